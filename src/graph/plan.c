@@ -675,7 +675,7 @@ uint64_t value_bytes(const struct value *v)
     case ACT_A32:
         return size_align(n, 64) + 2 * size_align(quant_blocks(v) * 4, 64);
     case ACT_A256:
-        return size_align(n, 64) + size_align(quant_blocks(v) * 4, 64) + quant_blocks(v) * 32;
+        return size_align(n, 64) + size_align(quant_blocks(v) * 8, 64) + quant_blocks(v) * 32;
     case ACT_BF16:
         return (uint64_t)v->cap_rows * size_align((uint64_t)v->cols, 2) * 2;
     default:
@@ -697,9 +697,9 @@ struct act_out value_out(const struct exec *x, const struct value *v, int64_t i)
         break;
     case ACT_A256:
         t.q = (int8_t *)p + first * v->cols;
-        t.d = (float *)(p + n) + first * (v->cols / 256);
+        t.d = (float *)(p + n) + first * (v->cols / 128);
         t.s16 =
-            (int16_t *)(p + n + size_align(quant_blocks(v) * 4, 64)) + first * (v->cols / 256) * 16;
+            (int16_t *)(p + n + size_align(quant_blocks(v) * 8, 64)) + first * (v->cols / 256) * 16;
         break;
     case ACT_BF16:
         t.ld = (int64_t)size_align((uint64_t)v->cols, 2);

@@ -55,9 +55,11 @@ void act_quant_a256(const float *x, int64_t n, int8_t *q, float *d, int16_t *s16
 {
     for (int64_t b = 0; b < n / 256; b++) {
         int64_t at = b * nc + c;
-        float id = scale_of(abs_max(x + b * 256, 256), &d[at]);
+        float id = 0.0f;
         for (int j = 0; j < 16; j++) {
             int8_t *to = q + ((b * 8 + j / 2) * nc + c) * 32 + (j & 1) * 16;
+            if (j % 8 == 0)
+                id = scale_of(abs_max(x + b * 256 + j * 16, 128), &d[at * 2 + j / 8]);
             s16[at * 16 + j] = (int16_t)round_part(x + b * 256 + j * 16, 16, id, to);
         }
     }

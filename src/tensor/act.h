@@ -4,10 +4,11 @@
  * A matrix of T rows by K columns is kept in tiles of 16 rows ("columns" of the product). In a tile
  * of nc rows (16, or T mod 16 in the last) block b of row c lies at
  *     q   + (b * nc + c) * 32     int8, b counts blocks of 32 along K (A32 and A256 alike)
- *     d   [b * nc + c]            f32 scale; b counts blocks of 32 (A32) or 256 (A256)
+ *     d   [b * nc + c]            A32: f32 scale of the 32
+ *     d   [(b * nc + c) * 2 + h]  A256: f32 scale of half h of a block of 256; b counts these
  *     s32 [b * nc + c]            A32: int32 sum of the 32 q
  *     s16 [(b * nc + c) * 16 + j] A256: int16 sum of the 16 q of part j
- * Tile i begins 16*i rows further: q + 16*i*K, d + 16*i*(K/bs), and so on. With one row this is
+ * Tile i begins 16*i rows further: q + 16*i*K, d + 16*i*(K/32 or K/128), and so on. With one row this is
  * simply the row. f32 rows and bf16 rows lie as they are, ld elements apart; bf16 rows are padded
  * to an even K with a zero. */
 #ifndef PITH_TENSOR_ACT_H
@@ -61,9 +62,9 @@ static inline struct act_tile act_read(const struct act_out *t)
  *     ok = !(amax < 2^-120);  d = ok ? amax / 127 : 0;  id = ok ? 127 / amax : 0  (true divisions)
  *     v = x * id;  v = v > -127 ? v : -127;  v = v < 127 ? v : 127;  q = rne(v)
  *            (operand order of maxps and minps: a NaN becomes -127)
- * So a block that holds a NaN gets d = NaN, else one that holds an infinity gets d = inf, and every
- * product with it is not finite. In those blocks q follows from the same lines (id = NaN: all -127;
- * id = 0: 0 for numbers, -127 for the infinities). */
+ * So a block (A256: a half) that holds a NaN gets d = NaN, else one that holds an infinity gets
+ * d = inf, and every product with it is not finite. In those blocks q follows from the same lines
+ * (id = NaN: all -127; id = 0: 0 for numbers, -127 for the infinities). */
 void act_quant_a32(const float *x, int64_t n, int8_t *q, float *d, int32_t *s32, int nc, int c);
 void act_quant_a256(const float *x, int64_t n, int8_t *q, float *d, int16_t *s16, int nc, int c);
 void act_to_bf16(const float *x, int64_t n, uint16_t *h); /* pads an odd n with a zero */

@@ -577,20 +577,20 @@ static void reference_kl(const char *cache, double share)
 
 static void reference_kl_default_cache(void)
 {
-    reference_kl("f16", 1.03);
+    reference_kl("f16", 0.9);
 }
 
 /* Rounding of activations is one draw of noise, and a few positions with a heavy tail decide the
- * mean: over the four cache types of K and V it is 0.91, 0.94, 1.04 and 1.12 of the peer's, so one
- * cache type is held to the figure and this one to the spread. */
+ * mean: over the four mixtures of f16 and f32 for K and V it is 0.69, 0.75, 0.77 and 0.89 of the
+ * peer's. */
 static void reference_kl_f32_cache(void)
 {
-    reference_kl("f32", 1.15);
+    reference_kl("f32", 0.9);
 }
 
 static void reference_kl_q8_0_cache(void)
 {
-    reference_kl("q8_0", 1.15);
+    reference_kl("q8_0", 1.0);
 }
 
 int main(void)

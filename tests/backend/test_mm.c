@@ -191,7 +191,7 @@ static void tile_init(struct tile *t, enum act_kind kind, const float *x, int64_
     t->a.ld = ld;
     if (kind == ACT_A32 || kind == ACT_A256) {
         int8_t *q = tile_get(t, 0, blocks * 32);
-        float *d = tile_get(t, 1, kind == ACT_A32 ? blocks * 4 : blocks / 2);
+        float *d = tile_get(t, 1, kind == ACT_A32 ? blocks * 4 : blocks);
         void *s = tile_get(t, 2, blocks * 4);
         for (int c = 0; c < nc; c++)
             if (kind == ACT_A32)

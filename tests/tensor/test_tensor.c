@@ -85,7 +85,7 @@ static double tile_value(const struct act_tile *a, enum act_kind kind, int c, in
         return a->f[c * a->ld + k];
     if (kind == ACT_BF16)
         return bf16_to_f32(a->h[c * a->ld + k]);
-    float d = a->d[k / (kind == ACT_A32 ? 32 : 256) * a->nc + c];
+    float d = a->d[kind == ACT_A32 ? k / 32 * a->nc + c : (k / 256 * a->nc + c) * 2 + k % 256 / 128];
     return (double)d * a->q[(k / 32 * a->nc + c) * 32 + k % 32];
 }
 
@@ -373,7 +373,7 @@ static float packed_value(enum dtype t, const uint8_t *p, int r, int k)
     return dtypes[t].block == 32 ? v + w.m : v - w.m * (float)w.mn;
 }
 
-/* The dot product of docs/numerics.md from packed bytes: integer sums a block, then one fma and one
+/* The dot product of docs/numerics.md from packed bytes: integer sums of a block of 32 or a half of 256, then one fma and one
  * for the offsets or minima, in order of k. */
 static float packed_dot(enum dtype t, const uint8_t *p, int r, const struct act_tile *a, int c,
                         int n)
@@ -381,18 +381,20 @@ static float packed_dot(enum dtype t, const uint8_t *p, int r, const struct act_
     const struct dtype_traits *d = &dtypes[t];
     float acc = 0;
     for (int b = 0; b < n / d->block; b++, p += d->packed_bytes) {
-        int isum = 0, msum = 0;
-        struct packed_weight w = {0};
+        int isum = 0, msum = 0, halves = d->block == 256 ? 2 : 1;
         for (int k = 0; k < d->block; k++) {
             int at = b * d->block + k, q = a->q[(at / 32 * a->nc + c) * 32 + at % 32];
-            w = packed_weight(t, p, r, k);
+            struct packed_weight w = packed_weight(t, p, r, k);
             isum += w.sc * w.code * q;
             msum += w.mn * q;
+            if ((k + 1) % (d->block / halves))
+                continue;
+            float dx = a->d[(b * a->nc + c) * halves + k / 128];
+            acc = fmaf(w.d * dx, (float)isum, acc);
+            if (w.has_m)
+                acc = fmaf(d->block == 32 ? w.m * dx : -(w.m * dx), (float)msum, acc);
+            isum = msum = 0;
         }
-        float dx = a->d[b * a->nc + c];
-        acc = fmaf(w.d * dx, (float)isum, acc);
-        if (w.has_m)
-            acc = fmaf(d->block == 32 ? w.m * dx : -(w.m * dx), (float)msum, acc);
     }
     return acc;
 }
@@ -657,9 +659,11 @@ static void act_not_finite(void)
             if (what == 3)
                 x[at ^ 1] = INFINITY;
             tile_fill(&t, ACT_A256, x, 512, 1);
-            CHECK(what >= 2 ? isnan(t.d[0]) : t.d[0] == INFINITY);
-            CHECK(t.d[1] == 512.0f / 127.0f);
-            for (int k = 0; k < 256; k++)
+            for (int b = 0; b < 4; b++)
+                CHECK(b != at / 128 ? t.d[b] == (128.0f + 128.0f * (float)b) / 127.0f
+                      : what >= 2   ? isnan(t.d[b])
+                                    : t.d[b] == INFINITY);
+            for (int k = at / 128 * 128; k < at / 128 * 128 + 128; k++)
                 CHECK(t.q[k] == (what >= 2 || k == at ? -127 : 0));
             tile_fill(&t, ACT_A32, x, 512, 1);
             for (int b = 0; b < 16; b++)
@@ -682,7 +686,7 @@ static void act_error(void)
         for (int kind = ACT_A32; kind <= ACT_A256; kind++) {
             tile_fill(&t, (enum act_kind)kind, x, MAX_N, 1);
             for (int k = 0; k < MAX_N; k++) {
-                double d = (double)t.d[k / (kind == ACT_A32 ? 32 : 256)];
+                double d = (double)t.d[k / (kind == ACT_A32 ? 32 : 128)];
                 CHECK(fabs(tile_value(&t.a, (enum act_kind)kind, 0, k) - (double)x[k]) <=
                       d * 0.50001);
             }

@@ -4,7 +4,8 @@
  * so it gives the bits of every other level on any machine. It makes no attempt at speed beyond
  * decoding a row of a block once for all columns of the tile.
  *
- * A row of a block is decoded into one common form, whatever its type:
+ * A row of a block is decoded into one common form, whatever its type; of each block of 32 and half
+ * block of 128:
  *     isum = sum over parts s of sc[s] * (sum over the part of w * x)        int32
  *     msum = sum over parts s of mn[s] * (sum over the part of x)            int32
  *     acc  = fma(d * dx, isum, acc); then, where the type has minima, acc = fma(m * dx, msum, acc)
@@ -198,16 +199,17 @@ static void mm_block(const struct format *f, const void *panel, int64_t n, const
                      float *y)
 {
     const uint8_t *b = panel;
-    const int nc = a->nc, part = f->block / f->parts;
+    const int nc = a->nc, part = f->block / f->parts, halves = f->block == 256 ? 2 : 1;
     struct row_block w = {.sc = {1}, .mn = {1}};
     memset(y, 0, sizeof(float) * ROWS * (size_t)nc);
     for (int64_t i = 0; i < n / f->block; i++, b += f->bytes)
         for (int r = 0; r < ROWS; r++) {
             f->row(b, r, &w);
-            for (int c = 0; c < nc; c++) {
+            for (int u = 0; u < nc * halves; u++) {
+                const int c = u / halves, first = u % halves * f->parts / halves;
                 int32_t isum = 0, msum = 0;
-                float dx = a->d[i * nc + c], acc = y[c * ROWS + r];
-                for (int s = 0; s < f->parts; s++) {
+                float dx = a->d[i * nc * halves + u], acc = y[c * ROWS + r];
+                for (int s = first; s < first + f->parts / halves; s++) {
                     int32_t dot = 0, sum = 0;
                     for (int k = s * part; k < (s + 1) * part; k++) {
                         int x = a->q[((i * (f->block / 32) + k / 32) * nc + c) * 32 + k % 32];

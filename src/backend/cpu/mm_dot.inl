@@ -149,24 +149,31 @@ INLINE vi part_scale(const uint8_t *w, const int bits, int part, int slice)
     return vi_s8_to_32(w + 32 + 16 * part + LANES * slice);
 }
 
-/* acc = fma(-(dmin * dx), sum of minima * sums of x, acc): n pairs of minima, sums [c][stride]. */
-INLINE void subtract_minima(vf *acc, const uint8_t *w, const int bits, const int16_t *sums,
-                            const float *d, int slice, const int NC)
+/* acc = fma(dw * dx, isum, acc); then acc = fma(-(dmin * dx), sum of minima * sums of x, acc), sums
+ * [c][stride] of a half, whose minima begin at `mins` in pairs. */
+INLINE void add_half(vf *acc, const vi *isum, const uint8_t *w, const uint8_t *mins,
+                     const int16_t *sums, const float *d, const struct form256 t, int slice,
+                     const int NC)
 {
-    const int n = bits == 2 ? 8 : 4;
-    const vf dmin = vf_load_f16(w + 32 + 2 * LANES * slice);
-    vi mins[8];
-    UNROLL for (int i = 0; i < n; i++)
-    {
-        mins[i] = vi_u8_to_16(w + (bits == 2 ? 64 : 192) + 32 * i + 2 * LANES * slice);
-        mins[i] = bits == 2 ? vi_shr16(mins[i], 4) : mins[i];
-    }
+    const int n = t.bits == 2 ? 4 : 2;
+    const vf scale = vf_load_f16(w + 2 * LANES * slice),
+             dmin = has_minima(t) ? vf_load_f16(w + 32 + 2 * LANES * slice) : scale;
+    vi m[4];
+    if (has_minima(t))
+        UNROLL for (int i = 0; i < n; i++)
+        {
+            m[i] = vi_u8_to_16(mins + 32 * i + 2 * LANES * slice);
+            m[i] = t.bits == 2 ? vi_shr16(m[i], 4) : m[i];
+        }
     COLUMNS(c)
     {
-        vi msum = vi_zero();
-        UNROLL for (int i = 0; i < n; i++) msum =
-            dot16(msum, mins[i], quad(sums + 2 * n * c + 2 * i));
-        acc[c] = vf_fnma(vf_mul(dmin, vf_set(d[c])), vf_from_int(msum), acc[c]);
+        const vf dx = vf_set(d[2 * c]);
+        acc[c] = vf_fma(vf_mul(scale, dx), vf_from_int(isum[c]), acc[c]);
+        if (has_minima(t)) {
+            vi msum = vi_zero();
+            UNROLL for (int i = 0; i < n; i++) msum = dot16(msum, m[i], quad(sums + 4 * n * c + 2 * i));
+            acc[c] = vf_fnma(vf_mul(dmin, dx), vf_from_int(msum), acc[c]);
+        }
     }
 }
 
@@ -180,37 +187,39 @@ INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *
         sums_of_32(s.s32, s16, NC);
     COLUMNS(c)
     {
-        if (NC > 8)
-            __asm__ volatile("" : "+m"(acc[c])); /* or it takes the registers of isum */
-        isum[c] = vi_zero();
         if (!parts_of_32(t) && t.log2_bias)
             UNROLL for (int i = 0; i < 16; i += LANES) vi_store(
                 s.offset[c] + i,
                 vi_sub32(vi_zero(), vi_shl32(vi_s16_to_32(s16 + 16 * c + i), t.log2_bias)));
     }
-    for (int i = 0; i < 4; i++) {
-        const uint8_t *v = w + t.header + t.chunk * i + 4 * LANES * slice;
-        if (parts_of_32(t))
-            UNROLL for (int second = 0; second < 2; second++, x += 32 * nc)
-            {
-                const int part = 2 * i + second;
-                prefetch_share(w, t.bytes, part, 8, slice);
-                decode_part32(q, v, t.bits, second);
-                add_part(isum, q, x, part_scale(w, t.bits, part, slice), &s, part, t, NC);
-            }
-        else
-            UNROLL for (int f = 0; f < 4; f++)
-            { /* quarter i is (half of 128, j); its field f is part j + 2f of that half */
-                const int part = 8 * (i >> 1) + (i & 1) + 2 * f;
-                prefetch_share(w, t.bytes, 4 * i + f, 16, slice);
-                UNROLL for (int g = 0; g < 4; g++) q[g] = code16(v, t.bits, f, g);
-                add_part(isum, q, x + 32 * nc * (part >> 1) + 16 * (i & 1),
-                         part_scale(w, t.bits, part, slice), &s, part, t, NC);
-            }
+    for (int half = 0; half < 2; half++) {
+        COLUMNS(c)
+        {
+            if (NC > 8)
+                __asm__ volatile("" : "+m"(acc[c])); /* or it takes the registers of isum */
+            isum[c] = vi_zero();
+        }
+        for (int i = 2 * half; i < 2 * half + 2; i++) {
+            const uint8_t *v = w + t.header + t.chunk * i + 4 * LANES * slice;
+            if (parts_of_32(t))
+                UNROLL for (int second = 0; second < 2; second++, x += 32 * nc)
+                {
+                    const int part = 2 * i + second;
+                    prefetch_share(w, t.bytes, part, 8, slice);
+                    decode_part32(q, v, t.bits, second);
+                    add_part(isum, q, x, part_scale(w, t.bits, part, slice), &s, part, t, NC);
+                }
+            else
+                UNROLL for (int f = 0; f < 4; f++)
+                { /* quarter i is (half of 128, j); its field f is part j + 2f of that half */
+                    const int part = 8 * half + (i & 1) + 2 * f;
+                    prefetch_share(w, t.bytes, 4 * i + f, 16, slice);
+                    UNROLL for (int g = 0; g < 4; g++) q[g] = code16(v, t.bits, f, g);
+                    add_part(isum, q, x + 32 * nc * (part >> 1) + 16 * (i & 1),
+                             part_scale(w, t.bits, part, slice), &s, part, t, NC);
+                }
+        }
+        add_half(acc, isum, w, w + (t.bits == 2 ? 64 + 128 * half : 192 + 64 * half),
+                 parts_of_32(t) ? s.s32[0] + 4 * half : s16 + 8 * half, d + half, t, slice, NC);
     }
-    const vf scale = vf_load_f16(w + 2 * LANES * slice);
-    COLUMNS(c)
-    acc[c] = vf_fma(vf_mul(scale, vf_set(d[c])), vf_from_int(isum[c]), acc[c]);
-    if (has_minima(t))
-        subtract_minima(acc, w, t.bits, parts_of_32(t) ? s.s32[0] : s16, d, slice, NC);
 }

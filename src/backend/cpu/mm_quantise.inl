@@ -51,8 +51,10 @@ static void quant_a256(const float *x, int64_t n, int8_t *q, float *d, int16_t *
     int64_t at = c;
     q += 32 * c;
     for (int64_t b = 0; b < n / 256; b++, x += 256, at += nc) {
-        const float id = scale_of(magnitude(x, 256), &d[at]);
+        float id = 0.0f;
         for (int i = 0; i < 8; i++, q += 32 * nc) {
+            if (i % 4 == 0)
+                id = scale_of(magnitude(x + 32 * i, 128), &d[at * 2 + i / 4]);
             s16[at * 16 + 2 * i] = (int16_t)round_part(x + 32 * i, id, q);
             s16[at * 16 + 2 * i + 1] = (int16_t)round_part(x + 32 * i + 16, id, q + 16);
         }

@@ -205,7 +205,7 @@ struct act_tile head_tile(const struct act_tile *t, enum act_kind fmt, int64_t h
         of.h += h * k;
     } else {
         of.q += h * k * t->nc;
-        of.d += scales;
+        of.d += scales * (fmt == ACT_A256 ? 2 : 1);
         if (fmt == ACT_A256)
             of.s16 += scales * 16;
         else

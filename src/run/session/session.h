@@ -16,7 +16,7 @@ enum { CONTEXT_MOST = 1 << 24 };
 
 /* Raised with every change that makes a kernel or an op give other bits: stored pages and snapshots
  * outlive the program. */
-enum { NUMERICS_VERSION = 1 };
+enum { NUMERICS_VERSION = 2 };
 
 enum { PREFILL_ROWS = 16 }; /* up to one tile of columns a step reads weights, beyond it computes */
 

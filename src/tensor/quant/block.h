@@ -10,8 +10,8 @@
  * each value is rounded once, by the offset, and reproduces the published one whatever order its
  * definition multiplies in.
  *
- * Dot products (docs/numerics.md): sums of integers are exact in any order; per block, in order of
- * k,
+ * Dot products (docs/numerics.md): sums of integers are exact in any order; per block of 32 (A32) or
+ * half block of 128 (A256), in order of k,
  *     acc = fma(d * dx, (float)isum, acc), then for types with offsets or minima
  *     A32:  acc = fma(m * dx, (float)sum_x, acc)
  *     A256: acc = fma(-(m * dx), (float)msum, acc)
@@ -172,19 +172,22 @@ static inline float dot256(const uint8_t *p, const struct act_tile *a, int c, in
         struct scale s = scale(p + b * bytes);
         expand(p + b * bytes, &e);
         int64_t at = b * a->nc + c;
-        int32_t isum = 0, msum = 0;
-        for (int j = 0; j < 16; j++) {
-            const int8_t *q = a->q + ((b * 8 + j / 2) * a->nc + c) * 32 + (j & 1) * 16;
-            int32_t sum = 0;
-            for (int i = 0; i < 16; i++)
-                sum += e.w[j * 16 + i] * q[i];
-            isum += e.sc[j] * sum;
+        for (int half = 0; half < 2; half++) {
+            int32_t isum = 0, msum = 0;
+            for (int j = 8 * half; j < 8 * half + 8; j++) {
+                const int8_t *q = a->q + ((b * 8 + j / 2) * a->nc + c) * 32 + (j & 1) * 16;
+                int32_t sum = 0;
+                for (int i = 0; i < 16; i++)
+                    sum += e.w[j * 16 + i] * q[i];
+                isum += e.sc[j] * sum;
+                if (has_min)
+                    msum += e.mn[j] * a->s16[at * 16 + j];
+            }
+            float dx = a->d[at * 2 + half];
+            acc = fmaf(s.d * dx, (float)isum, acc);
             if (has_min)
-                msum += e.mn[j] * a->s16[at * 16 + j];
+                acc = fmaf(-(s.m * dx), (float)msum, acc);
         }
-        acc = fmaf(s.d * a->d[at], (float)isum, acc);
-        if (has_min)
-            acc = fmaf(-(s.m * a->d[at]), (float)msum, acc);
     }
     return acc;
 }

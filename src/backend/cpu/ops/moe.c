@@ -21,11 +21,11 @@ static struct act_tile gather(const struct exec *x, const struct value *v, const
                               int per_row, int n, uint8_t *out)
 {
     struct act_tile to = {.nc = n};
-    int64_t k = v->cols, per = v->fmt == ACT_A256 ? 256 : 32, n_d = k / per;
+    int64_t k = v->cols, per = v->fmt == ACT_A256 ? 256 : 32, n_blocks = k / per;
+    int64_t n_d = v->fmt == ACT_A256 ? 2 : 1, s_words = v->fmt == ACT_A256 ? 8 : 1; /* of a block */
     int8_t *q = (int8_t *)out;
     float *d = (float *)(out + size_align((uint64_t)(16 * k), 64)), *f = (float *)out;
-    int32_t *s = (int32_t *)(d + 16 * n_d); /* s32, or pairs of s16 */
-    int64_t s_words = v->fmt == ACT_A256 ? 8 : 1;
+    int32_t *s = (int32_t *)(d + 16 * n_blocks * n_d); /* s32, or pairs of s16 */
     for (int i = 0; i < n; i++) {
         int64_t r = row[i] / per_row;
         struct act_tile from = value_tile(x, v, r / ACT_TILE);
@@ -39,8 +39,8 @@ static struct act_tile gather(const struct exec *x, const struct value *v, const
             const int32_t *fs = v->fmt == ACT_A256 ? (const void *)from.s16 : from.s32;
             for (int64_t b = 0; b < k / 32; b++)
                 memcpy(q + (b * n + i) * 32, from.q + (b * from.nc + c) * 32, 32);
-            for (int64_t b = 0; b < n_d; b++) {
-                d[b * n + i] = from.d[b * from.nc + c];
+            for (int64_t b = 0; b < n_blocks; b++) {
+                memcpy(d + (b * n + i) * n_d, from.d + (b * from.nc + c) * n_d, (size_t)n_d * 4);
                 memcpy(s + (b * n + i) * s_words, fs + (b * from.nc + c) * s_words,
                        (size_t)s_words * 4);
             }

@@ -197,48 +197,52 @@ INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *
                        const int NC)
 {
     const int parts32 = parts_of_32(t), minima = has_minima(t);
+    const vf scale = vf_load_f16(w + 2 * LANES * half),
+             minimum = minima ? vf_load_f16(w + 32 + 2 * LANES * half) : scale;
     int16_t s32[MAX_COLUMNS][8] __attribute__((aligned(64)));
     vi isum[MAX_COLUMNS], msum[MAX_COLUMNS];
     if (parts32)
         sums_of_32(s32, s16, NC);
-    if (t.log2_bias) {
-        dot_pairs(isum, w + 32, SCALES, parts32 ? 4 : 8, parts32 ? s32[0] : s16, parts32 ? 8 : 16,
-                  half, NC);
+    for (int h = 0; h < 2; h++) { /* half of k */
+        const int16_t *sums = parts32 ? s32[0] + 4 * h : s16 + 8 * h;
+        if (t.log2_bias) {
+            dot_pairs(isum, w + 32 + (parts32 ? 64 : 128) * h, SCALES, parts32 ? 2 : 4, sums,
+                      parts32 ? 8 : 16, half, NC);
+            COLUMNS(c)
+            isum[c] = vi_sub32(vi_zero(), vi_shl32(isum[c], t.log2_bias));
+        } else
+            COLUMNS(c)
+        isum[c] = vi_zero();
+        for (int i = 2 * h; i < 2 * h + 2; i++) {
+            const uint8_t *v = w + t.header + t.chunk * i + 4 * LANES * half;
+            if (parts32)
+                UNROLL for (int second = 0; second < 2; second++)
+                {
+                    const int part = 2 * i + second;
+                    prefetch_share(w, t.bytes, part, 8, half);
+                    part32(isum, v, x + 32 * nc * part, part_scale(w, t.bits, part, half), t.bits,
+                           second, NC);
+                }
+            else
+                UNROLL for (int f = 0; f < 4; f++)
+                { /* quarter i is (half of 128, j); its field f is part j + 2f of that half */
+                    const int part = 8 * h + (i & 1) + 2 * f;
+                    const int8_t *xp = x + 32 * nc * (part >> 1) + 16 * (i & 1);
+                    prefetch_share(w, t.bytes, 4 * i + f, 16, half);
+                    part16(isum, v, xp, part_scale(w, t.bits, part, half), t.bits, f, NC);
+                }
+        }
+        if (minima && parts32)
+            dot_pairs(msum, w + 192 + 64 * h, MINIMA, 2, sums, 8, half, NC);
+        else if (minima)
+            dot_pairs(msum, w + 64 + 128 * h, MINIMA_HIGH, 4, sums, 16, half, NC);
         COLUMNS(c)
-        isum[c] = vi_sub32(vi_zero(), vi_shl32(isum[c], t.log2_bias));
-    } else
-        COLUMNS(c)
-    isum[c] = vi_zero();
-    for (int i = 0; i < 4; i++) {
-        const uint8_t *v = w + t.header + t.chunk * i + 4 * LANES * half;
-        if (parts32)
-            UNROLL for (int second = 0; second < 2; second++)
-            {
-                const int part = 2 * i + second;
-                prefetch_share(w, t.bytes, part, 8, half);
-                part32(isum, v, x + 32 * nc * part, part_scale(w, t.bits, part, half), t.bits,
-                       second, NC);
-            }
-        else
-            UNROLL for (int f = 0; f < 4; f++)
-            { /* quarter i is (half of 128, j); its field f is part j + 2f of that half */
-                const int part = 8 * (i >> 1) + (i & 1) + 2 * f;
-                const int8_t *xp = x + 32 * nc * (part >> 1) + 16 * (i & 1);
-                prefetch_share(w, t.bytes, 4 * i + f, 16, half);
-                part16(isum, v, xp, part_scale(w, t.bits, part, half), t.bits, f, NC);
-            }
-    }
-    const vf scale = vf_load_f16(w + 2 * LANES * half),
-             minimum = minima ? vf_load_f16(w + 32 + 2 * LANES * half) : scale;
-    if (minima && parts32)
-        dot_pairs(msum, w + 192, MINIMA, 4, s32[0], 8, half, NC);
-    else if (minima)
-        dot_pairs(msum, w + 64, MINIMA_HIGH, 8, s16, 16, half, NC);
-    COLUMNS(c)
-    {
-        acc[c] = vf_fma(vf_mul(scale, vf_set(d[c])), vf_from_int(isum[c]), acc[c]);
-        if (minima)
-            acc[c] = vf_fnma(vf_mul(minimum, vf_set(d[c])), vf_from_int(msum[c]), acc[c]);
+        {
+            const vf dx = vf_set(d[2 * c + h]);
+            acc[c] = vf_fma(vf_mul(scale, dx), vf_from_int(isum[c]), acc[c]);
+            if (minima)
+                acc[c] = vf_fnma(vf_mul(minimum, dx), vf_from_int(msum[c]), acc[c]);
+        }
     }
 }
 
