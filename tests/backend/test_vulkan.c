@@ -1,15 +1,15 @@
 /* test_vulkan.c -- models and ops on Vulkan devices (src/backend/vulkan), through the public API
  * and beside the references. Any device will do; on a machine without a GPU Mesa's lavapipe is one.
  *
- *   golden/arch    whole on the device, layers by turns with the CPU, by turns on two logical
- *                  devices: every logit within twice the recorded tolerance of exact arithmetic;
- * the same bits in pieces of 7 and token by token
- *   reference      Gemma 3 270M (path in TEST_GGUF), teacher-forced: not farther from exact
- *                  arithmetic than the CPU is
- *   failures       the n-th call of a device fails, its memory runs out, it is lost, a feature is
- *                  masked, the loader is absent: an error that says so, and what failed is done
- * again with the same logits recordings     the same bits recorded and not; how often they serve,
- * with little room and none
+ *   golden/arch   whole on the device, layers by turns with the CPU, by turns on two logical
+ *       devices: every logit within twice the recorded tolerance of exact arithmetic; the same bits
+ *       in pieces of 7 and token by token
+ *   reference     Gemma 3 270M (path in TEST_GGUF), teacher-forced: not farther from exact
+ *       arithmetic than the CPU is
+ *   failures      the n-th call of a device fails, its memory runs out, it is lost, a feature is
+ *       masked: an error that says so, and what failed is done again with the same logits
+ *   caches        every type of K and V beside the CPU; rows moved and turned; save and load
+ *   recordings    the same bits recorded and not; how often they serve, with little room and none
  *
  * TEST_ONLY=part of a name, TEST_MODEL_ONLY=part of a model's name. */
 #include <math.h>
@@ -186,10 +186,10 @@ static struct scores reference_scores(const char *path, const json_t *cases, con
     set_devices(NULL, NULL);
     sp.n_ctx = 512;
     pith_session *ss = m ? pith_session_open(m, &sp, &err) : NULL;
-    for (size_t i = 0; ss && i < json_array_size(cases); i++) {
+    for (size_t i = 0; ss && i < json_array_size(cases) && s.n < most; i++) {
         const json_t *c = json_array_get(cases, i), *top = json_object_get(c, "top");
         int32_t n, *token = golden_ints(json_object_get(c, "tokens"), &n);
-        n = n < most ? n : most;
+        n = n < 8 || test_scale() >= 100 ? n : 8;
         pith_model_get_info(m, &info, NULL);
         CHECK_MSG(pith_truncate(ss, 0, 0, &err) == PITH_OK && feed(ss, token, n, &err) == PITH_OK,
                   "%s", err.msg);
@@ -207,7 +207,7 @@ static void reference_model(void)
 {
     const char *gguf = getenv("TEST_GGUF");
     char file[1024];
-    int32_t most = test_scale() >= 100 ? 64 : 12;
+    int32_t most = test_scale() >= 100 ? INT32_MAX : 48; /* a processor plays the device */
     snprintf(file, sizeof file, "%s/reference/gemma-270m.json", test_shared());
     json_t *all = gguf && strstr(gguf, "gemma-3-270m") ? json_load_file(file, 0, NULL) : NULL;
     if (!all)
@@ -221,7 +221,7 @@ static void reference_model(void)
         "# Gemma 3 270M: mean KL over 20 %.6f, on the CPU %.6f; the best token agrees in %lld of "
         "%lld clear positions (%lld in all)\n",
         kl, kl_cpu, (long long)own.n_agree, (long long)own.n_clear, (long long)own.n);
-    CHECK_MSG(own.n > 50 && kl <= kl_cpu, "mean KL %.6f of %lld positions, on the CPU %.6f", kl,
+    CHECK_MSG(own.n >= 48 && kl <= kl_cpu, "mean KL %.6f of %lld positions, on the CPU %.6f", kl,
               (long long)own.n, kl_cpu);
     CHECK((double)own.n_agree >= 0.99 * (double)own.n_clear);
     json_decref(all);

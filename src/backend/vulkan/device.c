@@ -230,6 +230,34 @@ static enum device_kind kind_of(VkPhysicalDeviceType type)
                                                             : DEVICE_GPU;
 }
 
+/* The device's own memory, of the largest heap; the host's, cached if there is such, since results
+ * are read from it. Kinds of memory with other properties are for other purposes. */
+static void pick_memory(struct vk_device *v, const VkPhysicalDeviceMemoryProperties *mem)
+{
+    const VkMemoryPropertyFlags host =
+        VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+    const VkMemoryPropertyFlags known =
+        host | VK_MEMORY_PROPERTY_HOST_CACHED_BIT | VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT;
+    uint64_t most = 0;
+    int cached = -1;
+    v->type_device = v->type_host = UINT32_MAX;
+    for (uint32_t i = 0; i < mem->memoryTypeCount; i++) { /* the first of a kind is the best */
+        const VkMemoryType *t = &mem->memoryTypes[i];
+        uint64_t size = mem->memoryHeaps[t->heapIndex].size;
+        int is_cached = (t->propertyFlags & VK_MEMORY_PROPERTY_HOST_CACHED_BIT) != 0;
+        if (t->propertyFlags & ~known)
+            continue;
+        if (t->propertyFlags & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT && size > most) {
+            v->type_device = i;
+            most = size;
+        }
+        if ((t->propertyFlags & host) == host && is_cached > cached) {
+            v->type_host = i;
+            cached = is_cached;
+        }
+    }
+}
+
 static pith_status read_properties(struct vk_device *v, struct pith_error *err)
 {
     VkPhysicalDeviceVulkan11Properties p11 = {
@@ -248,16 +276,7 @@ static pith_status read_properties(struct vk_device *v, struct pith_error *err)
     if (p.properties.apiVersion < VK_API_VERSION_1_2)
         return error_set(err, PITH_UNSUPPORTED, "%s: %.100s offers Vulkan 1.%u, 1.2 is needed",
                          v->dev.name, v->what, VK_API_VERSION_MINOR(p.properties.apiVersion));
-    const VkMemoryPropertyFlags host =
-        VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
-    v->type_device = v->type_host = UINT32_MAX;
-    for (uint32_t i = mem.memoryTypeCount; i-- > 0;) { /* the first of each kind is the best */
-        const VkMemoryType *t = &mem.memoryTypes[i];
-        if (t->propertyFlags & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT)
-            v->type_device = i;
-        if ((t->propertyFlags & host) == host)
-            v->type_host = i;
-    }
+    pick_memory(v, &mem);
     if (v->type_device == UINT32_MAX || v->type_host == UINT32_MAX)
         return error_set(err, PITH_UNSUPPORTED, "%s: %.100s has no memory of a kind that is needed",
                          v->dev.name, v->what);
@@ -497,10 +516,14 @@ pith_status vk_allocate(struct vk_device *v, uint64_t bytes, int host, struct vk
     v->f.GetBufferMemoryRequirements(v->h, out->buffer, &need);
     if (!host && atomic_load(&v->taken) + need.size > v->total)
         TRY(vk_check(v, VK_ERROR_OUT_OF_DEVICE_MEMORY, "memory", err));
+    uint32_t type = host ? v->type_host : v->type_device;
+    if (!(need.memoryTypeBits >> type & 1))
+        TRY(error_set(err, PITH_UNSUPPORTED, "%s: buffers cannot lie in memory of type %u",
+                      v->dev.name, type));
     VkMemoryAllocateInfo memory = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
                                    .pNext = &flags,
                                    .allocationSize = need.size,
-                                   .memoryTypeIndex = host ? v->type_host : v->type_device};
+                                   .memoryTypeIndex = type};
     TRY(vk_check(v, v->f.AllocateMemory(v->h, &memory, NULL, &out->memory), "memory", err));
     out->bytes = need.size;
     if (!host)
@@ -544,7 +567,10 @@ static pith_status vulkan_alloc(struct buffer *b, struct pith_error *err)
 static void vulkan_release(struct buffer *b)
 {
     struct vk_device *v = vk_of(b->device);
-    vk_wait(v, v->value, NULL);
+    pthread_mutex_lock(&v->lock);
+    uint64_t value = v->value;
+    pthread_mutex_unlock(&v->lock);
+    vk_wait(v, value, NULL);
     vk_free(v, b->handle);
     mem_free(b->handle);
 }

@@ -142,25 +142,35 @@ enum {
     R_TEMPER,
     R_SELECT,
     R_MOE_SPREAD,
-    R_MOE_SUM
+    R_MOE_SUM,
+    R_DIVIDE,
+    R_UNSAID,
+    R_MOE_ROUTE
 };
 
 static int rows_kernel(const struct op_view *v, struct vk_kernel *k)
 {
     static const int8_t which[OP_COUNT] = {
-        [OP_ADD] = R_ADD,           [OP_MUL] = R_MUL,       [OP_SCALE] = R_SCALE,
-        [OP_SOFTCAP] = R_SOFTCAP,   [OP_AFFINE] = R_AFFINE, [OP_LERP] = R_LERP,
-        [OP_HEAD_MUL] = R_HEAD_MUL, [OP_GLU] = R_GLU,       [OP_CLAMP] = R_CLAMP,
-        [OP_TEMPER] = R_TEMPER,     [OP_SELECT] = R_SELECT, [OP_MOE_SPREAD] = R_MOE_SPREAD,
-        [OP_MOE_SUM] = R_MOE_SUM};
+        [OP_ADD] = R_ADD,           [OP_MUL] = R_MUL,
+        [OP_SCALE] = R_SCALE,       [OP_SOFTCAP] = R_SOFTCAP,
+        [OP_AFFINE] = R_AFFINE,     [OP_LERP] = R_LERP,
+        [OP_HEAD_MUL] = R_HEAD_MUL, [OP_GLU] = R_GLU,
+        [OP_CLAMP] = R_CLAMP,       [OP_TEMPER] = R_TEMPER,
+        [OP_SELECT] = R_SELECT,     [OP_MOE_SPREAD] = R_MOE_SPREAD,
+        [OP_MOE_SUM] = R_MOE_SUM,   [OP_DIVIDE] = R_DIVIDE,
+        [OP_UNSAID] = R_UNSAID,     [OP_MOE_ROUTE] = R_MOE_ROUTE};
     static const int8_t acts[] = {
         [GLU_SILU] = 0,      [GLU_GELU] = 1,      [GLU_GELU_ERF] = 2, [GLU_GELU_QUICK] = 3,
         [GLU_RELU] = 4,      [GLU_RELU2] = 5,     [GLU_SIGMOID] = 6,  [GLU_TANH] = 7,
         [GLU_EXP] = 8,       [GLU_SOFTPLUS] = 9,  [GLU_ROUND] = 10,   [GLU_XIELU] = 11,
         [GLU_SILU_MIN] = 12, [GLU_SILU_CAP] = 13, [GLU_OAI] = 14};
     *k = (struct vk_kernel){VK_rows, {which[v->op]}};
-    if (v->op == OP_GLU)
-        k->spec[1] = acts[((const struct glu_op *)v->p)->act];
+    if (v->op == OP_GLU) {
+        size_t act = ((const struct glu_op *)v->p)->act;
+        if (act >= sizeof acts / sizeof *acts)
+            return 0;
+        k->spec[1] = acts[act];
+    }
     k->spec[2] = v->op == OP_GLU       ? v->n_src > 1
                  : v->op == OP_MOE_SUM ? !((const struct moe_op *)v->p)->plain
                                        : v->b != NULL;
@@ -203,6 +213,16 @@ static void rows_launch(const struct call *c, const struct vk_places *at, struct
         p[2] = (uint32_t)t->offset;
         break;
     }
+    case OP_UNSAID: {
+        const struct unsaid_op *u = c->p;
+        p[0] = (uint32_t)u->first;
+        p[1] = (uint32_t)u->n;
+        p[2] = (uint32_t)u->then;
+        break;
+    }
+    case OP_MOE_ROUTE:
+        p[0] = (uint32_t)((const struct moe_op *)c->p)->n_expert;
+        break;
     case OP_MOE_SPREAD:
     case OP_MOE_SUM:
         p[0] = (uint32_t)((const struct moe_op *)c->p)->k;
@@ -218,6 +238,7 @@ static int64_t norm_width(const struct op_view *v)
 {
     return v->op == OP_HEAD_SCALE ? ((const struct head_scale_op *)v->p)->width
            : v->op == OP_LENGTH   ? ((const struct length_op *)v->p)->width
+           : v->op == OP_TOP_PART ? v->cols
                                   : ((const struct norm_op *)v->p)->width;
 }
 
@@ -227,6 +248,7 @@ static int norm_kernel(const struct op_view *v, struct vk_kernel *k)
              : v->op == OP_LAYER_NORM ? 1
              : v->op == OP_L2_NORM    ? 2
              : v->op == OP_HEAD_SCALE ? 3
+             : v->op == OP_TOP_PART   ? 5
                                       : 4;
     *k = (struct vk_kernel){VK_norm, {op, v->w != NULL}};
     return is_f32(v->w);
@@ -239,7 +261,9 @@ static void norm_launch(const struct call *c, const struct vk_places *at, struct
     (void)at;
     l->args.p[0] = (uint32_t)width;
     l->args.p[1] = (uint32_t)value_step(&c->src[0], width);
-    if (c->op != OP_HEAD_SCALE && c->op != OP_LENGTH)
+    if (c->op == OP_TOP_PART)
+        l->args.p[3] = bits_of(((const struct top_part_op *)c->p)->factor);
+    else if (c->op != OP_HEAD_SCALE && c->op != OP_LENGTH)
         l->args.p[3] = bits_of(((const struct norm_op *)c->p)->eps);
     l->groups[0] = (uint32_t)(c->src[0].cols / width);
 }
@@ -296,7 +320,9 @@ static int embed_kernel(const struct op_view *v, struct vk_kernel *k)
 {
     int by = v->op == OP_EMBED ? 5 : (int)((const struct gather_op *)v->p)->by;
     *k = (struct vk_kernel){VK_embed, {type_of(v->w->type), by}};
-    return k->spec[0] >= 0 && (v->op == OP_GATHER || v->w->type != DT_I32);
+    if (v->op == OP_GATHER)
+        return k->spec[0] >= 0;
+    return k->spec[0] >= 0 && v->w->type != DT_I32 && !((const struct embed_op *)v->p)->n_swapped;
 }
 
 static void embed_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
@@ -678,6 +704,7 @@ static const struct vk_op ops[OP_COUNT] = {
     [OP_L2_NORM] = NORM,
     [OP_HEAD_SCALE] = NORM,
     [OP_LENGTH] = NORM,
+    [OP_TOP_PART] = NORM,
     [OP_ADD] = ROWS,
     [OP_MUL] = ROWS,
     [OP_AFFINE] = ROWS,
@@ -690,6 +717,9 @@ static const struct vk_op ops[OP_COUNT] = {
     [OP_TEMPER] = ROWS,
     [OP_SELECT] = ROWS,
     [OP_MOE_SPREAD] = ROWS,
+    [OP_DIVIDE] = ROWS,
+    [OP_UNSAID] = ROWS,
+    [OP_MOE_ROUTE] = ROWS,
     [OP_MOE_SUM] = ROWS,
     [OP_CACHE_WRITE] = {"cache_write", cache_write_kernel, cache_write_launch, NULL},
     [OP_MATMUL] = MATMUL,

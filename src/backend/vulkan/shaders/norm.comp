@@ -4,9 +4,10 @@
  * 64 chains, one a thread, and their tree. */
 layout(local_size_x = 64) in;
 
-const int RMS = 0, LAYER = 1, L2 = 2, HEAD_SCALE = 3, LENGTH = 4;
+const int RMS = 0, LAYER = 1, L2 = 2, HEAD_SCALE = 3, LENGTH = 4, TOP_PART = 5;
 #define OP    SPEC0
 #define HAS_W (SPEC1 != 0)
+#define CENTRED (OP == LAYER || OP == TOP_PART)
 
 /* p[0] elements of x; p[1] from one stretch to the next; p[2] stretches of a row; p[3] eps. */
 void stretch(uint r, uint h)
@@ -18,11 +19,11 @@ void stretch(uint r, uint h)
     F32 w = F32(arg.w + (OP == HEAD_SCALE ? 4 * uint64_t(h) * n : 0));
     precise float sum = 0, mean = 0;
     for (uint i = t; i < n; i += 64)
-        sum = OP == LAYER        ? sum + x.v[i]
+        sum = CENTRED            ? sum + x.v[i]
               : OP == HEAD_SCALE ? fma(z.v[i], w.v[i], sum)
                                  : fma(x.v[i], x.v[i], sum);
     sum = tree_sum(sum);
-    if (OP == LAYER) {
+    if (CENTRED) {
         precise float sq = 0;
         mean = sum / float(n);
         for (uint i = t; i < n; i += 64) {
@@ -30,6 +31,12 @@ void stretch(uint r, uint h)
             sq = fma(d, d, sq);
         }
         sum = tree_sum(sq);
+    }
+    if (OP == TOP_PART) {
+        precise float cut = mean + ARG_F(3) * sqrt(sum / float(n > 1 ? n - 1 : 1));
+        for (uint i = t; i < n; i += 64)
+            y.v[i] = max(x.v[i] - cut, 0.0);
+        return;
     }
     if (OP == LENGTH) {
         if (t == 0)

@@ -3,7 +3,8 @@
 layout(local_size_x = 64) in;
 
 const int ADD = 0, MUL = 1, SCALE = 2, SOFTCAP = 3, AFFINE = 4, LERP = 5, HEAD_MUL = 6, GLU = 7,
-          CLAMP = 8, TEMPER = 9, SELECT = 10, MOE_SPREAD = 11, MOE_SUM = 12;
+          CLAMP = 8, TEMPER = 9, SELECT = 10, MOE_SPREAD = 11, MOE_SUM = 12,
+          DIVIDE = 13, UNSAID = 14, MOE_ROUTE = 15;
 #define OP     SPEC0
 #define ACT    SPEC1
 #define HAS_B  (SPEC2 != 0) /* a second operand; AFFINE: a summand; MOE_SUM: weights */
@@ -79,6 +80,7 @@ float combined(float x, float y, uint r, uint i)
     }
     case GLU:
         return ACT >= 12 ? gated(x, y) : HAS_B ? act_of(ACT, x) * y : act_of(ACT, x);
+    case DIVIDE: return x / F32(arg.w).v[i];
     case CLAMP: return clamped(x, ARG_F(0), ARG_F(1));
     case TEMPER: {
         int spans = (step_pos(r) + int(arg.p[2])) / int(arg.p[1]);
@@ -93,6 +95,12 @@ float element(uint r, uint i)
 {
     if (OP == SELECT)
         return row_of(arg.a, uint(step_out(r)), arg.lda).v[i];
+    if (OP == UNSAID) { /* p: first, how many, the column that follows */
+        uint behind = i - arg.p[0] - arg.p[1] + arg.p[2];
+        if (i >= arg.p[0] && i < arg.p[0] + arg.p[1])
+            return -3.402823466e38;
+        return row_of(arg.a, r, arg.lda).v[i < arg.p[0] ? i : behind];
+    }
     if (OP == MOE_SPREAD) {
         uint k = arg.p[0], from = r / k;
         return row_of(arg.a, from, arg.lda).v[i] *
@@ -114,11 +122,23 @@ float element(uint r, uint i)
     return combined(x, two ? row_of(arg.b, r, arg.ldb).v[i] : 0, r, i);
 }
 
+/* An expert's number, which is no float, and its weight. */
+void route(uint r)
+{
+    int n = int(arg.p[0]);
+    float v = row_of(arg.a, r, arg.lda).v[0];
+    ints_of(arg.dst, r, arg.ld).v[0] = v > 0 ? v < float(n) ? int(v) : n - 1 : 0;
+    row_of(arg.dst, r, arg.ld).v[1] = 1;
+}
+
 void main()
 {
     uint i = gl_GlobalInvocationID.x, n = rows_of(arg.rows);
     if (i >= arg.cols)
         return;
     for (uint r = gl_WorkGroupID.y; r < n; r += gl_NumWorkGroups.y)
-        row_of(arg.dst, r, arg.ld).v[i] = element(r, i);
+        if (OP != MOE_ROUTE)
+            row_of(arg.dst, r, arg.ld).v[i] = element(r, i);
+        else if (i == 0)
+            route(r);
 }
