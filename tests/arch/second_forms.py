@@ -25,8 +25,8 @@ def biased(*names):
 
 
 def times(x, w, name, ignored=()):
-    """The product and its bias, if there is one and it counts."""
-    y = x @ w[name].T
+    """The product, times its number if it has one, and its bias, if there is one and it counts."""
+    y = x @ w[name].T * w.get(name + ".scale", 1.0)
     return y + w[name + ".bias"] if name + ".bias" in w and name not in ignored else y
 
 
@@ -74,6 +74,10 @@ def decoder(layers, turn=dict(base=BASE), turns=None, norm=rms, act=silu, embed=
             z = n if parallel else normed(y, w[i], "ffn_norm")
             if "ffn_gate_inp" in w[i]:
                 p = rule(z @ w[i]["ffn_gate_inp"].T)
+                for part in ("gate", "up", "down"):  # of each expert
+                    stack = "ffn_%s_exps" % part
+                    if stack + ".scale" in w[i]:
+                        w[i][stack] = w[i][stack] * w[i].pop(stack + ".scale")[:, None, None]
                 f = routed * experts(z, p, best(p, used), w[i], renorm=renorm)
                 if "ffn_gate_shexp" in w[i]:
                     f = f + gated(z, w[i]["ffn_gate_shexp"], w[i]["ffn_up_shexp"],
@@ -332,6 +336,19 @@ def llama(what):
         decoder(2, dict(base=BASE, pairs=True, **turn))
 
 
+def scaled(experts):
+    """Numbers beside matrices, as files of four-bit floats have them."""
+    layer = {**PAIR_OF_NORMS, **qkv(), **QKV_BIAS, **OUT_BIAS}
+    layer.update({k: [X, F, E] if "gate_exps" in k or "up_exps" in k else
+                  [X, E, F] if "down_exps" in k else v for k, v in MOE.items()}
+                 if experts else FFN)
+    layer.update({k.replace("weight", "scale"): [X] if "exps" in k else [1]
+                  for k in list(layer) if k.endswith("weight") and "norm" not in k
+                  and "inp" not in k})
+    more = {".expert_count": X, ".expert_used_count": K} if experts else {}
+    return keys(2, RMS, SPEED, more), shapes(2, layer), decoder(2, dict(base=BASE, pairs=True))
+
+
 def dots1(gating):
     """Gatings 1 (softmax), 2 (sigmoid), 3 (softmax of the chosen), 4 (root of softplus)."""
     layer = {**PAIR_OF_NORMS, **qkv(H, H), **MOE, "attn_q_norm.weight": [D],
@@ -389,6 +406,8 @@ FORMS = {
     "llama-none": ("llama", llama("none"), False),
     "llama-untyped": ("llama", llama("untyped"), False),
     "llama-old": ("llama", llama("old"), False),
+    "llama-scales": ("llama", scaled(False), False),
+    "llama-scales-experts": ("llama", scaled(True), False),
     "dots1-softmax": ("dots1", dots1(1), False),
     "dots1-sigmoid": ("dots1", dots1(2), False),
     "dots1-chosen": ("dots1", dots1(3), False),
