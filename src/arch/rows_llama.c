@@ -122,6 +122,5 @@ DECODER(arch_spark2_5, "spark2_5", PLAIN, .rope = ROPE_HALVES, .act = GLU_GELU,
         .attn_gate = GATE_HEADS, .gate_act = GLU_SIGMOID, .window = MUST, .window_period = 4,
         .pattern_must = 1, .swa_base = BY_KEY, .swa_rot = 1, .no_factors = 1)
 DECODER(arch_talkie, "talkie", PLAIN, .norms = NORMS_RMS_BARE, .embd_bare = 1, .embd_skips = 1,
-        .rope = ROPE_HALVES, .no_factors = 1, .fused_qkv = NEVER, .qkv_bias = NEVER,
-        .qk_norm = QK_GAIN, .norm_last = 1, .logits_scaled = 1, .output = MUST,
-        .output_bias = NEVER)
+        .rope = ROPE_HALVES, .no_factors = 1, .qk_norm = QK_GAIN, .norm_last = 1,
+        .logits_scaled = 1, .output = MUST, .output_bias = NEVER)

@@ -96,19 +96,26 @@ def spark2_5():
             "attn_gate.weight": [many[i], E]}, ("output_norm",)), run
 
 
-def talkie():
+def talkie(fused=False):
     def run(w, tokens):
         e = x = rms(w["token_embd"][tokens])
         for i in range(3):
-            q, k, v = projected(rms(x), w[i])
+            if fused:
+                y = rms(x) @ w[i]["attn_qkv"].T + w[i]["attn_qkv.bias"]
+                q, k, v = (heads(z, len(z[0]) // D)
+                           for z in np.split(y, [H * D, (H + G) * D], -1))
+            else:
+                q, k, v = projected(rms(x), w[i])
             q, k = rms(rope(q, BASE)) * w[i]["attn_q_norm"], rms(rope(k, BASE))
             s = x + attend(q, k, v) @ w[i]["attn_output"].T * w[i]["attn_output.scale"]
             f = gated(rms(s), w[i]["ffn_gate"], w[i]["ffn_up"], w[i]["ffn_down"])
             x = s + f * w[i]["ffn_down.scale"] + e * w[i]["layer_output_scale"]
         return 0.3 * rms(x) @ w["output"].T
     return keys(3, RMS, {".logit_scale": 0.3, ".rope.freq_base": BASE}), shapes(3, {
-        **qkv(), **FFN, "attn_q_norm.weight": [H, 1], "layer_output_scale.weight": [1],
-        "attn_output.scale": [1], "ffn_down.scale": [1]}, ("output",)), run
+        **({"attn_qkv.weight": [(H + 2 * G) * D, E], "attn_qkv.bias": [(H + 2 * G) * D],
+            "attn_output.weight": [E, H * D]} if fused else qkv()), **FFN,
+        "attn_q_norm.weight": [H, 1], "layer_output_scale.weight": [1], "attn_output.scale": [1],
+        "ffn_down.scale": [1]}, ("output",)), run
 
 
 def arctic():
@@ -335,6 +342,7 @@ FAMILIES = {
     "refact": ("refact", refact(), False),
     "spark2_5": ("spark2_5", spark2_5(), False),
     "talkie": ("talkie", talkie(), False),
+    "talkie-fused": ("talkie", talkie(True), False),
     "arctic": ("arctic", arctic(), False),
     "grok": ("grok", grok(False), False),
     "grok-2": ("grok", grok(True), False),
