@@ -134,6 +134,11 @@ static int take_up(struct transfer *t)
     if (fstat(t->fd, &sb))
         return cli_say(CLI_SYSTEM, "%s: cannot read: %s", t->part, strerror(errno));
     t->have = sb.st_size;
+    if (t->have && access(t->note, F_OK)) /* ours have had one since their first byte */
+        return cli_say(CLI_INPUT,
+                       "%s: is there and was not left by a pull (it has no %s.json beside it); "
+                       "move it or remove it",
+                       t->part, strrchr(t->part, '/') ? strrchr(t->part, '/') + 1 : t->part);
     if (t->have)
         read_note(t, &is_beginning);
     if (!is_beginning || (t->total >= 0 && t->have > t->total))

@@ -569,18 +569,25 @@ def test_killed(c):
     # much.
     for name, note, part in (("other_part",
                               {"url": "x", "etag": "", "modified": "", "sha256": "0" * 64},
-                              c.model[:50]), ("no_note", None, c.model[:50]),
+                              c.model[:50]),
                              ("bad_note", "[", c.model[:50]),
                              ("large_part", {"sha256": sha(c.model)}, c.model + b"x")):
         p = c.fresh()
         os.makedirs(os.path.join(p.dir, "hf/o/r"))
         with open(os.path.join(p.dir, HUB + ".part"), "wb") as f:
             f.write(part)
-        if note:
-            with open(os.path.join(p.dir, HUB + ".part.json"), "w") as f:
-                f.write(note if isinstance(note, str) else json.dumps(note))
+        with open(os.path.join(p.dir, HUB + ".part.json"), "w") as f:
+            f.write(note if isinstance(note, str) else json.dumps(note))
         c.good(name, p, p.pull("hf:o/r"))
         check(name + "_anew", c.s.get(RAW, "Range") == [None], c.s.get(RAW, "Range"))
+    # Somebody else's file of that name stays as it is.
+    p = c.fresh()
+    os.makedirs(os.path.join(p.dir, "hf/o/r"))
+    with open(os.path.join(p.dir, HUB + ".part"), "wb") as f:
+        f.write(b"not ours")
+    code, out, err = p.pull("hf:o/r")
+    check("foreign_part", code == 2 and "was not left by a pull" in err
+          and p.files() == [HUB + ".part"] and p.read(HUB + ".part") == b"not ours", (code, err))
     # All of it was there but its name.
     p = c.fresh()
     os.makedirs(os.path.join(p.dir, "hf/o/r"))

@@ -207,6 +207,19 @@ static const struct sample schema_samples[] = {
     {N("\"multipleOf\":0.01"), "1.255", 0},
     {"{\"type\":\"integer\",\"multipleOf\":7}", "-49", 1},
     {"{\"type\":\"integer\",\"multipleOf\":7}", "50", 0},
+    {"{\"type\":\"integer\",\"multipleOf\":7}", "70000000000000000000", 1},
+    {"{\"type\":\"integer\",\"multipleOf\":7}", "700000000000000000000", 0},
+    {"{\"type\":\"integer\",\"multipleOf\":512}", "-51200", 1},
+    {"{\"type\":\"integer\",\"multipleOf\":512}", "0", 1},
+    {"{\"type\":\"integer\",\"multipleOf\":1}", "12", 1},
+    {N("\"minimum\":5,\"maximum\":7"), "5.000000000000000000000", 1},
+    {N("\"minimum\":5,\"maximum\":7"), "5.0000000000000000000000000", 0},
+    {N("\"minimum\":5,\"maximum\":7"), "7.000000000000000000000", 1},
+    {N("\"minimum\":5,\"maximum\":7"), "7.0000000000000000000000000", 0},
+    {N("\"minimum\":5,\"maximum\":5"), "5.0000000000000000000000000", 0},
+    {N("\"minimum\":-0.5,\"maximum\":-0.25"), "-0.25000000000000000000000000", 0},
+    {N("\"exclusiveMinimum\":5,\"maximum\":7"), "5.00000000000000000001", 1},
+    {N("\"exclusiveMinimum\":5,\"maximum\":7"), "5.00000000000000000000", 0},
     {"{\"type\":\"integer\",\"minimum\":1.5,\"maximum\":3.5}", "2", 1},
     {"{\"type\":\"integer\",\"minimum\":1.5,\"maximum\":3.5}", "4", 0},
     {N("\"multipleOf\":0.3"), "", -1},
@@ -918,6 +931,38 @@ static void check_mask_against_accept(const struct vocab *v, const struct trie *
     grammar_free(g);
 }
 
+/* A number ends, whichever digit a model likes best, and is whole there: no digit leads to where
+ * nothing could follow. */
+static void numbers_end(void)
+{
+    static const char *const schemas[] = {
+        N("\"minimum\":5,\"maximum\":7"),          N("\"exclusiveMinimum\":5,\"maximum\":7"),
+        N("\"exclusiveMinimum\":0,\"exclusiveMaximum\":1"),
+        N("\"minimum\":-3.5,\"exclusiveMaximum\":-3.25"), N("\"exclusiveMaximum\":1e3"),
+        N("\"minimum\":0.1"),                      N("\"multipleOf\":0.01"),
+        "{\"type\":\"integer\",\"multipleOf\":7}", "{\"type\":\"integer\",\"minimum\":12}",
+        "{\"type\":\"number\"}"};
+    for (size_t i = 0; i < sizeof schemas / sizeof *schemas; i++)
+        for (const char *likes = "0123456789"; *likes; likes++) {
+            struct pith_error err;
+            struct grammar_spec spec = {.kind = PITH_GRAMMAR_SCHEMA,
+                                        .text = slice_of(schemas[i]),
+                                        .trigger_token = -1};
+            struct pith_grammar *g = grammar_new(&spec, &err);
+            int n = 0, more = 1;
+            REQUIRE(g, "%s: %s", schemas[i], err.msg);
+            for (; more && n < 200; n += more) { /* that digit, else any, else a point or a sign */
+                static const char others[] = "0123456789.-";
+                more = grammar_accept_text(g, (struct slice){likes, 1}, NULL) == PITH_OK;
+                for (int k = 0; !more && others[k]; k++)
+                    more = grammar_accept_text(g, (struct slice){others + k, 1}, NULL) == PITH_OK;
+            }
+            CHECK_MSG(n < 100 && grammar_may_end(g), "%s, liking %c: %d characters, end %d",
+                      schemas[i], *likes, n, grammar_may_end(g));
+            grammar_free(g);
+        }
+}
+
 /* What cannot be kept is refused with its place where the rules are strict, and only that. */
 static void strict_schemas(void)
 {
@@ -1153,6 +1198,7 @@ int main(void)
     TEST(calls_in_answers);
     TEST(tokens_by_name);
     TEST(masks_of_named_tokens);
+    TEST(numbers_end);
     TEST(strict_schemas);
     TEST(masks_are_what_accept_says);
     TEST(ambiguity_is_bounded);

@@ -10,6 +10,9 @@
 #include <string.h>
 
 enum { MOST_DIGITS = 64 };
+/* Where a schema sets no end a number has one all the same: a model that has nothing more to say
+ * would write digits for ever. More than a double or a 64-bit integer has is in them. */
+enum { USUAL_DIGITS = 20, USUAL_EXPONENT = 3 };
 
 struct decimal {
     int negative;
@@ -140,10 +143,11 @@ struct range {
     struct schema *s;
     struct bound lo, hi; /* lo is given; neither is negative */
     int integer, n;      /* digits before the point */
+    int end;             /* digits that a number has at most while it is tight */
     uint32_t to;
     uint32_t whole,
         part; /* nothing is tight: all digits before the point were read; at least one behind it */
-    uint32_t state[2 * MOST_DIGITS + 2]
+    uint32_t state[2 * MOST_DIGITS + USUAL_DIGITS + 2]
                   [4]; /* after so many digits, tight as the bits say; 0: not reached */
 };
 enum { TIGHT_LO = 1, TIGHT_HI = 2 };
@@ -181,6 +185,8 @@ static void next_digit(struct range *g, uint32_t from, int i, int tight, uint32_
             t &= ~TIGHT_LO;
         if ((t & TIGHT_HI) && d < digit(&g->hi, i))
             t &= ~TIGHT_HI;
+        if (t && i + 1 == g->end && !may_end(g, g->end, t))
+            continue; /* nothing could follow */
         if (!behind[t])
             behind[t] = rules_state(r);
         rules_bytes(r, from, behind[t], (uint8_t)('0' + d), (uint8_t)('0' + d));
@@ -194,11 +200,11 @@ static void write_length(struct range *g, uint32_t from)
     int tight = (g->n == g->lo.x.point ? TIGHT_LO : 0) |
                 (g->hi.given && g->n == g->hi.x.point ? TIGHT_HI : 0);
     int most = g->lo.x.n > g->hi.x.n ? g->lo.x.n : g->hi.x.n;
-    int last =
-        most > g->n + 1 ? most : g->n + 1; /* behind it both bounds have only zeros: digits loop */
+    g->end = most > g->n + 1 ? most : g->n + 1; /* behind it both bounds have only zeros */
+    g->end += g->integer ? 0 : USUAL_DIGITS;
     memset(g->state, 0, sizeof g->state);
     g->state[0][tight] = from;
-    for (int i = 0; i <= last && rules_ok(r); i++) {
+    for (int i = 0; i <= g->end && rules_ok(r); i++) {
         for (int t = 3; t >= 0; t--) { /* downwards: tightness is only lost */
             uint32_t at = g->state[i][t];
             if (!at)
@@ -209,18 +215,14 @@ static void write_length(struct range *g, uint32_t from)
             }
             if (i >= g->n && may_end(g, i, t))
                 rules_edge(r, at, g->to, EDGE_EPS, 0);
-            if (i >= g->n && g->integer)
+            if (i == g->end || (i >= g->n && g->integer))
                 continue;
             if (i == g->n)
                 at = rules_text(r, at, ".", 1);
-            next_digit(g, at, i, t, g->state[i < last ? i + 1 : last]);
+            next_digit(g, at, i, t, g->state[i + 1]);
         }
     }
 }
-
-/* Where a schema sets no end a number has one all the same: a model that has nothing more to say
- * would write digits for ever. More than a double or a 64-bit integer has is in them. */
-enum { USUAL_DIGITS = 20, USUAL_EXPONENT = 3 };
 
 /* Up to `most` digits; the state behind them. */
 static uint32_t optional_digits(struct rules *r, uint32_t from, int most)
@@ -340,22 +342,23 @@ static void write_any(struct rules *r, int integer, uint32_t max_fraction, uint3
     rules_edge(r, digits(r, exponent, USUAL_EXPONENT), to, EDGE_EPS, 0);
 }
 
-/* Whole multiples of n: the state is the remainder of what was read. */
+/* Whole multiples of n: the states are how many digits were read, and their remainder. */
 static void write_multiples(struct rules *r, uint32_t n, uint32_t from, uint32_t to)
 {
     uint32_t begin = rules_text(r, from, "-", 1), base = r->n_states;
     rules_edge(r, from, begin, EDGE_EPS, 0);
     rules_bytes(r, begin, to, '0', '0');
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n * USUAL_DIGITS && rules_ok(r); i++)
         rules_state(r);
-    for (uint32_t rest = 0; rest <= n; rest++) { /* n: nothing was read */
-        for (uint32_t d = rest == n; d < 10; d++) {
-            uint32_t at = rest == n ? begin : base + rest,
-                     next = base + ((rest == n ? 0 : rest) * 10 + d) % n;
-            rules_bytes(r, at, next, (uint8_t)('0' + d), (uint8_t)('0' + d));
-        }
+    for (uint32_t d = 1; d < 10; d++)
+        rules_bytes(r, begin, base + d % n, (uint8_t)('0' + d), (uint8_t)('0' + d));
+    for (uint32_t k = 0; k < USUAL_DIGITS && rules_ok(r); k++, base += n) {
+        rules_edge(r, base, to, EDGE_EPS, 0);
+        for (uint32_t rest = 0; rest < n && k + 1 < USUAL_DIGITS && rules_ok(r); rest++)
+            for (uint32_t d = 0; d < 10; d++)
+                rules_bytes(r, base + rest, base + n + (rest * 10 + d) % n, (uint8_t)('0' + d),
+                            (uint8_t)('0' + d));
     }
-    rules_edge(r, base, to, EDGE_EPS, 0);
 }
 
 void schema_number(struct schema *s, const struct parts *p, int integer, uint32_t from, uint32_t to)
