@@ -656,16 +656,17 @@ struct pith_session_plan { /* what pith_session_open would make now */
 PITH_API pith_status pith_plan_session(pith_model *m, const struct pith_session_params *params,
                                        struct pith_session_plan *out, struct pith_error *err);
 
-/* One step over any mixture of sequences: row i is a token (or an embedding row [E] where embd is
- * given) appended to sequence seq[i]. Rows of a sequence keep their order. want[i] asks for output
+/* One step over any mixture of sequences: row i is a token appended to sequence seq[i], or, where
+ * embd is given, its row [E] of that: all rows without token, else those whose token is -1. So an
+ * image between two pieces of text goes in one step with them. Rows of a sequence keep their order. want[i] asks for output
  * of row i (NULL: the last row of each sequence). More rows than n_batch are run as several steps.
  * Over the context: PITH_RANGE with n_prompt, n_ctx, n_over; out of pages: PITH_NOMEM; nothing has
  * changed. */
 struct pith_batch {
     size_t size;
     int32_t n;
-    const int32_t *token; /* [n], NULL when embd is given */
-    const float *embd;    /* [n, E], NULL when token is given */
+    const int32_t *token; /* [n], or NULL: all are embedding rows */
+    const float *embd;    /* [n, E], or NULL: all are tokens; of tokens' rows nothing is read */
     const int32_t *seq;   /* [n], NULL: all in sequence 0 */
     const uint8_t *want;  /* [n] */
 };

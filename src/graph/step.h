@@ -7,7 +7,7 @@
  * keep the same kind of state on the same device share a cache group; a group has its own page
  * tables and its own visible range per row.
  *
- *   row r: token[r] (or embedding row r when embd), seg[r] = its segment, pos[r], and per group g:
+ *   row r: token[r] (-1: it is embedding row r), seg[r] = its segment, pos[r], and per group g:
  *       slot[g][r] where its K and V go,
  *          lo[g][r] <= slot < hi[g][r] what it sees
  *   segment n: first[n] .. first[n+1] its rows, seq[n] the caller's sequence; pages[g][n][i] =
@@ -33,7 +33,7 @@ enum { STEP_QUARTERS = STEP_PAGE / STEP_QUARTER };
 struct step {
     int32_t T, R, N, n_tiles;
     int32_t n_groups;
-    int32_t embd; /* 1: rows are embedding rows */
+    int32_t embd; /* 1: some rows are embedding rows */
     int32_t cap_T, cap_R, cap_N, cap_pages, n_embd;
     int64_t bytes; /* of the whole struct with its arrays */
     /* Offsets of the arrays in int32 units from `data`. */
@@ -84,6 +84,11 @@ static inline int32_t place_page(int32_t place)
 static inline int32_t place_slot(int32_t place, int32_t slot)
 {
     return place % STEP_QUARTERS * STEP_QUARTER + slot % STEP_PAGE;
+}
+/* 1: row r is an embedding row, not a token. */
+static inline int step_is_embd(const struct step *s, int64_t r)
+{
+    return step_token(s)[r] < 0;
 }
 static inline float *step_embd(const struct step *s)
 {

@@ -1124,20 +1124,32 @@ static void embedding_rows(void)
               fread(end, 4, (size_t)n_embd, f) == (size_t)n_embd);
     fclose(f);
     s.expected = record(&s);
-    pith_model *m = open_model(&s, &alone, &err);
-    pith_session *ss = m ? open_session(&s, m, PITH_POOL_NONE, &err) : NULL;
-    CHECK_MSG(ss, "%s", err.msg);
-    for (int32_t i = 0; ss && s.expected && i < n; i += b.n) {
-        b.n = smaller(1 + below(20), (int32_t)n - i);
-        b.embd = rows + i * n_embd;
-        CHECK_MSG(pith_step(ss, &b, &err) == PITH_OK, "%s", err.msg);
-        const float *got = pith_logits(ss, 0),
-                    *want = s.expected + (int64_t)(i + b.n - 1) * s.n_vocab;
-        CHECK_MSG(got && !memcmp(got, want, (size_t)s.n_vocab * sizeof *got),
-                  "row %d by embedding differs from the row by token", i + b.n - 1);
+    for (int w = 0; w < 6; w++) { /* rows alone, then tokens among them */
+        const struct way way = {.name = "rows",
+                                .n_threads = 1,
+                                .reference = w / 2 == 1,
+                                .far = w / 2 == 2 ? "1" : NULL,
+                                .layers = w / 2 == 2 ? "1" : NULL};
+        int32_t mixed[70];
+        pith_model *m = open_model(&s, &way, &err);
+        pith_session *ss = m ? open_session(&s, m, PITH_POOL_NONE, &err) : NULL;
+        CHECK_MSG(ss, "%s", err.msg);
+        for (int32_t i = 0; i < n; i++)
+            mixed[i] = below(3) ? -1 : s.token[i];
+        for (int32_t i = 0; ss && s.expected && i < n; i += b.n) {
+            b.n = smaller(1 + below(20), (int32_t)n - i);
+            b.embd = rows + i * n_embd;
+            b.token = w % 2 ? mixed + i : NULL;
+            CHECK_MSG(pith_step(ss, &b, &err) == PITH_OK, "%s", err.msg);
+            const float *got = pith_logits(ss, 0),
+                        *want = s.expected + (int64_t)(i + b.n - 1) * s.n_vocab;
+            CHECK_MSG(got && !memcmp(got, want, (size_t)s.n_vocab * sizeof *got),
+                      "%d: row %d by embedding%s differs from the row by token", w / 2,
+                      i + b.n - 1, w % 2 ? ", with tokens," : "");
+        }
+        pith_session_close(ss);
+        pith_model_close(m);
     }
-    pith_session_close(ss);
-    pith_model_close(m);
     free(rows);
     free(s.expected);
     free_subject(&s);

@@ -27,7 +27,6 @@ enum { RECORD_ROWS = 32, RECORDINGS = 12, MOST_RECORDINGS = 1024, UPLOADS = 3, P
 AT(T, 0);
 AT(R, 1);
 AT(N, 2);
-AT(embd, 5);
 AT(cap_pages, 9);
 AT(o_token, 14);
 AT(o_seg, 16);

@@ -162,7 +162,7 @@ static OP_FN(ref_topk)
     for (int64_t r = begin; r < end; r++) {
         int32_t *id = (int32_t *)value_row(x, &c->dst, r);
         gate(op->gating, value_row(x, &c->src[0], r), p, n);
-        if (c->w && !x->step->embd)
+        if (c->w && !step_is_embd(x->step, step_row(x->step, c->dst.rows, r)))
             look_up(c, x, r, id);
         else
             choose(c, p, by, id);

@@ -42,7 +42,7 @@ static OP_FN(ref_embed)
     int64_t n = c->dst.cols;
     for (int64_t r = begin; r < end; r++) {
         float *y = value_row(x, &c->dst, r);
-        if (s->embd) {
+        if (step_is_embd(s, r)) {
             memcpy(y, step_embd(s) + r * n, (size_t)n * sizeof *y);
             continue;
         }
@@ -90,7 +90,7 @@ static int64_t gather_row(const struct call *c, const struct exec *x, int64_t r,
     const struct step *s = x->step;
     int64_t at = p->row, n = tensor_m(c->w);
     if (p->by == GATHER_TOKEN)
-        at = s->embd ? p->of_embd : step_token(s)[r];
+        at = step_is_embd(s, r) ? p->of_embd : step_token(s)[r];
     else if (p->by == GATHER_POSITION)
         at += step_pos(s)[r];
     else if (p->by == GATHER_INTS)
@@ -154,7 +154,7 @@ static OP_FN(ref_token_number)
     for (int64_t r = begin; r < end; r++) {
         float *y = value_row(x, &c->dst, r);
         *y = p->other;
-        for (int32_t i = 0; !s->embd && i < p->n; i++)
+        for (int32_t i = 0; !step_is_embd(s, r) && i < p->n; i++)
             if (p->token[i] == step_token(s)[r])
                 *y = p->number[i];
     }
@@ -194,7 +194,8 @@ static uint64_t token_before(const struct call *c, const struct exec *x, int64_t
     const float *before = state_before(x, c, seg);
     if (i < 0)
         return before ? (uint64_t)before[i + p->size - 1] : 0;
-    return 1 + (uint64_t)(uint32_t)(s->embd ? p->of_embd : step_token(s)[r - back]);
+    r -= back;
+    return 1 + (uint64_t)(uint32_t)(step_is_embd(s, r) ? p->of_embd : step_token(s)[r]);
 }
 
 static int64_t ngram_units(const struct call *c, const struct exec *x)

@@ -555,6 +555,12 @@ pith_status session_over_context(const struct pith_session *s, uint64_t n, struc
                      (unsigned long long)n, s->n_ctx, (unsigned long long)n - (uint64_t)s->n_ctx);
 }
 
+/* Row i is an embedding row, not a token. */
+static int is_embd(const struct pith_batch *b, int32_t i)
+{
+    return b->embd && (!b->token || b->token[i] == -1);
+}
+
 pith_status session_needs_memory(const struct pith_session *s, int32_t seq, struct pith_error *err)
 {
     if (s->n_roles < 2 || s->cache.seq[seq].n_memory)
@@ -569,24 +575,25 @@ static pith_status check_batch(struct pith_session *s, const struct pith_batch *
                                struct pith_error *err)
 {
     int32_t n_out = 0, n_vocab = s->model->arch.hp.n_vocab;
-    if (b->n < 1 || !b->token == !b->embd)
-        return error_set(
-            err, PITH_RANGE,
-            "a batch of %d rows with %s; wanted at least one row, and either tokens or "
-            "embedding rows",
-            b->n,
-            b->token && b->embd   ? "both tokens and embedding rows"
-            : b->token || b->embd ? "one kind of them"
-                                  : "neither tokens nor embedding rows");
+    if (b->n < 1 || (!b->token && !b->embd))
+        return error_set(err, PITH_RANGE,
+                         "a batch of %d rows with %s; wanted at least one row, and tokens, "
+                         "embedding rows, or both",
+                         b->n,
+                         b->token && b->embd ? "both tokens and embedding rows"
+                         : b->token          ? "tokens"
+                         : b->embd           ? "embedding rows"
+                                             : "neither tokens nor embedding rows");
     memset(s->seq_rows, 0, (size_t)s->n_seq * sizeof *s->seq_rows);
     for (int32_t i = 0; i < b->n; i++) {
         int32_t q = seq_of(s, b, i);
         if (q < 0 || q >= s->n_seq)
             return error_set(err, PITH_RANGE, "row %d is of sequence %d, the session has 0..%d", i,
                              q, s->n_seq - 1);
-        if (b->token && (b->token[i] < 0 || b->token[i] >= n_vocab))
-            return error_set(err, PITH_RANGE, "row %d is token %d, the vocabulary has 0..%d", i,
-                             b->token[i], n_vocab - 1);
+        if (!is_embd(b, i) && (b->token[i] < 0 || b->token[i] >= n_vocab))
+            return error_set(err, PITH_RANGE, "row %d is token %d, the vocabulary has 0..%d%s", i,
+                             b->token[i], n_vocab - 1,
+                             b->embd ? ", and -1 is an embedding row" : "");
         s->seq_rows[q]++;
         s->seq_last[q] = i;
     }
@@ -647,14 +654,15 @@ static void fill_rows(struct pith_session *s, const struct pith_batch *b, int32_
     step_first(t)[N] = at;
     t->T = n;
     t->N = N;
-    t->embd = b->embd != NULL;
+    t->embd = 0;
     for (int32_t i = from; i < from + n; i++) {
         int32_t r = s->seq_rows[seq_of(s, b, i)]++;
         s->order[i - from] = r;
-        if (b->embd)
+        if (is_embd(b, i))
             memcpy(step_embd(t) + (int64_t)r * t->n_embd, b->embd + (int64_t)i * t->n_embd,
                    (size_t)t->n_embd * sizeof(float));
-        step_token(t)[r] = b->token ? b->token[i] : -1;
+        step_token(t)[r] = is_embd(b, i) ? -1 : b->token[i];
+        t->embd |= is_embd(b, i);
     }
     t->R = 0;
     for (int32_t i = from; i < from + n; i++)

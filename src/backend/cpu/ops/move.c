@@ -11,7 +11,7 @@ static OP_FN(cpu_embed)
     int64_t n = c->dst.cols;
     for (int64_t r = begin; r < end; r++) {
         float *y = value_row(x, &c->dst, r);
-        if (s->embd) {
+        if (step_is_embd(s, r)) {
             memcpy(y, step_embd(s) + r * n, (size_t)n * sizeof *y);
             continue;
         }

@@ -43,7 +43,6 @@ const int PAGE = 64, QUARTER = 16;
 
 int step_at(uint i) { return I32(arg.step).v[i]; }
 int step_T() { return step_at(0); }
-int step_embd() { return step_at(5); }
 int step_array(uint o, uint i) { return step_at(STEP_DATA + uint(step_at(o)) + i); }
 int step_token(uint r) { return step_array(14, r); }
 int step_seg(uint r) { return step_array(16, r); }

@@ -12,7 +12,7 @@ int table_row(uint r, uint part)
 {
     int n = int(arg.p[0]), at = int(arg.p[2]);
     if (BY == EMBED || BY == BY_TOKEN)
-        at = step_embd() != 0 ? int(arg.p[3]) : step_token(r);
+        at = step_token(r) < 0 ? int(arg.p[3]) : step_token(r);
     else if (BY == BY_POSITION)
         at += step_pos(r);
     else if (BY == BY_INTS)
@@ -32,7 +32,7 @@ void main()
         return;
     for (uint r = gl_WorkGroupID.y; r < n; r += gl_NumWorkGroups.y) {
         F32 y = F32(arg.dst + 4 * (uint64_t(r) * arg.ld + uint64_t(part) * width));
-        bool given = BY == EMBED && step_embd() != 0;
+        bool given = BY == EMBED && step_token(r) < 0;
         if (given)
             plain(T_F32, step_embd_row(r, width), 8 * k8, width);
         else
