@@ -850,7 +850,7 @@ static void embedding_rows_are_tokens(void)
     struct pith_error err;
     struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
     struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
-    static int32_t ids[100], seqs[50], mixed[50];
+    static int32_t ids[50], seqs[50];
     static float want[2][V];
     size_t kept = 99;
     sp.n_seq = 2;
@@ -877,19 +877,6 @@ static void embedding_rows_are_tokens(void)
     for (int i = 0; i < 2; i++)
         CHECK_MSG(!memcmp(want[i], pith_logits(p.s, i), sizeof want[i]),
                   "output %d of rows is not that of tokens", i);
-    for (int i = 0; i < 2; i++)
-        pith_truncate(p.s, i, 0, &err);
-    for (int i = 0; i < 50; i++) { /* both kinds in one step; rows of tokens are not looked at */
-        mixed[i] = i % 4 < 2 ? ids[i] : -1;
-        for (int k = 0; k < E && mixed[i] >= 0; k++)
-            rows[i * E + k] = NAN;
-    }
-    b.token = mixed;
-    CHECK_MSG(pith_step(p.s, &b, &err) == PITH_OK && pith_n_outputs(p.s) == 2, "%s", err.msg);
-    for (int i = 0; i < 2; i++)
-        CHECK_MSG(!memcmp(want[i], pith_logits(p.s, i), sizeof want[i]),
-                  "output %d of tokens and rows is not that of tokens", i);
-    CHECK(pith_tokens(p.s, 1, ids + 50, 50) == 17 && ids[50] == mixed[0] && ids[51] == mixed[3]);
     /* A row has no token: nothing of it is ever taken for a prefix. */
     CHECK(pith_prefix(p.s, 0, ids, 20, &kept, &err) == PITH_OK && kept == 0);
     free(rows);
