@@ -7,12 +7,13 @@
  *   reference     Gemma 3 270M (path in TEST_GGUF), teacher-forced: not farther from exact
  *       arithmetic than the CPU is
  *   failures      the n-th call of a device fails, its memory runs out, it is lost, a feature is
- *       masked: an error that says so, and what failed is done again with the same logits
+ *       masked, the loader is absent: an error that says so, and the next call goes on
  *   caches        every type of K and V beside the CPU; rows moved and turned; save and load
  *   recordings    the same bits recorded and not; how often they serve, with little room and none
  *
  * TEST_ONLY=part of a name, TEST_MODEL_ONLY=part of a model's name. */
 #include <math.h>
+#include <sys/wait.h>
 #include "backend/vulkan/vulkan.h"
 #include "golden.h"
 #include "hook.h"
@@ -461,6 +462,24 @@ static void what_is_absent_is_named(void)
     pith_model_close(m);
 }
 
+/* In a process that has opened no loader yet: a model is opened, on the CPU, and told why. */
+static void the_loader_is_absent(void)
+{
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        test_bad = 0;
+        make_model("llama");
+        refused_with("PITH_VULKAN_LOADER", "libabsent.so.9", "0", "libabsent.so.9");
+        refused_with("PITH_VULKAN_LOADER", "libc.so.6", "0", "it is no loader");
+        fflush(stdout);
+        _exit(test_bad != 0);
+    }
+    int status = 1;
+    waitpid(child, &status, 0);
+    CHECK_MSG(status == 0, "the child ended with %d", status);
+}
+
 /* ---------------------------------------------------------------- caches */
 
 enum { CACHE_ROWS = 4, SAVE_CAP = 1 << 20 };
@@ -597,11 +616,12 @@ static void no_device(void)
 
 int main(void)
 {
+    tmp_make();
+    TEST(the_loader_is_absent);
     if (*absent()) {
         TEST(no_device);
         return test_end();
     }
-    tmp_make();
     TEST(golden_arch);
     TEST(reference_model);
     TEST(every_call_fails);

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# test_shaders.sh -- every shader of the Vulkan backend is valid for Vulkan 1.2, asks for nothing
+# but what devices are held to (NEEDED in device.c), and is in the lists that name them all.
+. "$(dirname "$0")"/../report.sh
+
+needs shaders glslc spirv-val spirv-dis
+folder=src/backend/vulkan
+# What each capability of a shader stands for there.
+known='Shader|Int8|Int16|Int64|PhysicalStorageBufferAddresses|StorageBuffer8BitAccess'
+known="$known|StorageBuffer16BitAccess|UniformAndStorageBuffer8BitAccess"
+known="$known|UniformAndStorageBuffer16BitAccess"
+
+for file in "$folder"/shaders/*.comp; do
+    name=$(basename "$file" .comp)
+    if ! glslc -O -Werror -std=460 --target-env=vulkan1.2 "$file" -o "$dir/$name.spv" 2>"$err"; then
+        fail "$name" "$(head -n 1 "$err")"
+    elif ! spirv-val --target-env vulkan1.2 "$dir/$name.spv" >"$out" 2>&1; then
+        fail "$name" "$(head -n 1 "$out")"
+    else
+        other=$(spirv-dis "$dir/$name.spv" | awk '$1 == "OpCapability" {print $2}' |
+            grep -vxE "$known" | tr '\n' ' ')
+        if [ -n "$other" ]; then fail "$name" "needs $other"; else ok "$name"; fi
+    fi
+    grep -q "X($name) " "$folder/vulkan_impl.h" || grep -q "X($name)\$" "$folder/vulkan_impl.h" ||
+        fail "$name" "is not in VK_SHADERS"
+    same "$name is compiled in" "$(grep -c "spirv/$name.inc" "$folder/spirv.c")" 1
+done
+finish
