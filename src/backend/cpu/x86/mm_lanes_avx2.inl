@@ -76,6 +76,15 @@ INLINE vi vi_madd16(vi a, vi b)
 {
     return _mm256_madd_epi16(a, b);
 }
+/* |a|, 128 for -128; b with a's signs, anything where a is 0. */
+INLINE vi vi_abs8(vi a)
+{
+    return _mm256_abs_epi8(a);
+}
+INLINE vi vi_sign8(vi b, vi a)
+{
+    return _mm256_sign_epi8(b, a);
+}
 #define vi_shl16(a, n) _mm256_slli_epi16(a, n)
 #define vi_shr16(a, n) _mm256_srli_epi16(a, n)
 #define vi_shl32(a, n) _mm256_slli_epi32(a, n)

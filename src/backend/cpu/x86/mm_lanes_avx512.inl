@@ -76,6 +76,15 @@ INLINE vi vi_maddubs(vi u8, vi s8)
 {
     return _mm512_maddubs_epi16(u8, s8);
 }
+/* |a|, 128 for -128; b with a's signs, anything where a is 0. */
+INLINE vi vi_abs8(vi a)
+{
+    return _mm512_abs_epi8(a);
+}
+INLINE vi vi_sign8(vi b, vi a)
+{
+    return _mm512_mask_sub_epi8(b, _mm512_movepi8_mask(a), _mm512_setzero_si512(), b);
+}
 INLINE vi vi_madd16(vi a, vi b)
 {
     return _mm512_madd_epi16(a, b);

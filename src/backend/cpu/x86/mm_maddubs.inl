@@ -64,6 +64,28 @@ INLINE void dot8(vi *sum_low, vi *sum_high, const uint8_t *codes, const int8_t *
     }
 }
 
+/* Where one or two columns leave the arithmetic too little time, bytes are taken as magnitudes, and
+ * their signs are given to the activations: fewer instructions a column, more of them beside it.
+ * 128 * 127 * 2 still is an int16. */
+INLINE int takes_signs(const struct form32 f, const int NC)
+{
+    return f.code_bits == 8 && NC < 3;
+}
+
+INLINE void dot_signs(vi *isum, const uint8_t *codes, const int8_t *x, const int NC)
+{
+    const vi one = vi_set16(1);
+    UNROLL for (int g = 0; g < 8; g++)
+    {
+        const vi v = vi_load(codes + GROUP * g), size = vi_abs8(v);
+        COLUMNS(c)
+        {
+            vi z = vi_madd16(vi_maddubs(size, vi_sign8(quad(x + 32 * c + 4 * g), v)), one);
+            isum[c] = g ? vi_add32(isum[c], z) : z;
+        }
+    }
+}
+
 /* isum[c] = sum of weights * x over one block. */
 INLINE void block32(vi *isum, const uint8_t *codes, const int8_t *x, const struct form32 f,
                     const int NC)
@@ -104,11 +126,14 @@ INLINE void mm32_step(vf *acc, const uint8_t *w, const int8_t *x, const float *d
         f.bf16 ? vf_load_bf16(w + 2 * LANES * half) : vf_load_f16(w + 2 * LANES * half);
     const vf minimum = f.minima ? vf_load_f16(w + 32 + 2 * LANES * half) : scale;
     vi isum[MAX_COLUMNS];
-    block32(isum, codes, x, f, NC);
+    if (takes_signs(f, NC))
+        dot_signs(isum, codes, x, NC);
+    else
+        block32(isum, codes, x, f, NC);
     COLUMNS(c)
     {
         vf dx = vf_set(d[c]);
-        if (f.log2_bias)
+        if (f.log2_bias && !takes_signs(f, NC))
             isum[c] = vi_sub32(isum[c], vi_shl32(vi_set32(s32[c]), f.log2_bias));
         acc[c] = vf_fma(vf_mul(scale, dx), vf_from_int(isum[c]), acc[c]);
         if (f.minima)
