@@ -39,7 +39,8 @@
 #define PLAIN .out_bias = NEVER, .ffn_bias = NEVER
 
 DECODER(arch_llama, "llama", .experts = EXPERTS_BY_COUNT, .renorm = YES)
-DECODER(arch_llama_embed, "llama-embed", .embeds = 1)
+DECODER(arch_llama_embed, "llama-embed", .embeds = 1, .output_unused = 1,
+        .experts = EXPERTS_BY_COUNT, .renorm = YES)
 DECODER(arch_mistral3, "mistral3", .experts = EXPERTS_BY_COUNT, .ff_of_expert = FF_NO_KEY,
         .choice_bias = NEVER, .renorm = YES, .temper_key = 1)
 DECODER(arch_internlm2, "internlm2", PLAIN, .output = MUST)

@@ -291,9 +291,13 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
     feed_forward(m, g, l, m->n_visits, &w->dec, x, c);
 }
 
+/* Files may have the decoder's output matrix. */
+static const char *const encoder_unused[] = {"output.weight", NULL};
+
 const struct arch arch_t5encoder = {.name = "t5encoder",
                                     .keys = encoder_keys,
                                     .tensors = encoder_tensors,
+                                    .unused = encoder_unused,
                                     .family_bytes = sizeof(struct t5_hp),
                                     .layer_bytes = sizeof(struct t5_layer),
                                     .dim = t5_dim,

@@ -242,6 +242,16 @@ def baichuan(layers):
             slopes=alibi(H) if layers == 40 else None)
 
 
+def llama_embed():
+    """Experts, and an output matrix that nothing comes of."""
+    layer = {k: [X, F, E] if "gate_exps" in k or "up_exps" in k else
+             [X, E, F] if "down_exps" in k else v
+             for k, v in {**PAIR_OF_NORMS, **qkv(), **MOE}.items()}
+    return keys(2, RMS, SPEED, {".attention.causal": False, ".expert_count": X,
+                                ".expert_used_count": K}), shapes(2, layer), \
+        decoder(2, dict(base=BASE, pairs=True), around=1 << 20)
+
+
 def refact():
     return keys(2, RMS), shapes(2, {
         **PAIR_OF_NORMS, **qkv(), **FFN, **QKV_BIAS, **OUT_BIAS, **FFN_BIAS}, ("output_norm",)), \
@@ -429,6 +439,7 @@ FORMS = {
     "exaone-yarn": ("exaone", exaone(), False),
     "phi2-fused": ("phi2", phi2(), False),
     "codeshell-tied": ("codeshell", codeshell(), False),
+    "llama-embed-experts": ("llama-embed", llama_embed(), True),
     "refact-biases": ("refact", refact(), False),
     "dream-biases": ("dream", dream(), False),
     "cogvlm-factors": ("cogvlm", cogvlm(), False),

@@ -46,6 +46,27 @@ def error(arch, keys, shapes, function, pooled, folder):
                  else np.abs(got[said] - want[said]).max() / want[said].std())
 
 
+def no_output(folder):
+    """T5's encoder alone may come with the decoder's output matrix."""
+    from tiny import N_VOCAB, TOKENS, run_pith, weights, write_gguf
+    keys = {".context_length": 64, ".embedding_length": 32, ".block_count": 1,
+            ".feed_forward_length": 48, ".attention.head_count": 4, ".attention.key_length": 8,
+            ".attention.value_length": 8, ".attention.layer_norm_rms_epsilon": 1e-5,
+            ".attention.relative_buckets_count": 8, ".pooling_type": 0}
+    shapes = {"token_embd.weight": [N_VOCAB, 32], "enc.output_norm.weight": [32]}
+    shapes.update({"enc.blk.0.%s.weight" % k: v for k, v in {
+        "attn_norm": [32], "ffn_norm": [32], "attn_q": [32, 32], "attn_k": [32, 32],
+        "attn_v": [32, 32], "attn_o": [32, 32], "attn_rel_b": [8, 4], "ffn_up": [48, 32],
+        "ffn_down": [32, 48]}.items()})
+    rows = []
+    for more in ({}, {"output.weight": [N_VOCAB, 32]}):
+        path = os.path.join(folder, "t5encoder.gguf")
+        write_gguf(path, "t5encoder", keys, weights({**shapes, **more}))
+        rows.append(run_pith(path, TOKENS, "--pooling", "none"))
+    good = all(isinstance(x, np.ndarray) for x in rows) and (rows[0] == rows[1]).all()
+    check("t5encoder_with_output", good, [x for x in rows if isinstance(x, str)])
+
+
 def main():
     if np is None:
         skip("second", "no Python package numpy")
@@ -57,6 +78,7 @@ def main():
              for k, (arch, how, pooled) in {**FAMILIES, **FORMS, **SIZES}.items()}
     cases.update((k, (arch, how, "rank")) for k, (arch, how) in RANKED.items())
     with tempfile.TemporaryDirectory() as folder:
+        no_output(folder)
         for name in sys.argv[1:] or cases:
             arch, (keys, shapes, function), pooled = cases[name]
             e = error(arch, keys, shapes, function, pooled, folder)
