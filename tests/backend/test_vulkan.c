@@ -480,6 +480,38 @@ static void the_loader_is_absent(void)
     CHECK_MSG(status == 0, "the child ended with %d", status);
 }
 
+/* What drivers make of shaders is kept in the cache folder; what is damaged there is no error. */
+static void pipelines_are_kept(void)
+{
+    struct pith_error err = {PITH_OK, ""};
+    char name[512] = "";
+    make_model("llama");
+    set_env("PITH_CACHE", tmp_dir);
+    for (int i = 0; i < 3; i++) { /* new; from its file; from a damaged one */
+        vulkan_forget();
+        pith_model *m = open_model("0", "1", &err);
+        pith_session *s = m ? open_session(m, &err) : NULL;
+        int32_t token = 1;
+        CHECK_MSG(s && pith_feed(s, 0, &token, 1, &err) == PITH_OK, "time %d: %s", i, err.msg);
+        pith_session_close(s);
+        pith_model_close(m);
+        DIR *d = opendir(tmp_dir);
+        for (struct dirent *e; d && (e = readdir(d)) != NULL;)
+            if (!strncmp(e->d_name, "vulkan-", 7) && strstr(e->d_name, ".pipelines"))
+                snprintf(name, sizeof name, "%s/%.200s", tmp_dir, e->d_name);
+        if (d)
+            closedir(d);
+        CHECK_MSG(*name, "there is no file of pipelines");
+        FILE *f = i == 1 ? fopen(name, "r+b") : NULL;
+        if (f) {
+            fputs("not what it was", f);
+            fclose(f);
+        }
+    }
+    set_env("PITH_CACHE", NULL);
+    vulkan_forget();
+}
+
 /* ---------------------------------------------------------------- caches */
 
 enum { CACHE_ROWS = 4, SAVE_CAP = 1 << 20 };
@@ -628,6 +660,7 @@ int main(void)
     TEST(devices_are_lost);
     TEST(memory_runs_out);
     TEST(what_is_absent_is_named);
+    TEST(pipelines_are_kept);
     TEST(caches_of_every_type);
     TEST(recordings_serve);
     return test_end();

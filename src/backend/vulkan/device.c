@@ -258,16 +258,51 @@ static void pick_memory(struct vk_device *v, const VkPhysicalDeviceMemoryPropert
     }
 }
 
+static uint32_t heap_of(const struct vk_device *v, const VkPhysicalDeviceMemoryProperties2 *mem)
+{
+    return mem->memoryProperties.memoryTypes[v->type_device].heapIndex;
+}
+
+static int has_extension(const struct vk_device *v, const char *name)
+{
+    uint32_t n = 0;
+    int yes = 0;
+    if (masked(name) ||
+        vk.EnumerateDeviceExtensionProperties(v->physical, NULL, &n, NULL) != VK_SUCCESS)
+        return 0;
+    VkExtensionProperties *list = mem_array(n, sizeof *list, PITH_MEM_SCRATCH);
+    if (list && vk.EnumerateDeviceExtensionProperties(v->physical, NULL, &n, list) == VK_SUCCESS)
+        for (uint32_t i = 0; i < n; i++)
+            yes |= !strcmp(list[i].extensionName, name);
+    mem_free(list);
+    return yes;
+}
+
+/* What the driver thinks that this process can still take; other processes use it, too. */
+static uint64_t budget_left(const struct vk_device *v)
+{
+    VkPhysicalDeviceMemoryBudgetPropertiesEXT b = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT};
+    VkPhysicalDeviceMemoryProperties2 mem = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2, .pNext = &b};
+    if (!v->has_budget)
+        return UINT64_MAX;
+    vk.GetPhysicalDeviceMemoryProperties2(v->physical, &mem);
+    uint32_t heap = heap_of(v, &mem);
+    return b.heapBudget[heap] > b.heapUsage[heap] ? b.heapBudget[heap] - b.heapUsage[heap] : 0;
+}
+
 static pith_status read_properties(struct vk_device *v, struct pith_error *err)
 {
     VkPhysicalDeviceVulkan11Properties p11 = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES};
     VkPhysicalDeviceProperties2 p = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
                                      .pNext = &p11};
-    VkPhysicalDeviceMemoryProperties mem;
+    VkPhysicalDeviceMemoryProperties2 mem = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2};
     int64_t limit = 0;
     vk.GetPhysicalDeviceProperties2(v->physical, &p);
-    vk.GetPhysicalDeviceMemoryProperties(v->physical, &mem);
+    vk.GetPhysicalDeviceMemoryProperties2(v->physical, &mem);
     snprintf(v->what, sizeof v->what, "%s", p.properties.deviceName);
     snprintf(v->dev.about, sizeof v->dev.about, "%.95s", v->what);
     v->dev.kind = env_get("PITH_VULKAN_DEVICES") ? DEVICE_GPU : kind_of(p.properties.deviceType);
@@ -276,12 +311,13 @@ static pith_status read_properties(struct vk_device *v, struct pith_error *err)
     if (p.properties.apiVersion < VK_API_VERSION_1_2)
         return error_set(err, PITH_UNSUPPORTED, "%s: %.100s offers Vulkan 1.%u, 1.2 is needed",
                          v->dev.name, v->what, VK_API_VERSION_MINOR(p.properties.apiVersion));
-    pick_memory(v, &mem);
+    pick_memory(v, &mem.memoryProperties);
     if (v->type_device == UINT32_MAX || v->type_host == UINT32_MAX)
         return error_set(err, PITH_UNSUPPORTED, "%s: %.100s has no memory of a kind that is needed",
                          v->dev.name, v->what);
     v->largest = p11.maxMemoryAllocationSize;
-    v->total = mem.memoryHeaps[mem.memoryTypes[v->type_device].heapIndex].size;
+    v->total = mem.memoryProperties.memoryHeaps[heap_of(v, &mem)].size;
+    v->has_budget = has_extension(v, "VK_EXT_memory_budget");
     pith_status st = env_int("PITH_VULKAN_MEMORY", 1 << 20, INT64_MAX, 0, &limit, err);
     if (limit && (uint64_t)limit < v->total)
         v->total = (uint64_t)limit;
@@ -475,7 +511,8 @@ static void vulkan_memory(struct device *d, struct mem_left *out)
 {
     struct vk_device *v = vk_of(d);
     uint64_t taken = atomic_load(&v->taken);
-    *out = (struct mem_left){.bytes = v->total > taken ? v->total - taken : 0, .total = v->total};
+    uint64_t left = v->total > taken ? v->total - taken : 0, budget = budget_left(v);
+    *out = (struct mem_left){.bytes = budget < left ? budget : left, .total = v->total};
     snprintf(out->by, sizeof out->by, "the memory of %s, %.100s", d->name, v->what);
 }
 

@@ -11,10 +11,11 @@
 #define VK_GLOBAL_FNS(X) X(CreateInstance) X(EnumerateInstanceVersion)
 #define VK_INSTANCE_FNS(X)                                                                         \
     X(CreateDevice)                                                                                \
+    X(EnumerateDeviceExtensionProperties)                                                          \
     X(EnumeratePhysicalDevices)                                                                    \
     X(GetDeviceProcAddr)                                                                           \
     X(GetPhysicalDeviceFeatures2)                                                                  \
-    X(GetPhysicalDeviceMemoryProperties)                                                           \
+    X(GetPhysicalDeviceMemoryProperties2)                                                          \
     X(GetPhysicalDeviceProperties2)                                                                \
     X(GetPhysicalDeviceQueueFamilyProperties)
 #define VK_DEVICE_FNS(X)                                                                           \
@@ -140,6 +141,7 @@ struct vk_device {
     VkQueue queue;
     uint32_t family, type_device, type_host;
     uint64_t largest, total;
+    int has_budget; /* the driver tells how much memory is left */
     _Atomic(uint64_t) taken;
     char what[256]; /* the driver's name for it */
     char id[36];    /* of device and driver, for the cache of pipelines */
