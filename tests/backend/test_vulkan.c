@@ -8,6 +8,7 @@
  *       arithmetic than the CPU is
  *   failures      the n-th call of a device fails, its memory runs out, it is lost, a feature is
  *       masked, the loader is absent: an error that says so, and the next call goes on
+ *   gaps          each op taken away: it is named, the logits stay, strict refuses
  *   caches        every type of K and V beside the CPU; rows moved and turned; save and load
  *   recordings    the same bits recorded and not; how often they serve, with little room and none
  *
@@ -249,6 +250,8 @@ static void make_model_of(const char *arch, int32_t n_embd)
     p.arch = arch;
     p.n_layer = 3;
     p.n_embd = n_embd;
+    p.n_expert = strstr(arch, "moe") ? 4 : 0;
+    p.n_expert_used = p.n_expert / 2;
     p.n_head = 2;
     p.n_head_kv = 1;
     p.n_vocab = V;
@@ -512,6 +515,77 @@ static void pipelines_are_kept(void)
     vulkan_forget();
 }
 
+/* ---------------------------------------------------------------- gaps */
+
+/* The last logits of a prompt; the note of the model is copied. */
+static int logits_with(const char *layers, float *out, char *note, size_t cap,
+                       struct pith_error *err)
+{
+    struct pith_model_info info = {.size = sizeof info};
+    int32_t token[9] = {1, 5, 9, 2, 30, 31, 7, 7, 3};
+    pith_model *m = open_model("0", layers, err);
+    pith_session *s = m ? open_session(m, err) : NULL;
+    int ok = s && pith_feed(s, 0, token, 9, err) == PITH_OK &&
+             pith_model_get_info(m, &info, err) == PITH_OK;
+    if (ok) {
+        memcpy(out, pith_logits(s, pith_n_outputs(s) - 1), V * sizeof *out);
+        snprintf(note, cap, "%s", info.note ? info.note : "");
+    }
+    pith_session_close(s);
+    pith_model_close(m);
+    return ok;
+}
+
+/* Without one op: it is named, the logits stay what they were, strict refuses. */
+static void without(const char *arch, const char *op, const float *want)
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    char note[2048] = "", says[128];
+    float got[V];
+    double off = 0;
+    snprintf(says, sizeof says, "no kernel for %s", op);
+    set_env("PITH_VULKAN_MASK", op);
+    CHECK_MSG(logits_with("1", got, note, sizeof note, &err), "%s without %s: %s", arch, op,
+              err.msg);
+    for (int i = 0; i < V && err.code == PITH_OK; i++)
+        off = fmax(off, fabs((double)got[i] - (double)want[i]));
+    CHECK_MSG(strstr(note, says) && off < 1e-3, "%s without %s: off by %.3g, told: %s", arch, op,
+              off, note);
+    mp.strict = 1;
+    set_devices("0", "1");
+    pith_model *m = pith_model_open(path, &mp, &err);
+    pith_session *s = m ? open_session(m, &err) : NULL;
+    CHECK_MSG(!s && strstr(err.msg, op), "%s without %s, strict: %s", arch, op,
+              s ? "opened" : err.msg);
+    pith_session_close(s);
+    pith_model_close(m);
+    set_devices(NULL, NULL);
+    set_env("PITH_VULKAN_MASK", NULL);
+}
+
+static void gaps_are_named(void)
+{
+    static const struct {
+        const char *arch, *ops[16];
+    } cases[] = {{"llama",
+                  {"embed", "rope_table", "rms_norm", "matmul", "rope", "cache_write", "attn",
+                   "attn_merge", "add", "glu", "select"}},
+                 {"qwen3moe", {"topk", "moe_sort", "moe_matmul", "moe_sum"}},
+                 {"mamba2", {"conv", "ssm"}}};
+    struct pith_error err = {PITH_OK, ""};
+    char note[2048];
+    float want[V];
+    for (int c = 0; c < 3; c++) {
+        make_model(cases[c].arch);
+        CHECK_MSG(logits_with("1", want, note, sizeof note, &err), "%s: %s", cases[c].arch,
+                  err.msg);
+        CHECK_MSG(!*note, "%s: %s", cases[c].arch, note);
+        for (int i = 0; cases[c].ops[i]; i++)
+            without(cases[c].arch, cases[c].ops[i], want);
+    }
+}
+
 /* ---------------------------------------------------------------- caches */
 
 enum { CACHE_ROWS = 4, SAVE_CAP = 1 << 20 };
@@ -660,6 +734,7 @@ int main(void)
     TEST(devices_are_lost);
     TEST(memory_runs_out);
     TEST(what_is_absent_is_named);
+    TEST(gaps_are_named);
     TEST(pipelines_are_kept);
     TEST(caches_of_every_type);
     TEST(recordings_serve);

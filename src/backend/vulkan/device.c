@@ -168,7 +168,7 @@ static pith_status find_physical(long n, VkPhysicalDevice *out, struct pith_erro
 }
 
 /* A name that PITH_VULKAN_MASK lists. */
-static int masked(const char *name)
+int vk_masked(const char *name)
 {
     const char *list = env_get("PITH_VULKAN_MASK");
     size_t n = strlen(name);
@@ -212,7 +212,7 @@ static pith_status need_features(struct vk_device *v, struct features *want, str
     link_features(want);
     vk.GetPhysicalDeviceFeatures2(v->physical, &has.base);
 #define X(part, feature)                                                                           \
-    if (!has.part.feature || masked(#feature))                                                     \
+    if (!has.part.feature || vk_masked(#feature))                                                  \
         return error_set(err, PITH_UNSUPPORTED, "%s: %.100s has no %s%s, which kernels need",      \
                          v->dev.name, v->what, #feature,                                           \
                          has.part.feature ? " (PITH_VULKAN_MASK)" : "");                           \
@@ -267,7 +267,7 @@ static int has_extension(const struct vk_device *v, const char *name)
 {
     uint32_t n = 0;
     int yes = 0;
-    if (masked(name) ||
+    if (vk_masked(name) ||
         vk.EnumerateDeviceExtensionProperties(v->physical, NULL, &n, NULL) != VK_SUCCESS)
         return 0;
     VkExtensionProperties *list = mem_array(n, sizeof *list, PITH_MEM_SCRATCH);

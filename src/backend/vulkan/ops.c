@@ -759,7 +759,7 @@ int vk_impl(const struct device *d, const struct node *n, struct op_impl *out)
     const struct vk_op *op = &ops[n->op];
     struct vk_kernel k;
     (void)d;
-    if (!op->kernel || n->fmt != ACT_F32 ||
+    if (!op->kernel || n->fmt != ACT_F32 || vk_masked(op_infos[n->op]->name) ||
         (n->w && tensor_layout_on(n->w, n->device) != LAYOUT_ROWS) || !op->kernel(&v, &k))
         return 0;
     *out = (struct op_impl){.kernel = kernel_name(&v, op), .fn = on_device};

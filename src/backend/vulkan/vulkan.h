@@ -4,7 +4,8 @@
  *
  *     PITH_VULKAN_DEVICES=0,0   these of the machine's devices, by number, one that is named twice
  *                               twice; without it all, on a machine that has GPUs
- *     PITH_VULKAN_MASK=a,b      features (as the Vulkan headers call them) that are taken as absent
+ *     PITH_VULKAN_MASK=a,b      what is taken as absent: features, as the Vulkan headers call them,
+ *                               and ops
  *     PITH_VULKAN_LOADER=file   another one than libvulkan.so.1
  *     PITH_VULKAN_MEMORY=bytes  what a device has, at most
  *     PITH_VULKAN_RECORDINGS=n  shapes of steps whose commands a session keeps (12; 0: none)

@@ -171,6 +171,7 @@ static inline struct vk_memory *vk_memory(const struct buffer *b)
     return b->handle;
 }
 
+int vk_masked(const char *name); /* PITH_VULKAN_MASK lists it */
 /* A call begins; see vulkan_plan. `memory`: one that fails for want of it. */
 pith_status vk_call(struct vk_device *v, const char *what, int memory, struct pith_error *err);
 /* What a function of Vulkan returned, as a status; a lost device is marked. */
