@@ -1,9 +1,10 @@
 /* far.h -- the far device: a backend whose memory the host cannot touch, for tests. It shows
  * without any hardware whether everything outside of backends keeps to the rules that a real device
  * has: its memory can be read and written while one of its own calls runs, and at no other time
- * (elsewhere an access faults); it comes in slabs of 1 MiB at offsets of 256 bytes, and a
- * kernel sees no more of a weight than one of them at once; there is no way to map or import; copies that were begun finish when somebody waits for them and in an order of
- * their own, drawn from a seed; work that was submitted runs then, or at once.
+ * (elsewhere an access faults); it comes in slabs of 1 MiB at offsets of 256 bytes, and a kernel
+ * sees no more of a weight than one of them at once; there is no way to map or import; copies that
+ * were begun finish when somebody waits for them and in an order of their own, drawn from a seed;
+ * work that was submitted runs then, or at once.
  *
  * Its kernels are the reference of every op, so its bits are the reference's.
  *

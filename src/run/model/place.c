@@ -243,7 +243,8 @@ static int32_t cut_weight(const struct tensor *t, struct placement *p,
 {
     uint64_t row = dtype_row_bytes(t->type, tensor_k(t)), left = t->bytes;
     p->part_rows = p->n_parts = 0;
-    if (!lim->bindable || p->bytes <= lim->bindable || p->layout != LAYOUT_ROWS || row > lim->bindable)
+    if (!lim->bindable || p->bytes <= lim->bindable || p->layout != LAYOUT_ROWS ||
+        row > lim->bindable)
         return 0;
     p->part_rows = (int64_t)(lim->bindable / row);
     for (; left; p->n_parts++) {
