@@ -307,62 +307,24 @@ json_t *fault_ollama(const struct fault *f)
     return j;
 }
 
+/* What is the same of all that make text here. */
+#define OLLAMA                                                                                     \
+    .size = sizeof(struct answer), .type = "application/x-ndjson", .lines = 1, .whole_calls = 1,   \
+    .exact = 1, .grown = grown, .ended = ended, .whole = whole, .finish = finish, .fail = fail,    \
+    .progress = tell_progress
+#define GENERATE                                                                                   \
+    OLLAMA, .endpoint = E_OLLAMA_GENERATE, .id = "gen-",                                           \
+            .pulse = "{\"response\":\"\",\"done\":false}\n", .take = take_generate, .ready = ready
+
 static const struct dialect chat = {
+    OLLAMA,
     .endpoint = E_OLLAMA_CHAT,
-    .size = sizeof(struct answer),
     .id = "chat-",
-    .type = "application/x-ndjson",
-    .lines = 1,
-    .whole_calls = 1,
-    .exact = 1,
     .pulse = "{\"message\":{\"role\":\"assistant\",\"content\":\"\"},\"done\":false}\n",
     .take = take_chat,
-    .grown = grown,
-    .ended = ended,
-    .whole = whole,
-    .finish = finish,
-    .fail = fail,
-    .progress = tell_progress,
 };
-static const struct dialect generate = {
-    .endpoint = E_OLLAMA_GENERATE,
-    .size = sizeof(struct answer),
-    .id = "gen-",
-    .type = "application/x-ndjson",
-    .lines = 1,
-    .whole_calls = 1,
-    .exact = 1,
-    .pulse = "{\"response\":\"\",\"done\":false}\n",
-    .take = take_generate,
-    .ready = ready,
-    .grown = grown,
-    .ended = ended,
-    .whole = whole,
-    .finish = finish,
-    .fail = fail,
-    .progress = tell_progress,
-};
-
-static const struct dialect gap = {
-    /* of generate with a suffix */
-    .endpoint = E_OLLAMA_GENERATE,
-    .size = sizeof(struct answer),
-    .id = "gen-",
-    .type = "application/x-ndjson",
-    .lines = 1,
-    .whole_calls = 1,
-    .exact = 1,
-    .pulse = "{\"response\":\"\",\"done\":false}\n",
-    .take = take_generate,
-    .prompt_ids = answer_gap_ids,
-    .ready = ready,
-    .grown = grown,
-    .ended = ended,
-    .whole = whole,
-    .finish = finish,
-    .fail = fail,
-    .progress = tell_progress,
-};
+static const struct dialect generate = {GENERATE};
+static const struct dialect gap = {GENERATE, .prompt_ids = answer_gap_ids}; /* with a suffix */
 
 /* 0, "0", "0s": the client has done with the model. */
 static int is_zero(const json_t *keep_alive)

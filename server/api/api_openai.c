@@ -416,58 +416,19 @@ static void begin(struct answer *a)
     }
 }
 
-static const struct dialect chat = {
-    .endpoint = E_CHAT,
-    .size = sizeof(struct completion),
-    .id = "chatcmpl-",
-    .type = "text/event-stream",
-    .pulse = ": keep-alive\n\n",
-    .take = take_chat,
-    .begin = begin,
-    .grown = grown_chat,
-    .ended = ended,
-    .whole = whole,
-    .finish = finish,
-    .fail = fail,
-    .progress = tell_progress,
-};
-static const struct dialect text = {
-    .endpoint = E_COMPLETE,
-    .size = sizeof(struct completion),
-    .id = "cmpl-",
-    .type = "text/event-stream",
-    .pulse = ": keep-alive\n\n",
-    .take = take_text,
-    .ready = ready_text,
-    .begin = begin,
-    .prompt = on_prompt,
-    .grown = grown_text,
-    .ended = ended,
-    .whole = whole,
-    .finish = finish,
-    .fail = fail,
-    .progress = tell_progress,
-};
+/* What is the same of all that make text here. */
+#define OPENAI                                                                                     \
+    .size = sizeof(struct completion), .type = "text/event-stream", .pulse = ": keep-alive\n\n",   \
+    .begin = begin, .ended = ended, .whole = whole, .finish = finish, .fail = fail,                \
+    .progress = tell_progress
+#define COMPLETIONS                                                                                \
+    OPENAI, .endpoint = E_COMPLETE, .id = "cmpl-", .take = take_text, .ready = ready_text,         \
+            .prompt = on_prompt, .grown = grown_text
 
-static const struct dialect gap = {
-    /* of completions with a suffix */
-    .endpoint = E_COMPLETE,
-    .size = sizeof(struct completion),
-    .id = "cmpl-",
-    .type = "text/event-stream",
-    .pulse = ": keep-alive\n\n",
-    .take = take_text,
-    .prompt_ids = answer_gap_ids,
-    .ready = ready_text,
-    .begin = begin,
-    .prompt = on_prompt,
-    .grown = grown_text,
-    .ended = ended,
-    .whole = whole,
-    .finish = finish,
-    .fail = fail,
-    .progress = tell_progress,
-};
+static const struct dialect chat = {
+    OPENAI, .endpoint = E_CHAT, .id = "chatcmpl-", .take = take_chat, .grown = grown_chat};
+static const struct dialect text = {COMPLETIONS};
+static const struct dialect gap = {COMPLETIONS, .prompt_ids = answer_gap_ids}; /* with a suffix */
 
 void api_chat(struct server *s, struct exchange *x)
 {
