@@ -197,9 +197,10 @@ bench: all $(BENCHES)
 
 ## install: program, header, both libraries, pkg-config file, manual page and systemd unit (PREFIX= DESTDIR=)
 install: all
-	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include lib/pkgconfig share/man/man1 lib/systemd/system)
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include/pith lib/pkgconfig share/man/man1 lib/systemd/system)
 	install -s -m 755 $(B)/pith $(DESTDIR)$(PREFIX)/bin/
 	install -m 644 include/pith.h $(DESTDIR)$(PREFIX)/include/
+	install -m 644 include/pith/*.h $(DESTDIR)$(PREFIX)/include/pith/
 	install -m 644 $(B)/libpith.a $(DESTDIR)$(PREFIX)/lib/
 	install -m 755 $(B)/libpith.so $(DESTDIR)$(PREFIX)/lib/libpith.so.$(VERSION)
 	ln -sf libpith.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/$(SONAME)
@@ -215,7 +216,7 @@ dist:
 
 ## uninstall: remove what install wrote
 uninstall:
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/pith include/pith.h lib/libpith.a lib/libpith.so lib/$(SONAME) \
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/pith include/pith.h include/pith/*.h lib/libpith.a lib/libpith.so lib/$(SONAME) \
 	    lib/libpith.so.$(VERSION) lib/pkgconfig/pith.pc share/man/man1/pith.1 lib/systemd/system/pith.service)
 
 ## clean: remove every build folder

@@ -34,6 +34,8 @@ tr '\n' '\0' <"$B/.tracked" | xargs -0 -r grep -nIE '(^|[^A-Za-z0-9_.])/(work|ro
 wc -l "${ours[@]}" /dev/null |
     awk '$2 != "total" && $1 > 1500 {print $2 " has " $1 " lines, over 1500"}' |
     rule files_under_1500_lines
+wc -l include/**/*.h | awk '$2 != "total" && $1 > 800 {print $2 " has " $1 " lines, over 800"}' |
+    rule public_headers_under_800_lines
 # A function's body is what stands between "{" and "}" in the first column.
 awk '/^\{/ {from = FNR}
      /^\}/ {

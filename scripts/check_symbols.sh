@@ -13,7 +13,8 @@ exported=$(nm -D --defined-only "$so" | awk '{print $3}' | sort)
 { echo "$exported"; nm -g --defined-only "$archive" | awk 'NF == 3 {print $3}'; } | grep . |
     grep -v '^pith_' | sort -u |
     sed 's/$/ is exported/' | rule exports_only_pith
-grep -ohE '\bpith_[a-z0-9_]+\(' <(sed -n 's/^PITH_API//p' include/pith.h) | tr -d '(' | sort -u |
+grep -ohE '\bpith_[a-z0-9_]+\(' <(sed -n 's/^PITH_API//p' include/pith.h include/pith/*.h) |
+    tr -d '(' | sort -u |
     comm -23 - <(echo "$exported") |
     sed 's/$/ is declared in pith.h and not there/' | rule everything_declared_is_there
 readelf -d "$so" | sed -nE 's/.*NEEDED.*\[(.*)\]/\1/p' |

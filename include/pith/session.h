@@ -1,0 +1,276 @@
+/* session.h -- sequences over a model: steps, edits, snapshots, adapters. A part of pith.h,
+ * which says what holds for all. */
+#ifndef PITH_SESSION_H
+#define PITH_SESSION_H
+
+#include "pith/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---------------------------------------------------------------- sessions */
+
+typedef struct pith_session pith_session;
+typedef struct pith_sampler pith_sampler; /* see below */
+
+typedef enum pith_pooling {
+    PITH_POOL_NONE,
+    PITH_POOL_MEAN,
+    PITH_POOL_CLS,
+    PITH_POOL_LAST,
+    PITH_POOL_RANK, /* scores of a model with a head for them: pith_model_info, n_labels */
+    PITH_POOL_FILE
+} pith_pooling;
+
+struct pith_session_params {
+    size_t size;
+    /* Most positions of one sequence. 0: as many as the model was trained for, if the cache of one
+     * sequence fits into half of the memory that is left beside the weights, else the largest that
+     * does (pith_plan_session tells). What is computed does not depend on it. */
+    int32_t n_ctx;
+    int32_t n_seq; /* most sequences, default 1 */
+    /* Most cached positions over all sequences; 0: n_ctx * n_seq, or as many as fit into that half,
+     * at least n_ctx. */
+    int64_t n_tokens;
+    /* f32 f16 (default) bf16 q8_0 q5_1 q5_0 q4_1 q4_0 iq4_nl; types of blocks need heads of a
+     * multiple of 32 elements. */
+    const char *cache_type_k, *cache_type_v;
+    pith_pooling pooling;
+    int32_t n_threads;         /* 0 = as the model */
+    int32_t n_threads_prefill; /* 0 = n_threads when given, else as the model */
+    int64_t store_bytes; /* of full pages kept for prefixes to come, of running and ended sequences,
+                          * beside those of n_tokens; 0 = none. None are kept for encoders and
+                          * pooled sessions. Recurrent layers: a state each 64 positions or more */
+    /* A folder (made if need be) that gets these pages too, so that later sessions and other
+     * processes find them; store_bytes 0 then means one context's. NULL = none. PITH_MISSING: it
+     * cannot be made or opened; what cannot be written or read there later is a line in the report.
+     * store_limit: bytes there, 0 = 32 GiB. */
+    const char *store_dir;
+    int64_t store_limit;
+    int64_t memory_bytes; /* most it may count on, for the defaults above and PITH_NOMEM, where less
+                             is left, that; 0: all that is left */
+    int32_t n_batch; /* most tokens in one step, and so of an input that is taken whole (encoders,
+                        pooled sessions); 0: the model's */
+    /* Adapters (pith_adapt): how many different ones, or mixtures of them, its sequences can have
+     * at the same time; 0 = none. adapter_rank: the largest rank of one, 0 = 64. */
+    int32_t n_adapters, adapter_rank;
+};
+#define PITH_SESSION_PARAMS_INIT                                                                   \
+    {                                                                                              \
+        sizeof(struct pith_session_params), 0, 0, 0, NULL, NULL, PITH_POOL_FILE, 0, 0, 0, NULL, 0, \
+            0, 0, 0, 0                                                                             \
+    }
+
+/* PITH_NOMEM, and nothing is taken: with its cache full it would not fit into the memory that is
+ * left, of the machine, of the control groups and the limits of the process. The message tells
+ * both, and what would help. A cache takes memory as it fills; a step that finds others have taken
+ * it fails with PITH_NOMEM and changes nothing. */
+PITH_API pith_session *pith_session_open(pith_model *m, const struct pith_session_params *params,
+                                         struct pith_error *err);
+PITH_API void pith_session_close(pith_session *s);
+struct pith_session_plan { /* what pith_session_open would make now */
+    size_t size;
+    int32_t n_ctx, n_ctx_train;
+    int64_t n_tokens;
+    uint64_t cache_bytes; /* of cache, recurrent state, prefix store and their tables, when they are
+                             full */
+    uint64_t
+        left_bytes; /* that this process can still take; UINT64_MAX, as below: nothing limits it */
+    uint64_t memory_bytes; /* of the machine, or the least limit of a control group */
+    char limited_by[160];  /* what left_bytes is by: "the machine", "cgroup /a/b", "RLIMIT_AS" */
+};
+#define PITH_SESSION_PLAN_INIT PITH_SIZED(struct pith_session_plan)
+/* params may be NULL. Takes no memory that lasts. */
+PITH_API pith_status pith_plan_session(pith_model *m, const struct pith_session_params *params,
+                                       struct pith_session_plan *out, struct pith_error *err);
+
+/* One step over any mixture of sequences: row i is a token appended to sequence seq[i], or, where
+ * embd is given, its row [E] of that: all rows without token, else those whose token is -1. So an
+ * image between two pieces of text goes in one step with them. Rows of a sequence keep their order. want[i] asks for output
+ * of row i (NULL: the last row of each sequence). More rows than n_batch are run as several steps.
+ * Over the context: PITH_RANGE with n_prompt, n_ctx, n_over; out of pages: PITH_NOMEM; nothing has
+ * changed. */
+struct pith_batch {
+    size_t size;
+    int32_t n;
+    const int32_t *token; /* [n], or NULL: all are embedding rows */
+    const float *embd;    /* [n, E], or NULL: all are tokens; of tokens' rows nothing is read */
+    const int32_t *seq;   /* [n], NULL: all in sequence 0 */
+    const uint8_t *want;  /* [n] */
+};
+#define PITH_BATCH_INIT PITH_SIZED(struct pith_batch)
+PITH_API pith_status pith_step(pith_session *s, const struct pith_batch *batch,
+                               struct pith_error *err);
+/* Appends n tokens to a sequence; logits of the last one. */
+PITH_API pith_status pith_feed(pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
+                               struct pith_error *err);
+/* Models with an encoder beside their decoder (pith_model_info.encoder): the encoder reads n tokens
+ * at once, whole, and what the decoder's rows of this sequence see of it is kept as the memory of
+ * the sequence. The decoder's own tokens then begin with pith_model_info.decoder_start. The
+ * sequence has to be empty (else PITH_STATE). Its memory stays the same whatever is fed to it and
+ * edited in it, goes where the sequence is emptied (pith_truncate to 0, pith_keep of another) or
+ * with n = 0, is shared by pith_copy (which of an empty sequence copies the memory alone), and is
+ * in snapshots; the prefix store finds what followed the same tokens. PITH_UNSUPPORTED: the model
+ * has no encoder. PITH_RANGE: a token is not of the vocabulary, or they are more than
+ * pith_encoder_most. A call that fails has changed nothing. Feeding a sequence that has no memory
+ * is PITH_STATE. Outputs of the last step stay as they are. */
+PITH_API pith_status pith_encode(pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
+                                 struct pith_error *err);
+/* Tokens that the encoder reads at most: the smaller of n_ctx and n_batch; 0: there is none. */
+PITH_API int32_t pith_encoder_most(const pith_session *s);
+/* Tokens that it has read for a sequence; 0: none, -1: no such sequence. */
+PITH_API int32_t pith_encoded(const pith_session *s, int32_t seq);
+/* Makes the sequence be exactly `tokens`: its longest common prefix, or that of the prefix store,
+ * is kept, the rest is recomputed (at least the last token, so that its logits are there). *n_kept
+ * (NULL allowed) tells how many positions were reused. When the rest cannot be computed (cancelled,
+ * out of pages) the sequence holds the common prefix. */
+PITH_API pith_status pith_prefix(pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
+                                 size_t *n_kept, struct pith_error *err);
+/* The same, computing nothing: for callers that feed the rest in steps of their own. At most n - 1
+ * tokens are kept. */
+PITH_API pith_status pith_reuse(pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
+                                size_t *n_kept, struct pith_error *err);
+/* Where the tokens of the last such call left what was known of their beginning; *known (NULL
+ * allowed): the token there. -1: nowhere. */
+PITH_API int64_t pith_differs_at(const pith_session *s, int32_t *known);
+PITH_API pith_status pith_truncate(pith_session *s, int32_t seq, int64_t n,
+                                   struct pith_error *err); /* keeps the first n tokens */
+/* Whose prompts the sequence holds: what the prefix store and its folder have from it is found only
+ * by sequences of the same salt (any n bytes that are this owner's, the same after a restart; at
+ * most 4096; n = 0: none, which is a salt like others). A server of several users needs it: who is
+ * answered sooner knows that somebody has asked the same. The sequence has to be empty (else
+ * PITH_STATE), and keeps its salt when it is emptied; pith_copy gives the copy its source's. */
+PITH_API pith_status pith_salt(pith_session *s, int32_t seq, const void *salt, size_t n,
+                               struct pith_error *err);
+
+/* Low-rank adapters (LoRA). A file is a GGUF file with general.type "adapter", adapter.type "lora",
+ * the model's general.architecture and tensors NAME.lora_a [rank, K], NAME.lora_b [M, rank] for
+ * tensors NAME [M, K] of the model (stacks of experts have one more dimension before). What is
+ * added to a product is scale * adapter.lora.alpha / rank * (x A) B; without alpha, scale alone.
+ *
+ * An adapter holds its model, and sessions hold the adapters of their sequences. Errors name the
+ * tensor: PITH_FORMAT (no adapter of this architecture), PITH_MISSING, PITH_SHAPE,
+ * PITH_UNSUPPORTED (nothing is multiplied with it), PITH_RANGE. */
+typedef struct pith_adapter pith_adapter;
+PITH_API pith_adapter *pith_adapter_open(pith_model *m, const char *path, struct pith_error *err);
+PITH_API void pith_adapter_close(pith_adapter *a); /* NULL allowed */
+PITH_API int32_t pith_adapter_rank(const pith_adapter *a); /* the largest of its tensors */
+struct pith_adapter_use {
+    const pith_adapter *adapter;
+    float scale; /* 0: as if it were not there */
+};
+/* From now on the sequence has these adapters: up to 4, added in this order; n = 0: none. It has to
+ * be empty (else PITH_STATE), unless it has them already, and keeps them when it is emptied;
+ * pith_copy gives the copy its source's. Rows of sequences without adapters have the same bits as
+ * if there were none. Stored prefixes are found by sequences with the same adapters and scales
+ * alone; a snapshot can be loaded where the sequence has those it was computed with.
+ * PITH_RANGE: more different ones than the session's n_adapters, or a rank above its. */
+PITH_API pith_status pith_adapt(pith_session *s, int32_t seq, const struct pith_adapter_use *uses,
+                                int32_t n, struct pith_error *err);
+
+/* Edits. Ranges [p0, p1) are of positions; p1 = -1 means to the end; negative or reversed ones and
+ * unknown sequences are PITH_RANGE. A new row's position is one after the last. Edits are recorded
+ * and carried out before the next step that reads the sequence; rotations of K by several shifts
+ * are summed and done once. Where layers with a window have given up what the next row would see,
+ * and where recurrent layers would have to forget a part of what they saw: PITH_STATE. */
+PITH_API pith_status pith_remove(pith_session *s, int32_t seq, int64_t p0, int64_t p1,
+                                 struct pith_error *err);
+/* dst becomes [p0, p1) of src; pages are shared until one of the two writes. */
+PITH_API pith_status pith_copy(pith_session *s, int32_t dst, int32_t src, int64_t p0, int64_t p1,
+                               struct pith_error *err);
+PITH_API pith_status pith_keep(pith_session *s, int32_t seq,
+                               struct pith_error *err); /* empties all other sequences */
+/* Positions become p + delta, or p / by rounded down; below 0 or above 2^30 - 1 is PITH_RANGE.
+ * Equal positions are allowed. */
+PITH_API pith_status pith_shift(pith_session *s, int32_t seq, int64_t p0, int64_t p1, int64_t delta,
+                                struct pith_error *err);
+PITH_API pith_status pith_divide(pith_session *s, int32_t seq, int64_t p0, int64_t p1, int64_t by,
+                                 struct pith_error *err);
+PITH_API int pith_can_shift(const pith_session *s); /* 0: shift and divide are refused */
+PITH_API int64_t pith_position_min(const pith_session *s,
+                                   int32_t seq); /* -1: empty, or no such sequence */
+PITH_API int64_t pith_position_max(const pith_session *s, int32_t seq);
+PITH_API void
+pith_trim(pith_session *s); /* gives cache memory behind the last page in use back to the system */
+PITH_API int64_t pith_length(const pith_session *s,
+                             int32_t seq); /* tokens held, -1: no such sequence */
+PITH_API int32_t pith_n_ctx(const pith_session *s);
+/* Positions that the pages of all sequences have room for, shared pages counted once (those that
+ * only the prefix store holds are free), and those of all pages; of the layers that are fullest. */
+PITH_API pith_status pith_cache_use(const pith_session *s, int64_t *used, int64_t *total,
+                                    struct pith_error *err);
+/* All memory that a session has of its own, what it is kept by included: now, and at most, with
+ * every sequence full and edited, and its prefix store full. Calls take some more while they run (a
+ * snapshot is made in memory). Either may be NULL. */
+PITH_API void pith_session_memory(const pith_session *s, uint64_t *now, uint64_t *most);
+/* Bytes of cached K and V that decoding one token reads behind n positions (window layers stop
+ * growing). */
+PITH_API uint64_t pith_cache_bytes(const pith_session *s, int64_t n);
+
+/* Ids of the first cap tokens held (-1: an embedding row). Returns how many there are, -1: no such
+ * sequence. */
+PITH_API int64_t pith_tokens(const pith_session *s, int32_t seq, int32_t *ids, size_t cap);
+
+/* Save and load: one sequence, or all of the session with seq -1, with K, V, recurrent state, edits
+ * and the last logits. Files are written under another name, synced and renamed. A load checks
+ * everything first: another model, cache type, format or numerics version, damage or want of room
+ * is an error that names it, and changes nothing, as does pith_cancel. It replaces the sequence, or
+ * all of them. A file is read a page at a time, into pages beside those that are replaced where the
+ * pool has them. What was said is in a file: its owner alone may read it (mode 0600). */
+PITH_API pith_status pith_save(const pith_session *s, int32_t seq, const char *path,
+                               struct pith_error *err);
+PITH_API pith_status pith_load(pith_session *s, int32_t seq, const char *path,
+                               struct pith_error *err);
+/* The same with a sampler (a resumable one where it is saved, else PITH_STATE), which goes on as it
+ * was saved: seed and number of draws, history, what its steps have learnt, and, where it had a
+ * grammar, its position. So a text made in two runs is the text of one. The sampler that is loaded
+ * is opened for the same number of tokens (else PITH_RANGE) and need not be resumable; other
+ * parameters may differ, and what other steps have learnt is left out. A file saved without one
+ * leaves it as it is. PITH_STATE: the accepted tokens do not fit its grammar; then, and where there
+ * is no memory for them (PITH_NOMEM), the sampler is as after pith_sampler_reset. Any other failure
+ * leaves it as it was. Text that a stop string held back is not in the file. */
+PITH_API pith_status pith_save_with(const pith_session *s, int32_t seq, const pith_sampler *sampler,
+                                    const char *path, struct pith_error *err);
+PITH_API pith_status pith_load_with(pith_session *s, int32_t seq, pith_sampler *sampler,
+                                    const char *path, struct pith_error *err);
+/* What was loaded into a sequence is not taken into the prefix store, for a file may be anybody's;
+ * behind this call it is: for files that are kept as well as the store's own folder. Sequences that
+ * were not loaded stay as they are. */
+PITH_API pith_status pith_trust(pith_session *s, int32_t seq, struct pith_error *err);
+/* *n receives the bytes needed; buf NULL: that alone. Too small a buffer is PITH_RANGE. */
+PITH_API pith_status pith_save_memory(const pith_session *s, int32_t seq, void *buf, size_t cap,
+                                      size_t *n, struct pith_error *err);
+PITH_API pith_status pith_load_memory(pith_session *s, int32_t seq, const void *p, size_t n,
+                                      struct pith_error *err);
+
+/* Outputs of the last step, in the order of its rows that asked. NULL when i is out of range. Valid
+ * until the next step. */
+PITH_API int32_t pith_n_outputs(const pith_session *s);
+/* Most outputs one pith_step can give; a batch that asks for more is PITH_RANGE. */
+PITH_API int32_t pith_max_outputs(const pith_session *s);
+PITH_API const float *pith_logits(const pith_session *s, int32_t i); /* [V], causal models */
+PITH_API const float *pith_embedding(const pith_session *s,
+                                     int32_t i); /* [n_embd_out]: per row, or per sequence when
+                                                  * pooled; with pooling rank [n_labels] */
+
+PITH_API void
+pith_cancel(pith_session *s); /* async-signal-safe: the running step ends with PITH_CANCELLED */
+PITH_API void pith_cancel_reset(pith_session *s); /* the next step runs again */
+
+/* Observe mode (model opened with observe = 1): called after each op of a step with its name and
+ * its f32 result [rows, cols], from whichever of the model's threads finished it, one call at a
+ * time. */
+typedef void (*pith_observe_fn)(void *ctx, const char *name, int64_t rows, int64_t cols,
+                                const float *data);
+PITH_API pith_status pith_session_observe(pith_session *s, pith_observe_fn fn, void *ctx,
+                                          struct pith_error *err);
+/* Execution report: per op group its kernel, device, calls, bytes, operations, nanoseconds (profile
+ * on), and every fallback. Text or JSON; length as snprintf. */
+PITH_API int64_t pith_report(const pith_session *s, int json, char *buf, size_t cap);
+PITH_API void pith_profile(pith_session *s, int on);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
