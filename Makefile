@@ -70,6 +70,12 @@ EDIT_LIBS := $(if $(EDIT),$(call static,-ledit -ltinfo -lbsd -lmd))
 SERVER_LIBS := $(if $(SERVER_PKGS),$(call static,-lmicrohttpd))
 PULL_LIBS := $(if $(PULL_PKGS),$(call static,-lnettle))
 LAZY_OBJ := $(if $(SERVER_PKGS),$(B)/obj/lazy_tls.o)
+else ifeq ($(B),build)
+# So that a start loads no TLS library and what that needs: the same of the server alone, where it can be.
+ifneq ($(and $(SERVER_PKGS),$(findstring x86_64-linux-gnu,$(shell $(CC) -dumpmachine 2>/dev/null)),$(wildcard $(shell $(CC) -print-file-name=libmicrohttpd.a))),)
+SERVER_LIBS := -Wl,-Bstatic -lmicrohttpd -Wl,-Bdynamic
+LAZY_OBJ := $(B)/obj/lazy_tls.o
+endif
 endif
 MACHINE  := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
 VERSION  := $(shell awk '/^\#define PITH_VERSION_M|^\#define PITH_VERSION_P/ {v = v s $$3; s = "."} END {print v}' include/pith.h)

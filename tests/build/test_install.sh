@@ -38,6 +38,15 @@ else
     read -ra compiler <<<"${CC:-gcc}"
     example example_c "${compiler[@]}" -std=c11 "${strict[@]}" "$dir/example.c" "${flags[@]}"
     example example_static "${compiler[@]}" -std=c11 "${strict[@]}" "$dir/example.c" "${private[@]}"
+    # A start opens what it uses: no TLS, no HTTP client (both when a command wants them).
+    if [ "$B" != build ] || [ ! -e "$(${CC:-gcc} -print-file-name=libmicrohttpd.a)" ] ||
+        [ "$(uname -m)" != x86_64 ]; then
+        skip short_ldd "not an ordinary build with libmicrohttpd.a"
+    elif ldd "$B/pith" | grep -E "gnutls|libcurl|p11-kit|idn2|microhttpd" >"$dir/log"; then
+        fail short_ldd "$(tr '\n' ' ' <"$dir/log")"
+    else
+        ok short_ldd
+    fi
     if fresh_make uninstall PREFIX="$prefix" >"$dir/log" 2>&1 &&
         [ -z "$(find "$prefix" -type f -o -type l)" ]; then
         ok uninstall
