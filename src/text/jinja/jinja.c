@@ -73,8 +73,10 @@ int jinja_keep(const struct jinja *t, const void *note, void (*drop)(const void 
 {
     struct jinja *own = (struct jinja *)(uintptr_t)t;
     const void *none = NULL;
-    own->drop = drop; /* the same whoever sets it */
-    return atomic_compare_exchange_strong(&own->note, &none, note);
+    if (!atomic_compare_exchange_strong(&own->note, &none, note))
+        return 0;
+    own->drop = drop; /* read when the template is freed, by whoever has it alone then */
+    return 1;
 }
 
 struct slice jinja_source(const struct jinja *t)
