@@ -147,6 +147,12 @@ struct job_params {
 };
 struct job; /* the backend's own */
 
+/* Steps whose commands were recorded before and run again, recorded now, dropped for others; and
+ * those that were run call by call, since somebody looked on. */
+struct recordings {
+    uint64_t replayed, recorded, evicted, refused;
+};
+
 struct backend {
     const char *name;
     int plain; /* products read f32 rows, whatever the type of their weights wants */
@@ -198,6 +204,7 @@ struct backend {
     pith_status (*submit)(struct job *j, const struct run *r, int32_t first, int32_t n,
                           struct pith_error *err);
     pith_status (*wait)(struct job *j, struct pith_error *err);
+    void (*recordings)(const struct job *j, struct recordings *out); /* NULL: it records nothing */
     /* n slots from `first` on of a state's part of a page to and from canonical form on the host:
      * kv_page.h. Any thread may ask, also while a step runs. */
     pith_status (*page_read)(struct place page, const struct state *kv, int first, int n, void *k,

@@ -167,7 +167,7 @@ static void golden_arch(void)
     golden_free(list, n);
     if (!n)
         SKIP("no golden/arch under %s", test_shared());
-    struct vulkan_counts c = vulkan_counts();
+    struct recordings c = vulkan_counts();
     printf("# %d models; recordings: %llu made, %llu run again, %llu evicted, %llu refused\n",
            n_run, (unsigned long long)c.recorded, (unsigned long long)c.replayed,
            (unsigned long long)c.evicted, (unsigned long long)c.refused);
@@ -656,11 +656,11 @@ static void caches_of_every_type(void)
 
 enum { DECODED = 40 };
 
-static void decode(const char *room, int32_t n_seq, float *out, struct vulkan_counts *count)
+static void decode(const char *room, int32_t n_seq, float *out, struct recordings *count)
 {
     struct pith_error err = {PITH_OK, ""};
     struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
-    struct vulkan_counts from = vulkan_counts();
+    struct recordings from = vulkan_counts();
     int32_t token[8], seq[8];
     uint8_t want[8];
     sp.n_ctx = N_CTX;
@@ -685,17 +685,24 @@ static void decode(const char *room, int32_t n_seq, float *out, struct vulkan_co
         memcpy(out + i * V, pith_logits(s, 0), V * sizeof *out);
     }
     CHECK_MSG(s, "%s", err.msg);
+    static char report[1 << 16];
+    char says[128];
+    struct recordings to = vulkan_counts();
+    snprintf(says, sizeof says, "\"recordings\": {\"replayed\": %llu, \"recorded\": %llu",
+             (unsigned long long)(to.replayed - from.replayed),
+             (unsigned long long)(to.recorded - from.recorded));
+    CHECK_MSG(s && pith_report(s, 1, report, sizeof report) > 0 && strstr(report, says),
+              "the report does not say %s", says);
     pith_session_close(s);
     pith_model_close(m);
-    struct vulkan_counts to = vulkan_counts();
-    *count = (struct vulkan_counts){to.replayed - from.replayed, to.recorded - from.recorded,
+    *count = (struct recordings){to.replayed - from.replayed, to.recorded - from.recorded,
                                     to.evicted - from.evicted, to.refused - from.refused};
 }
 
 static void recordings_serve(void)
 {
     static float want[DECODED * V], got[DECODED * V];
-    struct vulkan_counts c;
+    struct recordings c;
     make_model("gemma3");
     for (int32_t n_seq = 0; n_seq <= 8; n_seq = n_seq ? 2 * n_seq : 1) {
         decode("0", n_seq, want, &c);

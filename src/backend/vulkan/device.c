@@ -902,6 +902,7 @@ const struct backend backend_vulkan = {
     .cache_ops = vk_cache_ops,
     .submit = vk_submit_phases,
     .wait = vk_wait_phases,
+    .recordings = vk_recordings,
     .page_read = vulkan_page_read,
     .page_write = vulkan_page_write,
 };

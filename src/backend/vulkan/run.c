@@ -66,14 +66,26 @@ struct job {
     int next_once;
     struct recording *recording;
     int32_t cap;
+    struct recordings counts;
     uint64_t clock, value; /* value: of the last that was handed over */
 };
 
 static _Atomic(uint64_t) replayed, recorded, evicted, refused;
 
-struct vulkan_counts vulkan_counts(void)
+static void count_one(_Atomic(uint64_t) *all, uint64_t *own)
 {
-    return (struct vulkan_counts){replayed, recorded, evicted, refused};
+    atomic_fetch_add(all, 1);
+    ++*own;
+}
+
+struct recordings vulkan_counts(void)
+{
+    return (struct recordings){replayed, recorded, evicted, refused};
+}
+
+void vk_recordings(const struct job *j, struct recordings *out)
+{
+    *out = j->counts;
 }
 
 uint64_t vk_job_bytes(const struct plan *p, int n_threads)
@@ -366,20 +378,20 @@ static pith_status find_recording(struct job *j, const struct key *k, struct rec
 {
     for (struct recording *r = j->recording; r < j->recording + j->cap; r++)
         if (r->key.n && !memcmp(&r->key, k, sizeof *k)) {
-            atomic_fetch_add(&replayed, 1);
+            count_one(&replayed, &j->counts.replayed);
             *out = r;
             return PITH_OK;
         }
     struct recording *r = least_used(j);
     if (r->key.n)
-        atomic_fetch_add(&evicted, 1);
+        count_one(&evicted, &j->counts.evicted);
     r->key.n = 0;
     pith_status st = vk_wait(j->v, r->value, err);
     if (st == PITH_OK)
         st = put_phases(j, r->commands, k, 1, err);
     if (st != PITH_OK)
         return st;
-    atomic_fetch_add(&recorded, 1);
+    count_one(&recorded, &j->counts.recorded);
     r->key = *k;
     *out = r;
     return PITH_OK;
@@ -506,7 +518,7 @@ static pith_status run_singly(struct job *j, const struct run *r, struct key k,
     at.R = k.R;
     at.N = k.N;
     at.spans = k.spans;
-    atomic_fetch_add(&refused, 1);
+    count_one(&refused, &j->counts.refused);
     for (int32_t i = k.first; i < k.first + k.n; i++)
         for (int32_t n = 0; n < p->phases[i].n && st == PITH_OK; n++) {
             const struct call *c = &p->calls[p->phases[i].first + n];

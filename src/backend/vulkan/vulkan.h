@@ -28,11 +28,6 @@ uint64_t vulkan_calls(void);
 /* Closed devices are kept for whoever opens them again: lets go of them. */
 void vulkan_forget(void);
 
-/* Command buffers of sessions: run again as they were, made, given up for others, and segments that
- * could not be kept. */
-struct vulkan_counts {
-    uint64_t replayed, recorded, evicted, refused;
-};
-struct vulkan_counts vulkan_counts(void);
+struct recordings vulkan_counts(void); /* of all sessions */
 
 #endif

@@ -228,5 +228,6 @@ pith_status vk_cache_ops(struct job *j, const struct cache_log *log, uint32_t *d
 pith_status vk_submit_phases(struct job *j, const struct run *r, int32_t first, int32_t n,
                              struct pith_error *err);
 pith_status vk_wait_phases(struct job *j, struct pith_error *err);
+void vk_recordings(const struct job *j, struct recordings *out);
 
 #endif

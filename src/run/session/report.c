@@ -57,6 +57,35 @@ static void put_copy(const struct pith_model *m, int json, struct str *out)
     }
 }
 
+/* What devices that record have recorded; nothing where none does. */
+static void put_recordings(const struct pith_session *s, int json, struct str *out)
+{
+    struct recordings all = {0};
+    int some = 0;
+    for (int i = 0; i < s->n_roles; i++)
+        for (int d = 0; d < s->model->n_devices; d++) {
+            const struct job *j = s->role[i].run.job[d];
+            const struct backend *b = s->model->devices[d]->backend;
+            struct recordings r;
+            if (!j || !b->recordings)
+                continue;
+            b->recordings(j, &r);
+            all.replayed += r.replayed;
+            all.recorded += r.recorded;
+            all.evicted += r.evicted;
+            all.refused += r.refused;
+            some = 1;
+        }
+    if (some)
+        str_printf(out,
+                   json ? "\"recordings\": {\"replayed\": %llu, \"recorded\": %llu, \"evicted\": "
+                          "%llu, \"refused\": %llu}, "
+                        : "recorded commands: run again %llu times, recorded %llu, evicted %llu, "
+                          "call by call %llu\n",
+                   (unsigned long long)all.replayed, (unsigned long long)all.recorded,
+                   (unsigned long long)all.evicted, (unsigned long long)all.refused);
+}
+
 /* The first state whose type the session chose, else the first. */
 static const struct state *keeper(const struct pith_session *s)
 {
@@ -78,6 +107,7 @@ void session_report(const struct pith_session *s, int json, struct str *out)
         n = collect(&s->role[i], g, n);
     out->failed |= !g;
     put_copy(s->model, json, out);
+    put_recordings(s, json, out);
     if (s->store.disk)
         store_disk_report(s->store.disk, json, out);
     str_printf(out,
@@ -87,7 +117,8 @@ void session_report(const struct pith_session *s, int json, struct str *out)
                     : "%d threads (prefill %d; %d not at their place), %d phases, %d op calls, "
                       "cache %llu bytes, K %s, V %s\nop, weight, kernel, device, "
                       "calls, runs, bytes, operations, ns\n",
-               s->n_threads, s->n_threads_prefill, pool_n_refused(s->model->pool), n_phases, n_calls,
+               s->n_threads, s->n_threads_prefill, pool_n_refused(s->model->pool), n_phases,
+               n_calls,
                (unsigned long long)(cache_bytes(&s->cache) + recurrent_bytes(&s->recurrent)),
                dtypes[keeper(s)->k_type].name, dtypes[keeper(s)->v_type].name);
     for (int i = 0; i < n; i++) {
