@@ -386,6 +386,7 @@ static void devices_are_lost(void)
     struct play want;
     struct pith_error err;
     make_model("gemma3");
+    play_through(&p); /* pipelines are made now */
     uint64_t n = play_through(&p);
     want = p;
     for (uint64_t i = n / 7; i <= n; i += 1 + n / (test_scale() < 10 ? 2 : 5)) {
