@@ -52,7 +52,9 @@ static struct scales scales_of(const char *name)
         {"q5_1", {{0, 2}, -1}},    {"q8_0", {{0, -1}, -1}},   {"q2_K", {{80, 82}, -1}},
         {"q3_K", {{108, -1}, -1}}, {"q4_K", {{0, 2}, -1}},    {"q5_K", {{0, 2}, -1}},
         {"q6_K", {{208, -1}, -1}}, {"iq4_nl", {{0, -1}, -1}}, {"iq4_xs", {{0, -1}, -1}},
-        {"mxfp4", {{-1, -1}, 0}},
+        {"mxfp4", {{-1, -1}, 0}},  {"iq3_s", {{0, -1}, -1}},  {"iq3_xxs", {{0, -1}, -1}},
+        {"iq2_s", {{0, -1}, -1}},  {"iq2_xs", {{0, -1}, -1}}, {"iq2_xxs", {{0, -1}, -1}},
+        {"iq1_s", {{0, -1}, -1}},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (!strcmp(table[i].name, name))
@@ -309,17 +311,19 @@ static void one_case(enum dtype type, int64_t n, int w_mode, int x_mode, int mis
  * run the plain C one in silence. */
 static int kernels_complete(enum dtype type)
 {
+    /* What has a code book is packed by looking up in it, at no level faster than by the type. */
+    const int book = !strncmp(dtypes[type].name, "iq", 2) && strncmp(dtypes[type].name, "iq4", 3);
 #ifdef __x86_64__
     if (!kern_mm_avx2.mm[type] || !kern_mm_avx512.mm[type] ||
         (dtypes[type].block > 1 && !kern_mm_avx512vnni.mm[type]))
         return 0;
-    if (!kern_mm_avx2.pack[type] || !kern_mm_avx512.pack[type])
+    if (!book && (!kern_mm_avx2.pack[type] || !kern_mm_avx512.pack[type]))
         return 0;
 #elif defined(__aarch64__)
     if (!kern_mm_neon.mm[type] ||
         (dtypes[type].block > 1 && (!kern_mm_dotprod.mm[type] || !kern_mm_i8mm.mm[type])))
         return 0;
-    if (!kern_mm_neon.pack[type])
+    if (!book && !kern_mm_neon.pack[type])
         return 0;
 #endif
     return kern_mm_base.mm[type] != NULL;

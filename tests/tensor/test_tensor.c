@@ -305,19 +305,40 @@ static int packed_code32(enum dtype t, const uint8_t *p, int r, int k)
     }
 }
 
+/* Magnitudes of the code books; the code above them is the sign, of iq1 the shift. */
+static int book_value(enum dtype t, int code)
+{
+    static const int two[4] = {8, 25, 43, 0}, three[8] = {4, 12, 20, 28, 36, 44, 52, 62};
+    if (t == DT_IQ1_S || t == DT_IQ1_M)
+        return (code & 3) == 3 ? 0 : 8 * ((code & 3) - 1) + (code & 4 ? -1 : 1);
+    int top = t == DT_IQ3_XXS || t == DT_IQ3_S ? 8 : 4, low = code & (top - 1);
+    int v = t == DT_IQ3_S ? 2 * low + 1 : top == 8 ? three[low] : two[low];
+    return code & top ? -v : v;
+}
+
 static int packed_code256(enum dtype t, const uint8_t *p, int r, int k)
 {
     int s = k / 32, g = (k & 31) / 4,
         at = 4 * r + (k & 3); /* part of 32, its group, byte in the group */
     int half = k >> 7, j = k >> 4 & 1, f = s & 3, quarter = 2 * half + j, at16 = 64 * (g & 3) + at;
     const uint8_t *q;
+    int q2;
     switch (t) {
     case DT_Q2_K:
         return p[320 + 256 * quarter + at16] >> 2 * f & 3;
     case DT_Q3_K:
+    case DT_IQ2_XXS:
+    case DT_IQ2_XS:
+    case DT_IQ2_S:
+    case DT_IQ1_S:
+    case DT_IQ1_M:
         q = p + 288 + 384 * quarter;
-        return (q[at16] >> 2 * f & 3) +
-               4 * (q[256 + 64 * ((g & 3) / 2) + at] >> (4 * (g & 1) + f) & 1) - 4;
+        q2 = (q[at16] >> 2 * f & 3) +
+             4 * (q[256 + 64 * ((g & 3) / 2) + at] >> (4 * (g & 1) + f) & 1);
+        return t == DT_Q3_K ? q2 - 4 : book_value(t, q2);
+    case DT_IQ3_XXS:
+    case DT_IQ3_S:
+        return book_value(t, p[160 + 256 * s + at16] >> (g >= 4 ? 4 : 0) & 15);
     case DT_Q4_K:
         return p[320 + s / 2 * 512 + 64 * g + at] >> 4 * (s & 1) & 15;
     case DT_Q5_K:
@@ -356,10 +377,12 @@ static struct packed_weight packed_weight(enum dtype t, const uint8_t *p, int r,
     } else if (t == DT_Q4_K || t == DT_Q5_K) {
         w.sc = p[64 + 16 * s32 + r];
         w.mn = p[192 + 32 * (s32 / 2) + 2 * r + (s32 & 1)];
-    } else if (t == DT_Q3_K || t == DT_Q6_K) {
-        w.sc = (int8_t)p[32 + 16 * s16 + r];
-    } else if (t == DT_IQ4_XS) {
+    } else if (t == DT_IQ4_XS || t == DT_IQ3_S || t == DT_IQ3_XXS) {
         w.sc = (int8_t)p[32 + 16 * s32 + r];
+        w.d *= t == DT_IQ3_XXS ? 0.25f : 1.0f;
+    } else if (dtypes[t].block == 256) {
+        w.sc = (int8_t)p[32 + 16 * s16 + r];
+        w.d *= t == DT_Q3_K || t == DT_Q6_K ? 1.0f : 0.125f;
     }
     return w;
 }

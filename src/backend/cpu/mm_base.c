@@ -190,6 +190,49 @@ static void row_iq4_xs(const uint8_t *b, int r, struct row_block *o)
     }
 }
 
+/* iq3: as iq4_xs; iq2 and iq1: as q3_K, through a table. */
+static void row_nibbles(const uint8_t *b, int r, const uint8_t *table, float unit,
+                        struct row_block *o)
+{
+    o->d = unit * half_at(b + 2 * r);
+    for (int s = 0; s < 8; s++) {
+        o->sc[s] = (int8_t)b[32 + 16 * s + r];
+        values32(b + 160 + 256 * s + 4 * r, table, 64, o->w + 32 * s);
+    }
+}
+
+static void row_threes(const uint8_t *b, int r, const uint8_t *table, int bias, struct row_block *o)
+{
+    row_q3_K(b, r, o);
+    o->d *= 0.125f;
+    for (int k = 0; k < 256; k++)
+        o->w[k] = (int8_t)(table[o->w[k] + 4] - bias);
+}
+
+static void row_iq3_xxs(const uint8_t *b, int r, struct row_block *o)
+{
+    static const uint8_t table[16] = {KERN_VALUES_IQ3_XXS};
+    row_nibbles(b, r, table, 0.25f, o);
+}
+
+static void row_iq3_s(const uint8_t *b, int r, struct row_block *o)
+{
+    static const uint8_t table[16] = {KERN_VALUES_IQ3_S};
+    row_nibbles(b, r, table, 1.0f, o);
+}
+
+static void row_iq2(const uint8_t *b, int r, struct row_block *o)
+{
+    static const uint8_t table[8] = {KERN_VALUES_IQ2};
+    row_threes(b, r, table, 64, o);
+}
+
+static void row_iq1(const uint8_t *b, int r, struct row_block *o)
+{
+    static const uint8_t table[8] = {KERN_VALUES_IQ1};
+    row_threes(b, r, table, 16, o);
+}
+
 struct format {
     void (*row)(const uint8_t *block, int r, struct row_block *out);
     int bytes, block, parts, minima;
@@ -244,6 +287,10 @@ BLOCK_TYPE(q4_K, P16_Q4_K, 256, 8, 1)
 BLOCK_TYPE(q5_K, P16_Q5_K, 256, 8, 1)
 BLOCK_TYPE(q6_K, P16_Q6_K, 256, 16, 0)
 BLOCK_TYPE(iq4_xs, P16_IQ4_XS, 256, 8, 0)
+BLOCK_TYPE(iq3_xxs, P16_IQ3_XXS, 256, 8, 0)
+BLOCK_TYPE(iq3_s, P16_IQ3_S, 256, 8, 0)
+BLOCK_TYPE(iq2, P16_IQ2_S, 256, 16, 0)
+BLOCK_TYPE(iq1, P16_IQ1_S, 256, 16, 0)
 
 static void mm_f32(const void *panel, int64_t n, const struct act_tile *a, float *y)
 {
@@ -350,7 +397,14 @@ const struct kern_mm kern_mm_base = {
            [DT_Q4_K] = mm_q4_K,
            [DT_Q5_K] = mm_q5_K,
            [DT_Q6_K] = mm_q6_K,
-           [DT_IQ4_XS] = mm_iq4_xs},
+           [DT_IQ4_XS] = mm_iq4_xs,
+           [DT_IQ3_XXS] = mm_iq3_xxs,
+           [DT_IQ3_S] = mm_iq3_s,
+           [DT_IQ2_XXS] = mm_iq2,
+           [DT_IQ2_XS] = mm_iq2,
+           [DT_IQ2_S] = mm_iq2,
+           [DT_IQ1_S] = mm_iq1,
+           [DT_IQ1_M] = mm_iq1},
     .quant_a32 = act_quant_a32, /* the references themselves */
     .quant_a256 = act_quant_a256,
     .to_bf16 = act_to_bf16,

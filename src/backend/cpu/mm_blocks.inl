@@ -62,11 +62,29 @@ static const struct form32 Q8_0 = {P16_Q8_0, 8, 8, 7, 0, NULL, 0},
 struct form256 {
     int bytes, bits, header, chunk,
         log2_bias; /* chunk: a pair of parts of 32, or a quarter of the parts of 16 */
+    const uint8_t *values; /* what codes stand for, bias included */
+    float unit;            /* of d; 0: one */
 };
-static const struct form256 Q4_K = {P16_Q4_K, 4, 320, 512, 0}, Q5_K = {P16_Q5_K, 5, 320, 640, 0},
-                            IQ4_XS = {P16_IQ4_XS, 8, 160, 512, 7},
-                            Q2_K = {P16_Q2_K, 2, 320, 256, 0}, Q3_K = {P16_Q3_K, 3, 288, 384, 2},
-                            Q6_K = {P16_Q6_K, 6, 288, 768, 5};
+static const uint8_t iq3_xxs_values[16] = {KERN_VALUES_IQ3_XXS},
+                     iq3_s_values[16] = {KERN_VALUES_IQ3_S}, iq2_values[16] = {KERN_VALUES_IQ2},
+                     iq1_values[16] = {KERN_VALUES_IQ1};
+static const struct form256 Q4_K = {P16_Q4_K, 4, 320, 512, 0, NULL, 0},
+                            Q5_K = {P16_Q5_K, 5, 320, 640, 0, NULL, 0},
+                            IQ4_XS = {P16_IQ4_XS, 8, 160, 512, 7, iq4, 0},
+                            IQ3_XXS = {P16_IQ3_XXS, 8, 160, 512, 6, iq3_xxs_values, 0.25f},
+                            IQ3_S = {P16_IQ3_S, 8, 160, 512, 6, iq3_s_values, 0},
+                            Q2_K = {P16_Q2_K, 2, 320, 256, 0, NULL, 0},
+                            Q3_K = {P16_Q3_K, 3, 288, 384, 2, NULL, 0},
+                            IQ2 = {P16_IQ2_S, 3, 288, 384, 6, iq2_values, 0.125f},
+                            IQ1 = {P16_IQ1_S, 3, 288, 384, 4, iq1_values, 0.125f},
+                            Q6_K = {P16_Q6_K, 6, 288, 768, 5, NULL, 0};
+
+/* d of a block's rows. */
+INLINE vf block_scale(const uint8_t *w, const struct form256 t, int slice)
+{
+    const vf d = vf_load_f16(w + 2 * LANES * slice);
+    return t.unit != 0 ? vf_mul(d, vf_set(t.unit)) : d;
+}
 
 INLINE int parts_of_32(const struct form256 t)
 {
@@ -86,19 +104,19 @@ INLINE void sums_of_32(int16_t out[][8], const int16_t *s16, const int NC)
 }
 
 /* The codes of group g of field f of a quarter. */
-INLINE vi code16(const uint8_t *v, const int bits, const int f, const int g)
+INLINE vi code16(const uint8_t *v, const struct form256 t, const int f, const int g)
 {
     const vi two = vi_load(v + GROUP * g);
-    if (bits == 6) {
+    if (t.bits == 6) {
         vi codes = nibble(vi_load(v + 4 * GROUP + 4 * GROUP * (f & 1) + GROUP * g), f >> 1);
         return vi_or_masked(codes, move_bits(two, 2 * f, 4), vi_set8(0x30));
     }
     vi codes = vi_and(move_bits(two, 2 * f, 0), vi_set8(3));
-    if (bits == 3) {
+    if (t.bits == 3) {
         vi third = vi_load(v + 4 * GROUP + GROUP * (g / 2));
         codes = vi_or_masked(codes, move_bits(third, 4 * (g & 1) + f, 2), vi_set8(4));
     }
-    return codes;
+    return t.values ? vi_look_up(vi_table(t.values), codes) : codes;
 }
 
 /* Asks for the i-th of n shares of a block; slices of the rows, when they pass one after the other,

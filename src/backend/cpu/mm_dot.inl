@@ -122,10 +122,11 @@ INLINE void add_part(vi *isum, const vi *q, const int8_t *x, vi scale,
     }
 }
 
-INLINE void decode_part32(vi q[8], const uint8_t *v, const int bits, const int second)
+INLINE void decode_part32(vi q[8], const uint8_t *v, const struct form256 t, const int second)
 {
+    const int bits = t.bits;
     if (bits == 8) {
-        decode32(q, v + 4 * GROUP * second, 4, iq4, 7);
+        decode32(q, v + 4 * GROUP * second, 4, t.values, t.log2_bias);
         return;
     }
     UNROLL for (int g = 0; g < 8; g++) q[g] = nibble(vi_load(v + GROUP * g), second);
@@ -156,7 +157,7 @@ INLINE void add_half(vf *acc, const vi *isum, const uint8_t *w, const uint8_t *m
                      const int NC)
 {
     const int n = t.bits == 2 ? 4 : 2;
-    const vf scale = vf_load_f16(w + 2 * LANES * slice),
+    const vf scale = block_scale(w, t, slice),
              dmin = has_minima(t) ? vf_load_f16(w + 32 + 2 * LANES * slice) : scale;
     vi m[4];
     if (has_minima(t))
@@ -206,7 +207,7 @@ INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *
                 {
                     const int part = 2 * i + second;
                     prefetch_share(w, t.bytes, part, 8, slice);
-                    decode_part32(q, v, t.bits, second);
+                    decode_part32(q, v, t, second);
                     add_part(isum, q, x, part_scale(w, t.bits, part, slice), &s, part, t, NC);
                 }
             else
@@ -214,7 +215,7 @@ INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *
                 { /* quarter i is (half of 128, j); its field f is part j + 2f of that half */
                     const int part = 8 * half + (i & 1) + 2 * f;
                     prefetch_share(w, t.bytes, 4 * i + f, 16, slice);
-                    UNROLL for (int g = 0; g < 4; g++) q[g] = code16(v, t.bits, f, g);
+                    UNROLL for (int g = 0; g < 4; g++) q[g] = code16(v, t, f, g);
                     add_part(isum, q, x + 32 * nc * (part >> 1) + 16 * (i & 1),
                              part_scale(w, t.bits, part, slice), &s, part, t, NC);
                 }

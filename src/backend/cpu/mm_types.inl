@@ -61,8 +61,14 @@ TYPE(q4_K, 256, P16_Q4_K, mm256_rows, Q4_K)
 TYPE(q5_K, 256, P16_Q5_K, mm256_rows, Q5_K)
 TYPE(q6_K, 256, P16_Q6_K, mm256_rows, Q6_K)
 RARE_TYPE(iq4_xs, 256, P16_IQ4_XS, mm256_rows, IQ4_XS)
+RARE_TYPE(iq3_xxs, 256, P16_IQ3_XXS, mm256_rows, IQ3_XXS)
+RARE_TYPE(iq3_s, 256, P16_IQ3_S, mm256_rows, IQ3_S)
+RARE_TYPE(iq2, 256, P16_IQ2_S, mm256_rows, IQ2)
+RARE_TYPE(iq1, 256, P16_IQ1_S, mm256_rows, IQ1)
 
 #define KERN_MM_BLOCKS                                                                             \
     [DT_Q8_0] = q8_0, [DT_Q4_0] = q4_0, [DT_Q4_1] = q4_1, [DT_Q5_0] = q5_0, [DT_Q5_1] = q5_1,      \
     [DT_IQ4_NL] = iq4_nl, [DT_MXFP4] = mxfp4, [DT_Q2_K] = q2_K, [DT_Q3_K] = q3_K,                  \
-    [DT_Q4_K] = q4_K, [DT_Q5_K] = q5_K, [DT_Q6_K] = q6_K, [DT_IQ4_XS] = iq4_xs
+    [DT_Q4_K] = q4_K, [DT_Q5_K] = q5_K, [DT_Q6_K] = q6_K, [DT_IQ4_XS] = iq4_xs,  \
+    [DT_IQ3_XXS] = iq3_xxs, [DT_IQ3_S] = iq3_s, [DT_IQ2_XXS] = iq2, [DT_IQ2_XS] = iq2,             \
+    [DT_IQ2_S] = iq2, [DT_IQ1_S] = iq1, [DT_IQ1_M] = iq1

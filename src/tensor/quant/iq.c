@@ -493,6 +493,234 @@ static void IQ4_XS_unpack1(const uint8_t *packed, int r, uint8_t *p)
     get_groups(packed + 160, r, p + 8, 32);
 }
 
+/* Types with a code book are packed without it: as the codes of their signed values. */
+static void codes_of(const int8_t *values, int n, uint8_t code[256])
+{
+    for (int c = n - 1; c >= 0; c--)
+        code[(uint8_t)values[c]] = (uint8_t)c;
+}
+
+static const int8_t signed3_xxs[16] = {4,  12,  20,  28,  36,  44,  52,  62,
+                                       -4, -12, -20, -28, -36, -44, -52, -62};
+static const int8_t signed3_s[16] = {1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15};
+static const int8_t signed2[8] = {8, 25, 43, 0, -8, -25, -43, 0};
+static const int8_t shifted1[8] = {-7, 1, 9, 0, -9, -1, 7, 0};
+
+static void pack_nibbles(const struct part256 *e, const int8_t *values, int r, uint8_t *out)
+{
+    uint8_t code[256];
+    codes_of(values, 16, code);
+    for (int s = 0; s < 8; s++) {
+        out[32 + 16 * s + r] = (uint8_t)e->sc[2 * s];
+        for (int i = 0; i < 16; i++)
+            out[160 + 256 * s + 64 * (i / 4) + 4 * r + i % 4] =
+                (uint8_t)(code[(uint8_t)e->w[32 * s + i]] |
+                          code[(uint8_t)e->w[32 * s + 16 + i]] << 4);
+    }
+}
+
+static int packed_nibble(const uint8_t *packed, int r, int k)
+{
+    int i = k % 16;
+    return packed[160 + 256 * (k / 32) + 64 * (i / 4) + 4 * r + i % 4] >> (k & 16 ? 4 : 0) & 15;
+}
+
+/* Where the two bits of weight k are in a packed block of q3_K's form, and its third one. */
+struct place3 {
+    int low, low_shift, third, third_shift;
+};
+
+static struct place3 place3(int r, int k)
+{
+    int half = k / 128, s = k % 128 / 16, j = s & 1, f = s >> 1, g = k % 16 / 4;
+    int at = 288 + 384 * (2 * half + j) + 4 * r + k % 4;
+    return (struct place3){at + 64 * g, 2 * f, at + 256 + 64 * (g / 2), 4 * (g & 1) + f};
+}
+
+/* A row's bits are cleared first: the others' stay. */
+static void pack_threes(const struct part256 *e, const int8_t *values, int r, uint8_t *out)
+{
+    uint8_t codes[256];
+    codes_of(values, 8, codes);
+    for (int s = 0; s < 16; s++)
+        out[32 + 16 * s + r] = (uint8_t)e->sc[s];
+    for (int i = 0; i < 4; i++)
+        for (int v = 0; v < 6; v++)
+            memset(out + 288 + 384 * i + 64 * v + 4 * r, 0, 4);
+    for (int k = 0; k < 256; k++) {
+        struct place3 at = place3(r, k);
+        int code = codes[(uint8_t)e->w[k]];
+        out[at.low] |= (uint8_t)((code & 3) << at.low_shift);
+        out[at.third] |= (uint8_t)(code >> 2 << at.third_shift);
+    }
+}
+
+static int packed_three(const uint8_t *packed, int r, int k)
+{
+    struct place3 at = place3(r, k);
+    return (packed[at.low] >> at.low_shift & 3) | (packed[at.third] >> at.third_shift & 1) << 2;
+}
+
+/* The entry with these codes: books are sorted. 0 when there is none. */
+static unsigned find_entry(const struct book *b, unsigned codes)
+{
+    int low = 0, high = b->n - 1;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (b->grid[middle] < codes)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return b->grid[low] == codes ? (unsigned)low : 0;
+}
+
+/* The entry of 8 (4) weights from weight k on; their signs, or the first one's shift. */
+static unsigned packed_entry(const struct book *b, const uint8_t *packed, int r, int k,
+                             unsigned *signs)
+{
+    unsigned codes = 0;
+    *signs = 0;
+    for (int i = 0; i < 16 / b->bits; i++) {
+        unsigned c = (unsigned)(b->bits == 4 ? packed_nibble(packed, r, k + i)
+                                             : packed_three(packed, r, k + i));
+        unsigned low = b->bits == 4 ? 7 : 3;
+        codes |= (c & low) << b->bits * i;
+        *signs |= (c > low) << i;
+    }
+    return find_entry(b, codes);
+}
+
+static unsigned packed_scale(const uint8_t *packed, int r, int part)
+{
+    return packed[32 + 16 * part + r] / 2u;
+}
+
+#define PACK_IQ(NAME, FORM, VALUES)                                                                \
+    static void NAME##_pack1(const uint8_t *p, int r, uint8_t *out)                                \
+    {                                                                                              \
+        struct part256 e;                                                                          \
+        NAME##_expand(p, &e);                                                                      \
+        memcpy(out + 2 * r, p, 2);                                                                 \
+        pack_##FORM(&e, VALUES, r, out);                                                           \
+    }
+PACK_IQ(IQ3_XXS, nibbles, signed3_xxs)
+PACK_IQ(IQ3_S, nibbles, signed3_s)
+PACK_IQ(IQ2_XXS, threes, signed2)
+PACK_IQ(IQ2_XS, threes, signed2)
+PACK_IQ(IQ2_S, threes, signed2)
+PACK_IQ(IQ1_S, threes, shifted1)
+
+static void IQ1_M_pack1(const uint8_t *p, int r, uint8_t *out)
+{
+    struct part256 e;
+    IQ1_M_expand(p, &e);
+    for (int i = 0; i < 2; i++)
+        out[2 * r + i] = (uint8_t)(p[49 + 4 * i] >> 4 | (p[51 + 4 * i] & 0xf0));
+    pack_threes(&e, shifted1, r, out);
+}
+
+static void IQ3_XXS_unpack1(const uint8_t *packed, int r, uint8_t *p)
+{
+    memcpy(p, packed + 2 * r, 2);
+    for (int j = 0; j < 8; j++) {
+        uint8_t signs[4] = {0};
+        for (int g = 0; g < 8; g++) {
+            unsigned s;
+            p[2 + 8 * j + g] =
+                (uint8_t)packed_entry(&book3_xxs, packed, r, 32 * j + 4 * g, &s);
+            signs[g / 2] |= (uint8_t)(s << 4 * (g & 1));
+        }
+        store_u32(p + 66 + 4 * j, signs_and_scale(signs, packed_scale(packed, r, j)));
+    }
+}
+
+static void IQ3_S_unpack1(const uint8_t *packed, int r, uint8_t *p)
+{
+    memset(p, 0, 110);
+    memcpy(p, packed + 2 * r, 2);
+    for (int g = 0; g < 64; g++) {
+        unsigned s, index = packed_entry(&book3_s, packed, r, 4 * g, &s);
+        p[2 + g] = (uint8_t)index;
+        p[66 + g / 8] |= (uint8_t)(index >> 8 << (g & 7));
+        p[74 + g / 2] |= (uint8_t)(s << 4 * (g & 1));
+    }
+    for (int j = 0; j < 8; j++)
+        p[106 + j / 2] |= (uint8_t)(packed_scale(packed, r, j) << 4 * (j & 1));
+}
+
+static void IQ2_XXS_unpack1(const uint8_t *packed, int r, uint8_t *p)
+{
+    memcpy(p, packed + 2 * r, 2);
+    for (int j = 0; j < 8; j++) {
+        uint8_t signs[4];
+        for (int g = 0; g < 4; g++) {
+            unsigned s;
+            p[2 + 8 * j + g] = (uint8_t)packed_entry(&book2_xxs, packed, r, 32 * j + 8 * g, &s);
+            signs[g] = (uint8_t)s;
+        }
+        store_u32(p + 6 + 8 * j, signs_and_scale(signs, packed_scale(packed, r, 2 * j)));
+    }
+}
+
+static void IQ2_XS_unpack1(const uint8_t *packed, int r, uint8_t *p)
+{
+    memcpy(p, packed + 2 * r, 2);
+    for (int g = 0; g < 32; g++) {
+        unsigned s, index = packed_entry(&book2_xs, packed, r, 8 * g, &s);
+        store_u16(p + 2 + 2 * g, index | (s & 127) << 9);
+    }
+    for (int j = 0; j < 8; j++)
+        p[66 + j] = (uint8_t)(packed_scale(packed, r, 2 * j) |
+                              packed_scale(packed, r, 2 * j + 1) << 4);
+}
+
+static void IQ2_S_unpack1(const uint8_t *packed, int r, uint8_t *p)
+{
+    memset(p + 66, 0, 8);
+    memcpy(p, packed + 2 * r, 2);
+    for (int g = 0; g < 32; g++) {
+        unsigned s, index = packed_entry(&book2_s, packed, r, 8 * g, &s);
+        p[2 + g] = (uint8_t)index;
+        p[34 + g] = (uint8_t)s;
+        p[66 + g / 4] |= (uint8_t)(index >> 8 << 2 * (g & 3));
+    }
+    for (int j = 0; j < 8; j++)
+        p[74 + j] = (uint8_t)(packed_scale(packed, r, 2 * j) |
+                              packed_scale(packed, r, 2 * j + 1) << 4);
+}
+
+static void IQ1_S_unpack1(const uint8_t *packed, int r, uint8_t *p)
+{
+    memcpy(p, packed + 2 * r, 2);
+    for (int j = 0; j < 8; j++) {
+        unsigned h = packed_scale(packed, r, 2 * j) << 12, shift = 0;
+        for (int g = 0; g < 4; g++) {
+            unsigned index = packed_entry(&book1[0], packed, r, 32 * j + 8 * g, &shift);
+            p[2 + 4 * j + g] = (uint8_t)index;
+            h |= index >> 8 << 3 * g;
+        }
+        store_u16(p + 34 + 2 * j, h | (shift & 1) << 15);
+    }
+}
+
+static void IQ1_M_unpack1(const uint8_t *packed, int r, uint8_t *p)
+{
+    unsigned d = load_u16(packed + 2 * r);
+    memset(p + 32, 0, 16);
+    for (int g = 0; g < 32; g++) {
+        unsigned shift, index = packed_entry(&book1[0], packed, r, 8 * g, &shift);
+        p[g] = (uint8_t)index;
+        p[32 + g / 2] |= (uint8_t)((index >> 8 | (shift & 1) << 3) << 4 * (g & 1));
+    }
+    for (int i = 0; i < 4; i++) {
+        unsigned h = (d >> 4 * i & 15) << 12;
+        for (int j = 0; j < 4; j++)
+            h |= packed_scale(packed, r, 4 * i + j) << 3 * j;
+        store_u16(p + 48 + 2 * i, h);
+    }
+}
+
 TYPE32(IQ4_NL, 18, 1, 0, scale_first)
 TYPE256(IQ4_XS, 136, 0, scale_first)
 TYPE256(IQ2_XXS, 66, 0, scale_eighth)
@@ -505,3 +733,10 @@ TYPE256(IQ1_M, 56, 0, IQ1_M_scale)
 
 PACKED16(IQ4_NL, 32, 18)
 PACKED16(IQ4_XS, 256, 136)
+PACKED16(IQ3_XXS, 256, 98)
+PACKED16(IQ3_S, 256, 110)
+PACKED16(IQ2_XXS, 256, 66)
+PACKED16(IQ2_XS, 256, 74)
+PACKED16(IQ2_S, 256, 82)
+PACKED16(IQ1_S, 256, 50)
+PACKED16(IQ1_M, 256, 56)

@@ -33,6 +33,11 @@
  *                 (4 x 64 nibbles vb)];
  *                 sub s = j + 2f: f0 va low, f1 vb low, f2 va high, f3 vb high, 2-bit field f
  *     iq4_xs 2208 [16 f16 d][sc: 8 subs x 16 rows s8, 32 subtracted][8 subs x (4 x 64 as iq4_nl)]
+ *     iq3_*  2208 as iq4_xs, without the code book: nibble = magnitude + 8 (minus sign), sc = 2s + 1;
+ *                 times d / 4 (xxs)
+ *     iq2_*  1824 as q3_K, without the code book: third bit = minus sign; sc = 2s + 1 (twice where
+ *                 it is that of 32); times d / 8
+ *     iq1_*  1824 as iq2_*; third bit = shift
  *   P64
  *     f32, f16    [k][64 rows]
  *     bf16        [k/2][64 rows][2]; an odd K is padded with a zero
@@ -54,6 +59,13 @@ enum {
     P16_Q5_K = 2880,
     P16_Q6_K = 3360,
     P16_IQ4_XS = 2208,
+    P16_IQ3_XXS = 2208,
+    P16_IQ3_S = 2208,
+    P16_IQ2_XXS = 1824,
+    P16_IQ2_XS = 1824,
+    P16_IQ2_S = 1824,
+    P16_IQ1_S = 1824,
+    P16_IQ1_M = 1824,
     P64_F32 = 256,
     P64_F16 = 128,
     P64_BF16 = 256 /* per k, per k, per pair of k */

@@ -147,12 +147,13 @@ INLINE int prefetch32(const struct form32 f, const int NC)
 }
 
 /* One part of 32. */
-INLINE void part32(vi *isum, const uint8_t *v, const int8_t *x, vi scale, const int bits,
+INLINE void part32(vi *isum, const uint8_t *v, const int8_t *x, vi scale, const struct form256 t,
                    const int second, const int NC)
 {
+    const int bits = t.bits;
     vi sum[MAX_COLUMNS], sum_high[MAX_COLUMNS];
     if (bits == 8) {
-        dot8(sum, sum_high, v + 4 * GROUP * second, x, iq4, NC);
+        dot8(sum, sum_high, v + 4 * GROUP * second, x, t.values, NC);
         widen(isum, 0, sum, scale, NC);
         widen(isum, 0, sum_high, vi_shl16(scale, 4), NC);
         return;
@@ -170,14 +171,16 @@ INLINE void part32(vi *isum, const uint8_t *v, const int8_t *x, vi scale, const 
 }
 
 /* One part of 16, field f of a quarter. */
-INLINE void part16(vi *isum, const uint8_t *v, const int8_t *x, vi scale, const int bits,
+INLINE void part16(vi *isum, const uint8_t *v, const int8_t *x, vi scale, const struct form256 t,
                    const int f, const int NC)
 {
+    /* vectors that an int16 has room for: of 6 bits two, of values up to 107 one */
+    const int room = t.bits == 6 ? 2 : t.values && t.log2_bias == 6 ? 1 : 4;
     vi sum[MAX_COLUMNS];
     UNROLL for (int g = 0; g < 4; g++)
     {
-        add_quads(sum, g == 0 || (bits == 6 && g == 2), code16(v, bits, f, g), x + 4 * g, NC);
-        if (g == 3 || (bits == 6 && g == 1))
+        add_quads(sum, g % room == 0, code16(v, t, f, g), x + 4 * g, NC);
+        if (g % room == room - 1)
             widen(isum, 0, sum, scale, NC);
     }
 }
@@ -222,7 +225,7 @@ INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *
                        const int NC)
 {
     const int parts32 = parts_of_32(t), minima = has_minima(t);
-    const vf scale = vf_load_f16(w + 2 * LANES * half),
+    const vf scale = block_scale(w, t, half),
              minimum = minima ? vf_load_f16(w + 32 + 2 * LANES * half) : scale;
     int16_t s32[MAX_COLUMNS][8] __attribute__((aligned(64)));
     vi isum[MAX_COLUMNS], msum[MAX_COLUMNS];
@@ -245,8 +248,8 @@ INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *
                 {
                     const int part = 2 * i + second;
                     prefetch_share(w, t.bytes, part, 8, half);
-                    part32(isum, v, x + 32 * nc * part, part_scale(w, t.bits, part, half), t.bits,
-                           second, NC);
+                    part32(isum, v, x + 32 * nc * part, part_scale(w, t.bits, part, half), t, second,
+                           NC);
                 }
             else
                 UNROLL for (int f = 0; f < 4; f++)
@@ -254,7 +257,7 @@ INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *
                     const int part = 8 * h + (i & 1) + 2 * f;
                     const int8_t *xp = x + 32 * nc * (part >> 1) + 16 * (i & 1);
                     prefetch_share(w, t.bytes, 4 * i + f, 16, half);
-                    part16(isum, v, xp, part_scale(w, t.bits, part, half), t.bits, f, NC);
+                    part16(isum, v, xp, part_scale(w, t.bits, part, half), t, f, NC);
                 }
         }
         if (minima && parts32)
