@@ -159,6 +159,32 @@ static void tell_room(const pith_session *s, const struct model_opts *o,
             left);
 }
 
+/* Names, once, the weight types whose products run as plain C. */
+static void tell_slow(const pith_session *s)
+{
+    char types[200] = "";
+    int64_t n = pith_report(s, 1, NULL, 0);
+    char *text = n > 0 ? malloc((size_t)n + 1) : NULL;
+    json_t *report = NULL, *op;
+    size_t i;
+    if (text && pith_report(s, 1, text, (size_t)n + 1) == n)
+        report = json_loads(text, 0, NULL);
+    json_array_foreach(json_object_get(report, "ops"), i, op)
+    {
+        const char *type = json_string_value(json_object_get(op, "weight"));
+        size_t at = strlen(types);
+        if (type && *type && json_is_true(json_object_get(op, "fallback")) && !strstr(types, type))
+            snprintf(types + at, sizeof types - at, "%s%s", at ? ", " : "", type);
+    }
+    if (*types)
+        cli_say(CLI_OK,
+                "weights of type %s have no fast kernel on this machine: a file with others may run "
+                "many times as fast ('pith bench -v' tells which ops)",
+                types);
+    json_decref(report);
+    free(text);
+}
+
 pith_session *cli_session_try(pith_model *m, const struct model_opts *o, int32_t n_ctx,
                               struct pith_session_params *params, struct pith_error *err)
 {
@@ -173,6 +199,8 @@ pith_session *cli_session_try(pith_model *m, const struct model_opts *o, int32_t
     pith_session *s = pith_session_open(m, params, err);
     if (s && told)
         tell_room(s, o, &plan);
+    if (s)
+        tell_slow(s);
     struct pith_model_info info = {.size = sizeof info};
     if (s && pith_model_get_info(m, &info, NULL) == PITH_OK && o->n_ctx > info.n_ctx_train)
         cli_say(CLI_OK,
