@@ -805,7 +805,7 @@ static void every_type(void)
             p.seed = rng_u32(&test_rng);
             if (!synth_subject(&s, &p, t % 2 ? "f16" : "f32", scaled(35, 66, 150), 64))
                 continue;
-            check_subject(&s, scaled(2, 5, N_WAYS), scaled(1, 1, N_DRIVERS));
+            check_subject(&s, scaled(1, 5, N_WAYS), scaled(1, 1, N_DRIVERS));
             free_subject(&s);
         }
 }
@@ -836,7 +836,7 @@ static void every_cache_type(void)
             continue;
         s.cache = cache[k];
         s.cache_v = v;
-        check_subject(&s, scaled(3, N_WAYS, N_WAYS), scaled(1, 3, N_DRIVERS));
+        check_subject(&s, scaled(1, N_WAYS, N_WAYS), scaled(1, 3, N_DRIVERS));
         free_subject(&s);
     }
 }
@@ -896,7 +896,7 @@ static void every_shape(void)
                 continue;
             if (!synth_subject(&s, &p, f32 ? "f32" : "f16", scaled(75, 100, 200), 64))
                 continue;
-            check_subject(&s, scaled(2, 6, N_WAYS), scaled(1, 2, N_DRIVERS));
+            check_subject(&s, scaled(1, 6, N_WAYS), scaled(1, 2, N_DRIVERS));
             free_subject(&s);
         }
 }
