@@ -98,7 +98,7 @@ static void bench_step(const struct bench_case *c, struct step *s, int32_t from,
     step_first(s)[1] = s->T;
     step_state(s)[0] = nth ? nth % 2 : -1;
     for (int32_t r = 0; r < s->T; r++) {
-        step_token(s)[r] = bench_tokens[from + r];
+        step_token(s)[r] = c->by_token ? bench_tokens[from + r] : -1; /* of an embedding row */
         step_pos(s)[r] = bench_pos[from + r];
         step_out(s)[r] = r;
         step_keep(s)[r] = r == s->T - 1 ? (nth + 1) % 2 : -1;
