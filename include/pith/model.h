@@ -129,6 +129,7 @@ struct pith_model_info {
     int32_t encoder; /* 1: an encoder reads the text, which pith_encode gives to it, and the decoder
                       * writes its answer; sequences, tokens and logits are the decoder's */
     int32_t decoder_start; /* the first token of that answer, which is fed; -1: no encoder */
+    int32_t n_nextn; /* blocks behind the layers that predict further on; they are not run yet */
 };
 #define PITH_MODEL_INFO_INIT PITH_SIZED(struct pith_model_info)
 PITH_API pith_status pith_model_get_info(const pith_model *m, struct pith_model_info *out,

@@ -313,7 +313,7 @@ static void bind_nextn(struct binder *b)
 {
     struct pith_model *m = b->m;
     int64_t dims[4] = {0}, found[4];
-    int n_bound = 0, n_other = 0, n = 0;
+    int n_other = 0, n = 0;
     char name[160], first[160] = "";
     for (uint64_t i = 0; i < gguf_n_tensors(m->gguf); i++) {
         const struct gguf_tensor *t = gguf_tensor_at(m->gguf, i);
@@ -326,21 +326,15 @@ static void bind_nextn(struct binder *b)
         int own = slot && fits(t, n, dims, found) && usable(t, n, TENSOR_PLAIN);
         if (own)
             *slot = take(b, t, name, TENSOR_PLAIN, n, found);
-        if (own || (!slot && bind_as_layer(b, t, name, l)))
-            n_bound++;
-        else if (!n_other++)
+        if (!own && (slot || !bind_as_layer(b, t, name, l)) && !n_other++)
             memcpy(first, name, sizeof first);
     }
-    if (!n_bound && !n_other)
-        return;
-    str_printf(&m->note,
-               "%s%d block%s behind the layers predict%s further on, which is not used: "
-               "%d tensors",
-               m->note.n ? "; " : "", m->arch.hp.n_nextn, m->arch.hp.n_nextn > 1 ? "s" : "",
-               m->arch.hp.n_nextn > 1 ? "" : "s", n_bound);
     if (n_other)
-        str_printf(&m->note, ", and %d that are not known in this shape, the first being %s",
-                   n_other, first);
+        str_printf(
+            &m->note,
+            "%s%d tensors of blocks that predict further on are not known in this shape, the "
+            "first being %s",
+            m->note.n ? "; " : "", n_other, first);
 }
 
 /* The architecture knows it, and has no use for it. */

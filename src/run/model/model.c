@@ -48,6 +48,7 @@ static void fill_info(struct pith_model *m)
     in->n_embd = hp->n_embd;
     in->n_embd_out = hp->n_embd_out ? hp->n_embd_out : hp->n_embd;
     in->n_layer = hp->n_layer;
+    in->n_nextn = hp->n_nextn;
     in->n_head = hp->n_head[0];
     in->n_head_kv = hp->n_head_kv[0];
     in->n_ctx_train = hp->n_ctx_train;
