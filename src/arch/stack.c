@@ -3,6 +3,9 @@
  * families say how the residual stream goes on (arch.h, struct arch_role). */
 #include "arch/arch.h"
 
+#include <float.h>
+#include <math.h>
+
 /* x[0] through the output's norm. */
 static void end_norm(const struct arch_model *m, struct graph *g, struct carry *c)
 {
@@ -24,6 +27,7 @@ static node logits(const struct arch_model *m, struct graph *g, node x)
         x = graph_softcap(g, x, m->hp.logit_softcap, "logits");
     struct unsaid_op never = {.first = m->hp.unsaid_first, .n = m->hp.n_unsaid};
     never.then = never.first + (m->hp.n_said ? 0 : never.n);
+    never.value = m->hp.n_said ? -INFINITY : -FLT_MAX; /* no rows, or unwanted */
     return never.n ? graph_unsaid(g, x, &never, "logits_said") : x;
 }
 

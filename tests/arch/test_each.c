@@ -193,7 +193,7 @@ static void bits_of(const struct tiny *t, const char *path)
     if (!run_way(path, &ways[0], want, &cols))
         return;
     for (int i = 0; i < N_ROWS * (int)cols; i++)
-        if (want[i] != -FLT_MAX && !(want[i] > -1e30f && want[i] < 1e30f)) {
+        if (!(want[i] <= -FLT_MAX) && !(want[i] > -1e30f && want[i] < 1e30f)) {
             CHECK_MSG(0, "%s, %d experts: element %d is %g", t->arch, t->n_expert, i,
                       (double)want[i]);
             return;
@@ -342,7 +342,7 @@ static void never_said(const char *arch, int32_t n_vocab, int32_t first, int32_t
         const float *z = pith_logits(s, 0);
         int32_t n_low = 0, n_finite = 0;
         for (int32_t i = 0; i < n_vocab; i++) {
-            n_low += z[i] == -FLT_MAX && i >= first && i < end;
+            n_low += z[i] <= -FLT_MAX && i >= first && i < end;
             n_finite += z[i] > -1e30f && z[i] < 1e30f && (i < first || i >= end);
         }
         CHECK_MSG(n_low == end - first && n_finite == n_vocab - n_low,

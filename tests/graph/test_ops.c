@@ -869,12 +869,13 @@ static void columns_that_are_never_said(void)
         for (int way = 0; way < 8; way++) {
             struct unsaid_op p = {.first = n * (way & 3) / 3, .n = 1 + way * way};
             p.then = way & 4 ? p.first : n;
+            p.value = way & 1 ? -INFINITY : -FLT_MAX;
             int T = 3, at = 0;
             bench_fill(&rng, in, T * n, way == 1);
             for (int t = 0; t < T; t++)
                 for (int i = 0; i < n + 1; i++) {
                     for (int k = 0; i == p.first && k < p.n; k++)
-                        want[at++] = -FLT_MAX;
+                        want[at++] = p.value;
                     if (i < n && (i < p.first || i >= p.then))
                         want[at++] = in[t * n + i];
                 }
@@ -882,7 +883,8 @@ static void columns_that_are_never_said(void)
                 (struct bench_case){.build = build_unsaid, .ctx = &p, .in = in, .T = T, .n = n},
                 want, "unsaid");
         }
-    struct unsaid_op bad[] = {{-1, 1, 1}, {9, 1, 9}, {4, 0, 4}, {4, 1, 3}, {4, 5, 9}};
+    struct unsaid_op bad[] = {
+        {-1, 1, 1, 0}, {9, 1, 9, 0}, {4, 0, 4, 0}, {4, 1, 3, 0}, {4, 5, 9, 0}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         const char *why = bench_refused((struct bench_case){
             .build = build_unsaid, .ctx = &bad[i], .in = in, .T = 1, .n = 8});

@@ -454,7 +454,7 @@ static OP_FN(ref_unsaid)
         float *y = value_row(x, &c->dst, r), *rest = y + p->first + p->n;
         memcpy(y, from, (size_t)p->first * sizeof *y);
         for (float *z = y + p->first; z < rest; z++)
-            *z = -FLT_MAX;
+            *z = p->value;
         memcpy(rest, from + p->then, (size_t)(c->src[0].cols - p->then) * sizeof *y);
     }
 }

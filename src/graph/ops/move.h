@@ -83,10 +83,11 @@ node graph_token_number(struct graph *g, const struct token_number_op *p, const 
 /* Runs of columns of up to NODE_SRC values, side by side. */
 node graph_columns(struct graph *g, const node *x, int32_t n_src, const struct column_run *run,
                    int32_t n_runs, const char *name);
-/* Logits of tokens that are never said: n columns of -FLT_MAX from `first` on; the columns of x
- * from `then` on follow. */
+/* Logits of tokens that are never said: n columns of `value` from `first` on; the columns of x from
+ * `then` on follow. */
 struct unsaid_op {
     int64_t first, n, then;
+    float value;
 };
 node graph_unsaid(struct graph *g, node x, const struct unsaid_op *p, const char *name);
 /* Lowering only (plan.c): x on another device. */
