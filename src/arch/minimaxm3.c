@@ -168,7 +168,8 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t l, no
     node k = heads(m, g, l, w->wk, w->k_norm, hp->d_k, x, "attn_k");
     node v = graph_matmul(g, w->wv, NULL, x, "attn_v"), list = NULL;
     if (w->iq) {
-        struct index_op op = {h->i_heads, h->i_top, h->i_block, h->i_local};
+        struct index_op op = {
+            .n_head = h->i_heads, .top_k = h->i_top, .block = h->i_block, .local = h->i_local};
         int32_t keys_of = m->state_of[l][KEYS];
         node iq = heads(m, g, l, w->iq, w->iq_norm, h->i_dim, x, "index_q");
         node ik = heads(m, g, l, w->ik, w->ik_norm, h->i_dim, x, "index_k");

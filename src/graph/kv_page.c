@@ -7,7 +7,10 @@
 #include "graph/ops/rope.h"
 #include "graph/step.h"
 
-enum { PANEL = 16 }; /* slots of a panel of K blocks */
+enum {
+    PANEL = 16,                                /* slots of a panel of K blocks */
+    BEYOND = STEP_PAGE * (int)sizeof(float) /* bytes behind a head that kernels read with it */
+};
 
 const enum dtype kv_types[KV_N_TYPES] = {DT_F32,  DT_F16,  DT_BF16, DT_Q8_0,  DT_Q5_1,
                                          DT_Q5_0, DT_Q4_1, DT_Q4_0, DT_IQ4_NL};
@@ -30,16 +33,22 @@ int64_t kv_v_bytes(enum dtype t, int64_t d_v)
     return (int64_t)dtype_row_bytes(t, kv_has_blocks(t) ? d_v : kv_padded(d_v)) * STEP_PAGE;
 }
 
+/* From one element of a key to the next: room for the rows of a page, one vector or all of them. */
+static int64_t k_lanes(const struct state *s)
+{
+    return STEP_PAGE / state_every(s) <= PANEL ? PANEL : STEP_PAGE;
+}
+
 int64_t kv_lay_out(struct state *s, int64_t at)
 {
     s->k_off = s->v_off = at;
-    s->k_head = s->v_head = kv_v_bytes(s->k_type, s->d_k);
+    s->k_head = s->v_head = kv_v_bytes(s->k_type, s->d_k) / state_every(s);
     if (s->rows == STATE_LATENT)
         return at + s->n_head_kv * s->k_head;
-    s->k_head = kv_k_bytes(s->k_type, s->d_k);
+    s->k_head = kv_k_bytes(s->k_type, s->d_k) / STEP_PAGE * k_lanes(s);
     s->v_head = kv_has_v(s) ? kv_v_bytes(s->v_type, s->d_v) : 0;
     s->v_off = at + s->n_head_kv * s->k_head;
-    return s->v_off + s->n_head_kv * s->v_head;
+    return s->v_off + s->n_head_kv * s->v_head + (s->rows == STATE_INDEX ? BEYOND : 0);
 }
 
 size_t kv_row_scratch(const struct state *kv)
@@ -63,8 +72,9 @@ static void copy_strided(uint8_t *to, int64_t to_step, const uint8_t *from, int6
 static uint8_t *k_at(const struct state *kv, const uint8_t *page, int head, int slot)
 {
     const uint8_t *p = page + kv->k_off + head * kv->k_head;
+    slot /= state_every(kv);
     if (kv->rows == STATE_LATENT)
-        p += slot * (kv->k_head / STEP_PAGE);
+        p += slot * (kv->k_head * state_every(kv) / STEP_PAGE);
     else if (kv_has_blocks(kv->k_type))
         p += slot / PANEL * (kv->k_head / (STEP_PAGE / PANEL));
     else
@@ -74,8 +84,9 @@ static uint8_t *k_at(const struct state *kv, const uint8_t *page, int head, int 
 
 static uint8_t *v_at(const struct state *kv, const uint8_t *page, int head, int slot)
 {
+    int32_t every = state_every(kv);
     return (uint8_t *)(uintptr_t)(page + kv->v_off + head * kv->v_head +
-                                  slot * (kv->v_head / STEP_PAGE));
+                                  slot / every * (kv->v_head * every / STEP_PAGE));
 }
 
 void kv_put_k(const struct state *kv, uint8_t *page, int head, int slot, const void *row)
@@ -87,7 +98,7 @@ void kv_put_k(const struct state *kv, uint8_t *page, int head, int slot, const v
     else if (t->block > 1)
         t->pack_row(row, slot % PANEL, kv->d_k, to);
     else
-        copy_strided(to, STEP_PAGE, row, 1, kv->d_k, t->block_bytes);
+        copy_strided(to, k_lanes(kv), row, 1, kv->d_k, t->block_bytes);
 }
 
 void kv_get_k(const struct state *kv, const uint8_t *page, int head, int slot, void *row)
@@ -99,7 +110,7 @@ void kv_get_k(const struct state *kv, const uint8_t *page, int head, int slot, v
     else if (t->block > 1)
         t->unpack_row(from, slot % PANEL, kv->d_k, row);
     else
-        copy_strided(row, 1, from, STEP_PAGE, kv->d_k, t->block_bytes);
+        copy_strided(row, 1, from, k_lanes(kv), kv->d_k, t->block_bytes);
 }
 
 void kv_put_v(const struct state *kv, uint8_t *page, int head, int slot, const void *row)
@@ -115,7 +126,7 @@ void kv_get_v(const struct state *kv, const uint8_t *page, int head, int slot, v
 
 int64_t kv_canonical_k(const struct state *kv)
 {
-    return kv->n_head_kv * kv_k_bytes(kv->k_type, kv->d_k);
+    return kv->n_head_kv * kv_k_bytes(kv->k_type, kv->d_k) / state_every(kv);
 }
 
 int64_t kv_canonical_v(const struct state *kv)
@@ -128,8 +139,8 @@ void kv_get_page(const struct state *kv, const uint8_t *page, int first, int n, 
 {
     uint64_t k_row = dtype_row_bytes(kv->k_type, kv->d_k);
     uint64_t v_row = dtype_row_bytes(kv->v_type, kv->d_v);
-    for (int i = 0; i < n * kv->n_head_kv; i++) {
-        int slot = first + i / kv->n_head_kv, head = i % kv->n_head_kv;
+    for (int i = 0; i < n / state_every(kv) * kv->n_head_kv; i++) {
+        int slot = first + i / kv->n_head_kv * state_every(kv), head = i % kv->n_head_kv;
         kv_get_k(kv, page, head, slot, (uint8_t *)k + (uint64_t)i * k_row);
         if (kv_has_v(kv))
             kv_get_v(kv, page, head, slot, (uint8_t *)v + (uint64_t)i * v_row);
@@ -141,8 +152,8 @@ void kv_put_page(const struct state *kv, uint8_t *page, int first, int n, const 
 {
     uint64_t k_row = dtype_row_bytes(kv->k_type, kv->d_k);
     uint64_t v_row = dtype_row_bytes(kv->v_type, kv->d_v);
-    for (int i = 0; i < n * kv->n_head_kv; i++) {
-        int slot = first + i / kv->n_head_kv, head = i % kv->n_head_kv;
+    for (int i = 0; i < n / state_every(kv) * kv->n_head_kv; i++) {
+        int slot = first + i / kv->n_head_kv * state_every(kv), head = i % kv->n_head_kv;
         kv_put_k(kv, page, head, slot, (const uint8_t *)k + (uint64_t)i * k_row);
         if (kv_has_v(kv))
             kv_put_v(kv, page, head, slot, (const uint8_t *)v + (uint64_t)i * v_row);
@@ -171,11 +182,12 @@ void kv_gather(const struct state *kv, int head, const struct cache_view *view,
 {
     _Alignas(8) uint8_t row[MAX_D * 4];
     float angles[MAX_D];
-    int32_t angle_of = 0;
+    int32_t angle_of = 0, every = state_every(kv);
     uint8_t *to = view_at(view, op->page);
     for (int32_t j = 0; j < op->n; j++) {
         const struct cache_slot_from *from = &op->from[j];
-        if (from->page < 0)
+        if (from->page < 0 || (op->first + j) % every != every - 1 ||
+            from->slot % every != every - 1)
             continue;
         const uint8_t *page = view_at(view, from->page);
         int32_t delta = kv->rope ? from->delta : 0;

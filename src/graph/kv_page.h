@@ -13,7 +13,11 @@
  *
  *     latent rows              [64] rows as in a file, those of numbers padded with zeros to whole
  *                              vectors of 16; V is their first d_v columns, and lies nowhere else
- *     keys of an indexer       K, and no V
+ *     keys of an indexer       K, and no V; 256 bytes behind them are the head's, too
+ *
+ * A state of one row for n slots has 64 / n rows in a page (one where n is more), in the place of
+ * 64: row i for slots i n .. i n + n - 1. It is latent or keys of an indexer; of the latter
+ * [d_k][16], or [d_k][64] where n is 2. Who gives or gets a row names any of its slots.
  *
  * Blocks lie along the head, so d_k and d_v are multiples of 32 where the type has blocks. A page
  * takes the bytes of its type and no more (but for the padding of V). Padding is never written:
@@ -68,7 +72,7 @@ void kv_get_v(const struct state *kv, const uint8_t *page, int head, int slot, v
 /* A layer's part of a page in canonical form, that of files and other devices: K and V apart, each
  * [64 slots][kv head][row]. The same bytes whatever layout a device keeps, and each is the other's
  * exact inverse; put leaves the padding of V as it is. Of n slots from `first` on. */
-int64_t kv_canonical_k(const struct state *kv); /* bytes of a whole page */
+int64_t kv_canonical_k(const struct state *kv); /* bytes of a whole page's rows */
 int64_t kv_canonical_v(const struct state *kv);
 void kv_get_page(const struct state *kv, const uint8_t *page, int first, int n, void *k, void *v);
 void kv_put_page(const struct state *kv, uint8_t *page, int first, int n, const void *k,

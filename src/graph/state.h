@@ -7,10 +7,10 @@
  *             arrays of floats that every token changes (a recurrent state)
  *     range   which rows a query sees: all, the last n, those of its chunk of n positions, or all
  *             rows of its sequence in its step, which are kept for no longer (an encoder's)
- *     ratio   1, or r: one row is kept for r tokens
+ *     ratio   1, or r: one row is kept for r tokens, in the place of the last of them
  *
- * run/ fills in where a state lies: rows in the pages of a group (the states of one range, ratio
- * and device), a recurrent state in a block. */
+ * run/ fills in where a state lies: rows in the pages of a group (the states of one range and
+ * device), a recurrent state in a block. */
 #ifndef PITH_GRAPH_STATE_H
 #define PITH_GRAPH_STATE_H
 
@@ -49,6 +49,27 @@ struct state {
     int64_t k_head, v_head;   /* bytes of one kv head's 64 slots */
     int64_t off[STATE_PARTS]; /* of the parts, bytes from the start of a block */
 };
+
+/* Slots of a page that a row is kept for: row i of a page is of its slots i n .. i n + n - 1. A
+ * ratio divides the 64 slots of a page, or is a multiple of them. */
+static inline int32_t state_every(const struct state *s)
+{
+    return s->ratio <= 1 ? 1 : s->ratio < 64 ? s->ratio : 64;
+}
+/* What slot i has a row of its own for, or nothing: the last of each `ratio` slots has. */
+static inline int state_has_row(const struct state *s, int32_t slot)
+{
+    return s->ratio <= 1 || slot % s->ratio == s->ratio - 1;
+}
+/* The slot of row i of a sequence, and rows that its first n slots have. */
+static inline int32_t state_row_slot(const struct state *s, int32_t i)
+{
+    return s->ratio <= 1 ? i : i * s->ratio + s->ratio - 1;
+}
+static inline int32_t state_rows_of(const struct state *s, int32_t n)
+{
+    return s->ratio <= 1 ? n : n / s->ratio;
+}
 
 /* The first position that a row at pos sees; < 0 where that is before all of them. Never descends
  * as pos rises. */

@@ -90,6 +90,25 @@ struct nn_moe {
 };
 node nn_moe(struct graph *g, const struct nn_moe *m, node x);
 
+/* n residual streams beside one another, [T, n E]. A block reads their sum, times gates that all of
+ * them tell; its result goes to each, times another gate, beside the streams as they were or, with
+ * iterations > 0, mixed by a doubly stochastic matrix (graph/ops/stream.h). */
+struct nn_streams {
+    const struct tensor *fn, *scale, *base; /* [gates, n E], and vectors of STREAM_GATES */
+    int32_t n, iterations;
+    float eps, magnitude, post_eps, norm_eps;
+};
+struct nn_streams_at {
+    node x, gates, input; /* input: of the block, [T, E] */
+};
+struct nn_streams_at nn_streams_read(struct graph *g, const struct nn_streams *s, node x,
+                                     const char *name);
+/* y: the block's result, of the tail's rows in the last visit. */
+node nn_streams_write(struct graph *g, const struct nn_streams *s, const struct nn_streams_at *at,
+                      node y, const char *name);
+/* n times x. */
+node nn_streams_spread(struct graph *g, node x, int32_t n);
+
 /* Selective state space [Mamba, arXiv:2312.00752, sec. 3; Mamba-2, arXiv:2405.21060, sec. 7]: x
  * after projection, convolution over the last `conv` rows, scan and gate, before the output
  * projection: [T, inner].

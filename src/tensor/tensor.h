@@ -15,6 +15,7 @@ enum tensor_use {
     TENSOR_EXPERTS,   /* a stack of matrices, of which a row uses those it is routed to */
     TENSOR_PER_HEAD,  /* a stack of matrices, one for each head */
     TENSOR_KERNEL,    /* a matrix whose rows have several dimensions in the file */
+    TENSOR_INTEGERS,  /* rows of int32, by token */
     TENSOR_TABLE      /* rows that are looked up, by position, type or otherwise */
 };
 

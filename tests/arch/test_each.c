@@ -418,6 +418,13 @@ static void refused_keys(void)
     refused_key("graniteswitch.adapters.token_ids_substitute", FIRST, 0x80000000u, PITH_RANGE,
                 "wanted 0..");
     refused_key("graniteswitch.adapters.lora_rank", 0, 5, PITH_SHAPE, "lora_a");
+    refused_key("deepseek4.attention.compress_ratios", FIRST, 8, PITH_UNSUPPORTED,
+                "of layer 0 is 8, wanted 0, 4 or 128");
+    refused_key("deepseek4.attention.output_group_count", 0, 3, PITH_SHAPE,
+                "output_group_count 3 does not divide");
+    refused_key("deepseek4.rope.dimension_count", 0, 20, PITH_RANGE, "20, wanted");
+    refused_key("deepseek4.hyper_connection.count", 0, 2, PITH_RANGE, "is 2, wanted 4..4");
+    refused_key("deepseek4.expert_used_count", 0, 64, PITH_RANGE, "is 64, wanted 1..4");
 }
 
 int main(void)

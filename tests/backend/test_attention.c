@@ -85,6 +85,8 @@ static void fill_state(const struct state *s, int64_t page_bytes)
     for (int n = 0; n < step->N; n++)
         for (int slot = 0; slot < step_hi(step, 0)[step_first(step)[n + 1] - 1]; slot++) {
             int32_t place = step_pages(step, s->group, n)[slot / STEP_PAGE];
+            if (!state_has_row(s, slot))
+                continue;
             uint8_t *page = pool[s->group] + place_page(place) * page_bytes;
             for (int h = 0; h < s->n_head_kv; h++) {
                 for (int d = 0; d < s->d_k; d++)
@@ -204,9 +206,10 @@ static void random_lists(void)
     p.lists = rng_below(&r, 2) ? 1 : p.states[0].n_head_kv;
     for (int i = 0; i < step->T * p.lists; i++) {
         int32_t *list = p.list + i * (1 + LIST_MOST), n = 0, row = i / p.lists;
-        int g = p.states[p.a.n_states - 1].group, every = 1 + (int)rng_below(&r, 6);
+        const struct state *last = &p.states[p.a.n_states - 1];
+        int g = last->group, every = 1 + (int)rng_below(&r, 6);
         for (int s = step_lo(step, g)[row]; s < step_hi(step, g)[row] && n < LIST_MOST; s++)
-            if (rng_below(&r, (uint32_t)every) == 0)
+            if (rng_below(&r, (uint32_t)every) == 0 && state_has_row(last, s))
                 list[1 + n++] = s;
         list[0] = n && rng_below(&r, 4) ? n : -1;
     }
@@ -228,6 +231,8 @@ static void random_problem(int longest)
         struct state *s = &p.states[i];
         *s = random_state(latent ? STATE_LATENT : STATE_KV, heads, dims[d][0], dims[d][1]);
         s->group = p.a.n_states == 1 ? (int)rng_below(&r, 2) : 1 - i;
+        if (latent && i && rng_below(&r, 3)) /* the window, and pools of all */
+            s->ratio = 2 << rng_below(&r, 7);
         p.page_bytes[s->group] = kv_lay_out(s, 64);
         p.a.state[i] = i;
     }
@@ -247,6 +252,8 @@ static void random_problem(int longest)
         p.q[i] = 0.2f * rng_normal(&r);
     p.lists = 0;
     int extra = (int)rng_below(&r, 4);
+    if (p.states[p.a.n_states - 1].ratio > 1)
+        extra |= extra ? 3 : 0;
     if (extra == 3)
         random_lists();
     p.a.alibi = extra == 1 ? 8 : 0;
@@ -319,7 +326,8 @@ static void exact(int row, int h, double *out)
                 slots[k][n[k]++] = list[1 + i];
         else
             for (int i = step_lo(step, s->group)[row]; i < step_hi(step, s->group)[row]; i++)
-                slots[k][n[k]++] = i;
+                if (state_has_row(s, i))
+                    slots[k][n[k]++] = i;
     }
     for (int pass = 0; pass < 2; pass++)
         for (int k = 0; k < p.a.n_states; k++)
@@ -400,9 +408,11 @@ static void all_levels_and_cuts(long rounds, int longest)
         for (int l = 0; l < N_LEVELS; l++)
             for (int threads = 1; levels[l] && threads < 100; threads *= 40)
                 CHECK_MSG(!memcmp(solve(levels[l], threads), want, n),
-                          "%s, cut for %d threads: T %d, heads %d/%d, d %d/%d, states %d, %s%s%s%s",
+                          "%s, cut for %d threads: T %d, heads %d/%d, d %d/%d, states %d, a row of "
+                          "%d, %s%s%s%s",
                           level_names[l], threads, step->T, p.a.n_head, p.states[0].n_head_kv,
                           p.states[0].d_k, p.states[0].d_v, p.a.n_states,
+                          p.states[p.a.n_states - 1].ratio,
                           p.a.sinks ? "sinks " : "", p.a.alibi > 0 ? "slopes " : "",
                           p.with_table ? "table " : "", p.lists ? "lists" : "");
     }
@@ -558,6 +568,52 @@ static void check_choice(const struct state *s, const struct index_op *op, const
     CHECK(!memcmp(got + 1, want, (size_t)slots * sizeof *want));
 }
 
+/* The same of keys of one row for several tokens. */
+static void check_pools(const struct state *s, const struct index_op *op, const float *q,
+                        const float *w, int row, const int32_t *got)
+{
+    static struct scored all[4096];
+    static int32_t want[8192];
+    int hi = step_hi(step, s->group)[row], n = 0, slots = 0, left = op->top_k + s->ratio - 1;
+    for (int i = s->ratio - 1; i < hi; i += s->ratio) {
+        uint8_t cached[4096];
+        float key[1024], sum = 0;
+        int32_t place = step_pages(step, s->group, step_seg(step)[row])[i / STEP_PAGE];
+        kv_get_k(s, pool[s->group] + place_page(place) * p.page_bytes[s->group], 0,
+                 place_slot(place, i), cached);
+        dtypes[s->k_type].dequant(cached, key, s->d_k);
+        for (int h = 0; h < op->n_head; h++) {
+            float t = 0;
+            for (int d = 0; d < s->d_k; d++)
+                t = fmaf(key[d], q[(row * op->n_head + h) * s->d_k + d], t);
+            sum = fmaf(w ? w[row * op->n_head + h] : 1, t > 0 ? t : 0, sum);
+        }
+        all[n++] = (struct scored){sum, i / s->ratio};
+    }
+    qsort(all, (size_t)n, sizeof *all, by_score);
+    int seen_all = op->of == INDEX_ROWS    ? n <= op->top_k
+                   : op->of == INDEX_POOLS ? n <= op->top_k / s->ratio
+                                           : hi <= left;
+    if (seen_all) {
+        CHECK(got[0] == -1);
+        return;
+    }
+    for (int i = hi / s->ratio * s->ratio; i < hi && op->of != INDEX_ROWS; i++, left--)
+        want[slots++] = i;
+    for (int i = 0; i < n && op->of == INDEX_ROWS && i < op->top_k; i++)
+        want[slots++] = all[i].number * s->ratio + s->ratio - 1;
+    for (int i = 0; i < n && op->of == INDEX_POOLS && i < op->top_k / s->ratio; i++)
+        for (int k = 0; k < s->ratio; k++)
+            want[slots++] = all[i].number * s->ratio + k;
+    for (int i = 0; i < n && op->of == INDEX_SLOTS; i++)
+        for (int k = 0; k < s->ratio && left; k++, left--)
+            want[slots++] = all[i].number * s->ratio + k;
+    qsort(want, (size_t)slots, sizeof *want, by_number);
+    CHECK_MSG(got[0] == slots, "%d slots of %d, not %d", got[0], hi, slots);
+    CHECK_MSG(!memcmp(got + 1, want, (size_t)slots * sizeof *want), "pools of %d, %d best, kind %d",
+              s->ratio, op->top_k, op->of);
+}
+
 static void indexers_choose_the_best(void)
 {
     rng_init(&r, 4);
@@ -574,6 +630,14 @@ static void indexers_choose_the_best(void)
         *s = random_state(STATE_INDEX, 1, 8 + 8 * (int)rng_below(&r, 7), 0);
         s->k_type = kv_types[rng_below(&r, 3)];
         s->group = (int)rng_below(&r, 2);
+        if (round % 4 == 0) {
+            s->group = 0;
+            s->ratio = 2 << rng_below(&r, 7);
+            op.of = (enum index_of)rng_below(&r, 3);
+            if (op.of == INDEX_POOLS)
+                op.top_k = s->ratio * (1 + (int)rng_below(&r, 5));
+        }
+        int weights = !op.block && (s->ratio <= 1 || round % 8);
         p.page_bytes[0] = p.page_bytes[1] = (kv_lay_out(s, 64) + 63) / 64 * 64;
         memset(pool, 0, sizeof pool);
         make_step(p.page_bytes, 600);
@@ -591,7 +655,7 @@ static void indexers_choose_the_best(void)
             g.states = p.states;
             g.n_states = 2;
             node qn = given(&g, ROWS_T, 1, op.n_head * s->d_k), wn = NULL;
-            if (!op.block)
+            if (weights)
                 wn = given(&g, ROWS_T, 1, op.n_head);
             node n = graph_index_topk(&g, qn, wn, given(&g, ROWS_T, 1, 0), 0, &op, "index");
             REQUIRE(n != NULL, "%s", g.err.msg);
@@ -603,7 +667,10 @@ static void indexers_choose_the_best(void)
             place_value(&room, &c.dst, n, (int64_t)step->T * n->rows_mul);
             struct exec x = exec_of(p.page_bytes, 2);
             run_call(&c, &x);
-            for (int i = 0; i < step->T * n->rows_mul; i++)
+            for (int i = 0; s->ratio > 1 && i < step->T; i++)
+                check_pools(s, &op, q, weights ? w : NULL, i,
+                            (const int32_t *)(const void *)value_row(&x, &c.dst, i));
+            for (int i = 0; s->ratio <= 1 && i < step->T * n->rows_mul; i++)
                 check_choice(s, &op, q, w, i / n->rows_mul, i % n->rows_mul,
                              (const int32_t *)(const void *)value_row(&x, &c.dst, i));
             graph_deinit(&g);

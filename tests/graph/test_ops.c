@@ -1057,6 +1057,98 @@ static void slots_pick_a_matrix(void)
                 want, "slots");
 }
 
+/* ---------------------------------------------------------------- pools of rows */
+
+struct pools {
+    struct compress_op op;
+    int64_t d;
+    int gated;
+    const struct tensor *ape;
+};
+
+static node build_compress(struct graph *g, node x, void *ctx)
+{
+    const struct pools *p = ctx;
+    int64_t n = p->d * (p->op.overlap ? 2 : 1);
+    struct compress_in pool = {.x = graph_view(g, x, 0, n, "x"), .ape = p->ape, .p = p->op};
+    if (p->gated)
+        pool.gate = graph_view(g, x, n, n, "gate");
+    return graph_compress(g, &pool, "pools");
+}
+
+/* Of one column, the tokens of a pool by numbers of double. */
+static double pooled(const struct pools *p, const float *x, const float *ape, int64_t n, int row,
+                     int64_t c)
+{
+    int64_t parts = p->op.overlap ? 2 : 1, wide = p->d * parts;
+    int r = p->op.ratio, first = row - row % r;
+    double top = -1e30, sum = 0, all = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int t = first - (parts > 1 ? r : 0); t <= row; t++) {
+            int64_t at = c + (parts > 1 && t >= first ? p->d : 0);
+            if (t < 0)
+                continue;
+            double g = p->gated ? (double)x[t * n + wide + at] : 0;
+            g += ape ? (double)ape[t % r * wide + at] : 0;
+            top = !pass && g > top ? g : top;
+            sum += pass ? exp(g - top) * (double)x[t * n + at] : 0;
+            all += pass ? exp(g - top) : 0;
+        }
+    return sum / all;
+}
+
+static void rows_are_pooled(void)
+{
+    static float rows[BENCH_ROWS * 800], ape[20 * 400], 
+        exact[BENCH_ROWS * 100], whole[BENCH_ROWS * 100];
+    struct rng r;
+    rng_init(&r, 77);
+    for (int i = 0; i < BENCH_ROWS; i++)
+        bench_pos[i] = i;
+    for (int round = 0; round < 60; round++) {
+        struct pools p = {.op = {.ratio = 2 + (int)rng_below(&r, 19), .overlap = round % 2},
+                          .d = 1 + (int64_t)rng_below(&r, 100),
+                          .gated = round % 3 > 0};
+        int64_t wide = p.d * (p.op.overlap ? 2 : 1), n = wide * 2;
+        bench_fill(&r, rows, BENCH_ROWS * n, 0);
+        bench_fill(&r, ape, p.op.ratio * wide, 0);
+        bench_reset();
+        if (round % 4)
+            p.ape = bench_tensor(DT_F32, 0, 0, p.op.ratio * wide, ape);
+        for (int row = 0; row < BENCH_ROWS; row++)
+            for (int64_t c = 0; c < p.d; c++)
+                exact[row * p.d + c] =
+                    (row + 1) % p.op.ratio
+                        ? 0
+                        : (float)pooled(&p, rows, round % 4 ? ape : NULL, n, row, c);
+        struct state state = {.rows = STATE_RECURRENT, .n = {compress_floats(p.d, p.op.overlap)}};
+        struct bench_case c = {.build = build_compress,
+                               .ctx = &p,
+                               .in = rows,
+                               .T = BENCH_ROWS,
+                               .n = (int32_t)n,
+                               .states = &state};
+        struct pith_error err;
+        bench_near(c, exact, 2e-6f, "pools");
+        c.level = CPU_REF;
+        REQUIRE(bench_run(&c, whole, &err) == PITH_OK, "%s", err.msg);
+        c.chunk = 1 + (int32_t)rng_below(&r, 9); /* the same bits in any steps, at any level */
+        bench_check(c, whole, "pools of pieces");
+    }
+    struct pools bad = {.op = {.ratio = 4}, .d = 6};
+    struct state state = {.rows = STATE_RECURRENT, .n = {17}};
+    struct bench_case c = {
+        .build = build_compress, .ctx = &bad, .in = rows, .T = 1, .n = 12, .states = &state};
+    CHECK_MSG(strstr(bench_refused(c), "state is 17, wanted 18"), "%s", bench_refused(c));
+    state.n[0] = 18;
+    bad.op.ratio = 1;
+    CHECK_MSG(strstr(bench_refused(c), "tokens of a pool"), "%s", bench_refused(c));
+    bad.op.ratio = 4;
+    bad.ape = bench_tensor(DT_F32, 0, 0, 23, ape);
+    CHECK_MSG(strstr(bench_refused(c), "numbers of places is 23, wanted 24"), "%s",
+              bench_refused(c));
+}
+
 int main(void)
 {
     TEST(rope_turns_a_part_of_each_head);
@@ -1079,6 +1171,7 @@ int main(void)
     TEST(streams_are_mixed);
     TEST(gates_of_streams);
     TEST(slots_pick_a_matrix);
+    TEST(rows_are_pooled);
     bench_reset();
     return test_end();
 }

@@ -3,6 +3,7 @@
  * own only. */
 #include <string.h>
 
+#include "graph/kv_page.h"
 #include "run/cache/cache.h"
 #include "run/cache/recurrent.h"
 #include "test.h"
@@ -133,6 +134,59 @@ static void refused(void)
     struct state s = rows(2, RANGE_ALL, 0, 1);
     s.ratio = 4;
     refused_case(s, "one for 4 tokens");
+    s.rows = STATE_LATENT;
+    s.ratio = 3; /* rows of two pages would be one row's */
+    refused_case(s, "one for 3 tokens");
+    s.ratio = 96;
+    refused_case(s, "one for 96 tokens");
+    s.ratio = 4;
+    s.range = RANGE_WINDOW;
+    s.span = 8;
+    refused_case(s, "one for 4 tokens");
+}
+
+/* One row for several tokens: so many in a page, and each slot's goes where its pool's is. */
+static void rows_of_pools(void)
+{
+    static const int32_t ratios[] = {2, 4, 16, 64, 128, 192};
+    static uint8_t page[1 << 16], other[1 << 16], canonical[1 << 16];
+    for (int i = 0; i < 6; i++) {
+        int32_t r = ratios[i], n = r < 64 ? 64 / r : 1;
+        struct state s[2] = {rows(0, RANGE_ALL, 0, 1), rows(0, RANGE_ALL, 0, 1)};
+        struct cache c;
+        struct pith_error err;
+        s[0].rows = STATE_LATENT;
+        s[0].d_k = s[0].d_v = 48;
+        s[1].rows = STATE_INDEX;
+        s[1].d_k = 32;
+        s[1].d_v = 0;
+        s[0].ratio = s[1].ratio = r;
+        REQUIRE(open_cache(&c, s, 2, &err) == PITH_OK, "%s", err.msg);
+        CHECK(s[0].k_head == n * 48 * 2 && s[1].k_head == (n <= 16 ? 16 : 64) * 32 * 2);
+        CHECK(kv_canonical_k(&s[0]) == s[0].k_head && kv_canonical_k(&s[1]) == n * 32 * 2);
+        memset(page, 0, sizeof page);
+        memset(other, 0, sizeof other);
+        for (int k = 0; k < 2; k++) {
+            uint16_t row[48], got[48];
+            for (int slot = 0; slot < 64; slot++) {
+                CHECK(state_has_row(&s[k], slot + 64) == ((slot + 65) % r == 0));
+                for (int d = 0; d < s[k].d_k; d++)
+                    row[d] = (uint16_t)(100 * slot + d + 1);
+                if ((slot + 1) % (r < 64 ? r : 64) == 0)
+                    kv_put_k(&s[k], page, 0, slot, row);
+            }
+            kv_get_page(&s[k], page, 0, 64, canonical, NULL);
+            kv_put_page(&s[k], other, 0, 64, canonical, NULL);
+            for (int slot = 0; slot < 64; slot++) {
+                int last = slot / (64 / n) * (64 / n) + 64 / n - 1;
+                kv_get_k(&s[k], other, 0, slot, got);
+                for (int d = 0; d < s[k].d_k; d++)
+                    CHECK(got[d] == 100 * last + d + 1);
+            }
+        }
+        CHECK(!memcmp(page, other, (size_t)c.group[0].page_bytes));
+        cache_deinit(&c);
+    }
 }
 
 /* One row for K and V; keys of an indexer, as numbers whatever the session asks for. */
@@ -151,7 +205,7 @@ static void rows_without_v(void)
     REQUIRE(open_cache(&c, s, 2, &err) == PITH_OK, "%s", err.msg);
     CHECK(s[0].k_off == s[0].v_off && s[0].k_head == 64 * 80 * 2); /* rows of whole vectors */
     CHECK(s[1].k_head == 64 * 32 * 2 && s[1].v_head == 0);
-    CHECK(c.n_groups == 1 && c.group[0].page_bytes == 64 * (80 + 32) * 2);
+    CHECK(c.n_groups == 1 && c.group[0].page_bytes == 64 * (80 + 32) * 2 + 256);
     cache_deinit(&c);
     s[1].fixed = 1;
     s[1].k_type = DT_Q8_0;
@@ -222,6 +276,7 @@ int main(void)
     TEST(memories);
     TEST(refused);
     TEST(rows_without_v);
+    TEST(rows_of_pools);
     TEST(chunks);
     TEST(distances);
     return test_end();

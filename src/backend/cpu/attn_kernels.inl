@@ -686,15 +686,23 @@ static void attn_slots(const struct kern *kern, const struct attn_job *j, int p0
 
 /* ---- slots of a list: entries first .. first + n - 1, side by side */
 
+/* The page's first byte of entry i, and which row of the page it is. */
+static const uint8_t *attn_entry(const struct attn_job *j, int i, int64_t *at)
+{
+    int slot = j->list ? j->list[i] : i * j->ratio + j->ratio - 1;
+    int place = j->pages[slot / KERN_PAGE];
+    *at = (place % ATTN_GROUPS * V_LANES + slot % KERN_PAGE) / (j->every > 1 ? j->every : 1);
+    return j->base + place / ATTN_GROUPS * j->page_bytes;
+}
+
 static void attn_gather_rows(const struct attn_job *j, int first, int n, int64_t off,
                              int64_t bytes, uint8_t *to)
 {
     const int64_t row = bytes / KERN_PAGE;
     for (int i = 0; i < n; i++) {
-        int slot = j->list[first + i], place = j->pages[slot / KERN_PAGE];
-        const uint8_t *from = j->base + place / ATTN_GROUPS * j->page_bytes + off +
-                              (place % ATTN_GROUPS * V_LANES + slot % KERN_PAGE) * row;
-        __builtin_memcpy(to + i * row, from, (size_t)row);
+        int64_t at;
+        const uint8_t *page = attn_entry(j, first + i, &at);
+        __builtin_memcpy(to + i * row, page + off + at * row, (size_t)row);
     }
 }
 
@@ -702,9 +710,9 @@ static void attn_gather_k(const struct attn_job *j, int first, int n, uint8_t *t
 {
     const int64_t row = j->k_bytes / j->d_k, size = row / KERN_PAGE;
     for (int i = 0; i < n; i++) {
-        int slot = j->list[first + i], place = j->pages[slot / KERN_PAGE];
-        const uint8_t *from = j->base + place / ATTN_GROUPS * j->page_bytes + j->k_off +
-                              (place % ATTN_GROUPS * V_LANES + slot % KERN_PAGE) * size;
+        int64_t at;
+        const uint8_t *from = attn_entry(j, first + i, &at) + j->k_off;
+        from += at * size;
         uint8_t *out = to + i * size;
         if (size == 2)
             for (int64_t d = 0; d < j->d_k; d++)
@@ -718,8 +726,8 @@ static void attn_gather_k(const struct attn_job *j, int first, int n, uint8_t *t
 /* In the place of a page: a page as it lies, or what is gathered, behind K turned. */
 static void attn_listed(const struct kern *kern, const struct attn_job *j, int first, int n)
 {
-    const int slot = j->list[first];
-    int whole = slot % KERN_PAGE == 0 && j->list[first + n - 1] == slot + n - 1;
+    const int slot = j->list ? j->list[first] : -1;
+    int whole = j->ratio <= 1 && slot % KERN_PAGE == 0 && j->list[first + n - 1] == slot + n - 1;
     uint8_t *to = (uint8_t *)j->scratch +
                   (j->latent ? (j->d_k + 15) / 16 * 16 * KERN_PAGE * (int64_t)sizeof(float) : 0);
     const uint8_t *k = to, *v = to + j->k_bytes;
@@ -747,9 +755,10 @@ static void vec_attn(const struct kern *kern, const struct attn_job *j)
     }
     for (int64_t i = 0; i < n * d_v16; i += V_LANES)
         v_store(j->o + i, v_set(0));
-    for (int p0 = j->slot0; j->list && p0 < j->slot1; p0 += KERN_PAGE)
+    const int listed = j->list || j->ratio > 1;
+    for (int p0 = j->slot0; listed && p0 < j->slot1; p0 += KERN_PAGE)
         attn_listed(kern, j, p0, j->slot1 - p0 < KERN_PAGE ? j->slot1 - p0 : KERN_PAGE);
-    if (j->list)
+    if (listed)
         return;
     int from = j->slot1, to = j->slot0; /* what any of the rows sees */
     for (int row = 0; row < j->n_rows; row++) {
@@ -790,6 +799,8 @@ static void vec_index(const struct index_job *j)
                 V s = v_load(attn_s(&t, g, h)), none = v_set(0);
                 if (j->weights)
                     sum[g] = v_fma(v_set(j->weights[i + h]), v_less(none, s, s, none), sum[g]);
+                else if (j->positive)
+                    sum[g] = v_add(sum[g], v_less(none, s, s, none));
                 else
                     sum[g] = s;
             }

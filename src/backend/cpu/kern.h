@@ -52,7 +52,8 @@ enum {
  * list: the only row sees the slots list[slot0] .. list[slot1 - 1], ascending, and no others; lo,
  * hi and at are not looked at, there are neither slopes nor table, and K has numbers or is latent.
  * Entry i of the list takes the place of slot i in all of the above: what lies together in a page
- * does not matter, what stands together in the list does.
+ * does not matter, what stands together in the list does. ratio > 1: as of the list of all slots
+ * that have a row, ratio - 1, 2 ratio - 1, ..; latent.
  * m, l: [n_rows * g]; o: [n_rows * g][d_v16]. The call initialises them (m = -inf, l = 0, o = 0)
  * first. */
 enum { KERN_NEAR = 144, KERN_FAR = 128, KERN_TABLE = 2 * KERN_NEAR }; /* as graph/ops/attention.h */
@@ -71,6 +72,7 @@ struct attn_job {
     int64_t page_bytes, k_off, v_off, k_bytes, v_bytes;
     enum dtype k_type, v_type;
     int latent;
+    int32_t every, ratio; /* slots that share a row in a page; tokens of a row, 0 is 1 */
     int32_t slot0, slot1;
     float cap;
     float *m, *l, *o;
@@ -80,12 +82,14 @@ struct attn_job {
 /* Scores of a sparse indexer: n_head queries of one row with slots [a, b) of the page of K at `k`
  * (numbers, [d][64]), of which none beyond b rounded up to 16 is read.
  *     t[h] = fma chain over d of K[d][j] * q[h][d], from 0
- *     weights: s[j] = fma(w[h], t > 0 ? t : 0, s) over h in order, from 0; NULL: s[j] = t of head 0
+ *     weights: s[j] = fma(w[h], t > 0 ? t : 0, s) over h in order, from 0
+ *     NULL: s[j] = t of head 0; or, positive, s[j] = s + (t > 0 ? t : 0) over h in order, from 0
  * s[j] of other slots is -inf. */
 struct index_job {
     const float *q; /* [n_head][d] */
     int32_t n_head, d;
-    const float *weights; /* [n_head], or NULL: n_head is 1 */
+    const float *weights; /* [n_head], or NULL: n_head is 1, or all count the same: */
+    int positive;
     const uint8_t *k;
     enum dtype type;
     int64_t k_bytes;
@@ -197,6 +201,9 @@ struct kern {
     void (*rope_neox)(float *x, const float *cosv, const float *sinv, int n_rot);
     /* z = fma(y - x, t, x) */
     void (*lerp)(const float *x, const float *y, const float *t, float *z, int64_t n);
+    /* One more token of n channels to a pool, acc: m, l, o of n each (graph/ops/scan.h). */
+    void (*pool)(float *acc, const float *x, const float *gate, const float *ape, int64_t n,
+                 int first);
     /* One channel of a state space and one row: d = exp(dt * a[0]), or exp(dt * a[i]) when
      * per_state; h = fma(dt * x, b, h * d); returns c . h (16 interleaved fma chains, the tree). */
     float (*ssm)(float *h, const float *a, int per_state, float dt, float x, const float *b,

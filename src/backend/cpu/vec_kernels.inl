@@ -373,6 +373,22 @@ static void vec_lerp(const float *x, const float *y, const float *t, float *z, i
     }
 }
 
+static void vec_pool(float *acc, const float *x, const float *gate, const float *ape, int64_t n,
+                     int first)
+{
+    const V none = v_set(0);
+    for (int64_t i = 0; i < n; i += V_LANES) {
+        V t = v_add(gate ? v_load_n(gate + i, n - i) : none, ape ? v_load_n(ape + i, n - i) : none);
+        V m = v_load_n(acc + i, n - i), in = v_load_n(x + i, n - i), most = v_max(m, t);
+        V a = v_exp(v_sub(m, most)), b = v_exp(v_sub(t, most));
+        V l = v_fma(v_load_n(acc + n + i, n - i), a, b);
+        V o = v_fma(v_load_n(acc + 2 * n + i, n - i), a, v_mul(in, b));
+        v_store_n(acc + i, first ? t : most, n - i);
+        v_store_n(acc + n + i, first ? v_set(1) : l, n - i);
+        v_store_n(acc + 2 * n + i, first ? in : o, n - i);
+    }
+}
+
 /* Lanes past n hold zeros, which add nothing. */
 static float vec_ssm(float *h, const float *a, int per_state, float dt, float x, const float *b,
                      const float *c, int n)

@@ -272,7 +272,10 @@ static void norm_launch(const struct call *c, const struct vk_places *at, struct
 
 static int rope_kernel(const struct op_view *v, struct vk_kernel *k)
 {
+    const struct rope_table_op *table = v->p;
     *k = (struct vk_kernel){v->op == OP_ROPE ? VK_rope : VK_rope_table, {0}};
+    if (v->op == OP_ROPE_TABLE && table->set->every > 1)
+        return 0;
     return 1;
 }
 
@@ -447,6 +450,8 @@ static int page_kernel(const struct state *kv, struct vk_kernel *k)
     k->spec[0] = type_of(kv->k_type);
     k->spec[1] = kv_has_v(kv) ? type_of(kv->v_type) : k->spec[0];
     k->spec[2] = kv->rows == STATE_LATENT;
+    if (kv->ratio > 1)
+        return 0;
     return page_type(kv->k_type) && (!kv_has_v(kv) || page_type(kv->v_type)) && !blocks_latent(kv);
 }
 

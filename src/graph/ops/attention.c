@@ -3,7 +3,8 @@
  *   CACHE_WRITE  the step's rows of K and V, or latent rows, or keys of an indexer, rounded to the
  *                state's types, into the slots that the step names (step.h). No result.
  *   ATTN         of each row, query head and span of ATTN_SPAN slots a partial (m, l, o): over the
- *                slots that the row sees,
+ *                slots that the row sees (of a state of one row for r tokens: over the rows of
+ *                those whose last token it sees),
  *
  *                    score[s] = q . K[s], soft-capped where cap > 0,
  *                               - slope[h] |r|, or + table[h][r], r = s - the row's own slot
@@ -59,6 +60,8 @@ struct attn_rows_of attn_tile(const struct call *c, const struct exec *x, int32_
             lo = step_lo(s, group)[r] < lo ? step_lo(s, group)[r] : lo;
             hi = step_hi(s, group)[r] > hi ? step_hi(s, group)[r] : hi;
         }
+        lo = state_rows_of(c->state[k], lo);
+        hi = state_rows_of(c->state[k], hi);
         t.first[k] = lo / ATTN_SPAN;
         t.spans[k] = hi > lo ? (hi - 1) / ATTN_SPAN - t.first[k] + 1 : 0;
         t.all += t.spans[k];
@@ -146,6 +149,8 @@ static OP_FN(ref_cache_write)
         int32_t slot = step_slot(x->step, kv->group)[r];
         int32_t place = step_pages(x->step, kv->group, step_seg(x->step)[r])[slot / STEP_PAGE];
         int32_t j = place_slot(place, slot);
+        if (!state_has_row(kv, slot))
+            continue;
         uint8_t *base = view_at(cv, place_page(place));
         const float *k = value_row(x, &c->src[0], r);
         const float *v = kv_has_v(kv) ? value_row(x, &c->src[1], r) : NULL;
@@ -190,6 +195,8 @@ static void shape_attn(struct graph *g, struct node *n)
     if (n->cols != (int64_t)p->n_head * kv->d_k)
         graph_mismatch(g, n, "query row", n->cols, (int64_t)p->n_head * kv->d_k);
     for (int32_t i = 1; i < n->n_states; i++) {
+        if (n->state[i]->ratio > 1 && (p->table || p->slopes))
+            graph_mismatch(g, n, "pools beside what distances add", n->state[i]->ratio, 1);
         if (n->state[i]->n_head_kv != kv->n_head_kv)
             graph_mismatch(g, n, "kv heads of a state", n->state[i]->n_head_kv, kv->n_head_kv);
         if (n->state[i]->d_k != kv->d_k)
@@ -233,7 +240,9 @@ static uint64_t visible(const struct call *c, const struct exec *x, int32_t k)
     for (int32_t i = 0; i < s->T; i++) {
         if (k == c->n_states - 1)
             attn_list(c, x, i, 0, &listed);
-        n += (uint64_t)(listed >= 0 ? listed : step_hi(s, group)[i] - step_lo(s, group)[i]);
+        n += (uint64_t)(listed >= 0 ? listed
+                                    : state_rows_of(c->state[k], step_hi(s, group)[i]) -
+                                          state_rows_of(c->state[k], step_lo(s, group)[i]));
     }
     return n;
 }
@@ -323,10 +332,11 @@ static float ref_near(const struct call *c, const struct exec *x, const struct a
     return s + value_row(x, &c->src[p->table], 0)[a->head * ATTN_TABLE + ATTN_NEAR + r];
 }
 
-/* Where slot i of the state, or entry i of the list, lies. */
+/* Where row i of the state, or entry i of the list, lies. */
 static const uint8_t *ref_place(const struct attn_one *a, int32_t i, int *at)
 {
-    int32_t slot = a->list ? a->list[i] : i, place = a->pages[slot / STEP_PAGE];
+    int32_t slot = a->list ? a->list[i] : state_row_slot(a->kv, i);
+    int32_t place = a->pages[slot / STEP_PAGE];
     *at = place_slot(place, slot);
     return view_at(a->cv, place_page(place));
 }
@@ -415,8 +425,8 @@ static void ref_attn_state(const struct call *c, const struct exec *x, int32_t k
                          .head = h};
     if (k == c->n_states - 1)
         a.list = attn_list(c, x, row, a.head_kv, &n);
-    int32_t lo = a.list ? 0 : step_lo(x->step, kv->group)[row];
-    int32_t hi = a.list ? n : step_hi(x->step, kv->group)[row];
+    int32_t lo = a.list ? 0 : state_rows_of(kv, step_lo(x->step, kv->group)[row]);
+    int32_t hi = a.list ? n : state_rows_of(kv, step_hi(x->step, kv->group)[row]);
     if (kv_has_blocks(kv->k_type))
         act_quant_a32(a.q, kv->d_k, t.q.q, t.q.d, t.q.s32, 1, 0);
     for (int32_t span = lo / ATTN_SPAN; span * ATTN_SPAN < hi; span++) {

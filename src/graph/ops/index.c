@@ -7,7 +7,9 @@
  *                or of each row and head the k best blocks of slots, by the greatest of
  *                score[s] = q[h] . key[s]; the row's own block and those before it, `local` of
  *                them, are the best of all. Ties go to the lower slot or block. A row that sees no
- *                more than these k looks at all it sees.
+ *                more than these k looks at all it sees. Of keys of one row for several tokens
+ *                (pools): the best pools of those whose last slot the row sees, by the first
+ *                score, and of these what index.h (enum index_of) says; without weights all are 1.
  *
  * Sums are chains in order of d, then of h. Scores are looked at a page at a time and never kept:
  * what is kept are the best so far, twice as many as wanted, of which the worse half goes whenever
@@ -78,9 +80,17 @@ static int32_t best_numbers(struct best *b, int32_t *out, int32_t *other)
 
 /* ---------------------------------------------------------------- INDEX_TOPK */
 
-static int64_t most_slots(const struct index_op *p)
+static int64_t most_slots(const struct index_op *p, const struct state *keys)
 {
+    if (keys->ratio > 1)
+        return (int64_t)p->top_k + (p->of == INDEX_ROWS ? 0 : keys->ratio - 1);
     return (int64_t)p->top_k * (p->block ? p->block : 1);
+}
+
+/* The most that are kept of the best. */
+static int32_t most_best(const struct index_op *p, const struct state *keys)
+{
+    return keys->ratio > 1 && p->of != INDEX_ROWS ? p->top_k / keys->ratio + 2 : p->top_k;
 }
 
 static void shape_index_topk(struct graph *g, struct node *n)
@@ -93,13 +103,17 @@ static void shape_index_topk(struct graph *g, struct node *n)
     if (n->n_src > 2 && n->src[2]->cols != p->n_head)
         graph_mismatch(g, n, "weights", n->src[2]->cols, p->n_head);
     n->rows_mul = p->block ? p->n_head : 1;
-    n->cols = 1 + most_slots(p);
+    n->cols = 1 + most_slots(p, s);
+    if (s->ratio > 1 && p->block)
+        graph_mismatch(g, n, "blocks of pools", p->block, 0);
+    if (s->ratio > 1 && p->of == INDEX_POOLS && (p->top_k < s->ratio || p->top_k % s->ratio))
+        graph_mismatch(g, n, "slots of whole pools", p->top_k, s->ratio);
 }
 
 /* Keys, the order's other half, scores of a page. */
 size_t index_scratch(const struct node *n)
 {
-    size_t k = (size_t)((const struct index_op *)n->p)->top_k, row = kv_row_scratch(n->state[0]);
+    size_t k = (size_t)most_best(n->p, n->state[0]), row = kv_row_scratch(n->state[0]);
     return size_align(2 * k * sizeof(uint64_t) + 2 * k * sizeof(int32_t), 64) +
            STEP_PAGE * sizeof(float) + 2 * row;
 }
@@ -121,6 +135,64 @@ static void put_blocks(int32_t *row, const int32_t *number, int32_t n, int32_t b
             row[at++] = (int32_t)s;
     }
     row[0] = at - 1;
+}
+
+/* ---- pools: keys of one row for `ratio` tokens */
+
+/* What the list has of the chosen pools: slots [0, hi) are seen, `part` slots of pool `last` (-1:
+ * all of all). */
+static void put_pools(const struct call *c, int32_t *row, const int32_t *number, int32_t n,
+                      int32_t last, int32_t part, int32_t hi)
+{
+    const struct index_op *p = c->p;
+    int32_t r = c->state[0]->ratio, at = 1;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t end = number[i] == last ? part : r;
+        for (int32_t s = p->of == INDEX_ROWS ? r - 1 : 0; s < end; s++)
+            row[at++] = number[i] * r + s;
+    }
+    for (int32_t s = hi / r * r; s < hi && p->of != INDEX_ROWS; s++)
+        row[at++] = s;
+    row[0] = at - 1;
+}
+
+/* The number of the worst that is kept. */
+static int32_t best_last(struct best *b)
+{
+    best_keep(b);
+    uint64_t least = b->key[0];
+    for (int32_t i = 1; i < b->n; i++)
+        least = b->key[i] < least ? b->key[i] : least;
+    return (int32_t)~(uint32_t)least;
+}
+
+static void index_pools(const struct call *c, const struct exec *x, int64_t row_at, struct best *b,
+                        int32_t *number, float *s, index_scores_fn *scores)
+{
+    const struct index_op *p = c->p;
+    const struct state *keys = c->state[0];
+    int32_t r = keys->ratio, hi = step_hi(x->step, keys->group)[row_at], pools = hi / r;
+    int32_t *row = (int32_t *)value_row(x, &c->dst, row_at), left = p->top_k + r - 1 - hi % r;
+    int32_t part = p->of == INDEX_SLOTS ? left % r : 0;
+    b->n = 0;
+    b->least = 0;
+    b->k = p->of == INDEX_ROWS ? p->top_k : p->of == INDEX_POOLS ? p->top_k / r : left / r;
+    row[0] = -1;
+    if (pools <= b->k)
+        return;
+    b->k += part > 0;
+    for (int32_t i = 0; i < pools;) {
+        int32_t slot = state_row_slot(keys, i), a = slot % STEP_PAGE / state_every(keys);
+        int32_t n = r < STEP_PAGE ? STEP_PAGE / r - a : 1;
+        n = n < pools - i ? n : pools - i;
+        scores(c, x, row_at, slot - slot % STEP_PAGE, a, a + n, 0, s);
+        for (int32_t j = 0; j < n; j++)
+            best_add(b, s[a + j], i + j);
+        i += n;
+    }
+    int32_t last = part ? best_last(b) : -1;
+    int32_t n = best_numbers(b, number, number + most_best(p, keys));
+    put_pools(c, row, number, n, last, part, hi);
 }
 
 /* One row, or one row and head where blocks are chosen. */
@@ -161,16 +233,19 @@ static void index_row(const struct call *c, const struct exec *x, int64_t r, int
 void index_rows(const struct call *c, const struct exec *x, int64_t begin, int64_t end, int ith,
                 index_scores_fn *scores)
 {
-    const struct index_op *p = c->p;
+    const struct state *keys = c->state[0];
     uint8_t *scratch = x->scratch + (size_t)ith * x->scratch_bytes;
-    size_t k = (size_t)p->top_k;
+    size_t k = (size_t)most_best(c->p, keys);
     struct best b = {.key = (uint64_t *)(void *)scratch};
     int32_t *number = (int32_t *)(void *)(b.key + 2 * k);
     float *s = (float *)(void *)(scratch + size_align(2 * k * sizeof(uint64_t) +
                                                           2 * k * sizeof(int32_t), 64));
     for (int64_t r = begin; r < end; r++)
         for (int32_t h = 0; h < c->dst.rows_mul; h++)
-            index_row(c, x, r, h, &b, number, s, scores);
+            if (keys->ratio > 1)
+                index_pools(c, x, r, &b, number, s, scores);
+            else
+                index_row(c, x, r, h, &b, number, s, scores);
 }
 
 static void ref_scores(const struct call *c, const struct exec *x, int64_t r, int32_t p0, int a,
@@ -183,20 +258,22 @@ static void ref_scores(const struct call *c, const struct exec *x, int64_t r, in
     const uint8_t *base = view_at(cv, place_page(place));
     const float *q = value_row(x, &c->src[0], r) + (int64_t)head * kv->d_k;
     const float *w = c->n_src > 2 ? value_row(x, &c->src[2], r) : NULL;
+    int pooled = kv->ratio > 1;
     float *key = s + STEP_PAGE;
     uint8_t *row = (uint8_t *)key + kv_row_scratch(kv);
     for (int j = 0; j < STEP_PAGE; j++) {
         s[j] = -INFINITY;
         if (j < a || j >= b)
             continue;
-        kv_get_k(kv, base, 0, place_slot(place, j), row);
+        kv_get_k(kv, base, 0, place_slot(place, j * state_every(kv)), row);
         dtypes[kv->k_type].dequant(row, key, kv->d_k);
         float sum = 0;
-        for (int32_t h = 0; h < (w ? p->n_head : 1); h++) {
+        for (int32_t h = 0; h < (w || pooled ? p->n_head : 1); h++) {
             float t = 0;
             for (int d = 0; d < kv->d_k; d++)
                 t = fmaf(key[d], q[(int64_t)h * kv->d_k + d], t);
-            sum = w ? fmaf(w[h], t > 0 ? t : 0, sum) : t;
+            float positive = t > 0 ? t : 0;
+            sum = w ? fmaf(w[h], positive, sum) : pooled ? sum + positive : t;
         }
         s[j] = sum;
     }

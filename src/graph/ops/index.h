@@ -4,16 +4,24 @@
 
 #include "graph/graph.h"
 
+/* Of keys of one row for r tokens, which what is chosen is made of: */
+enum index_of {
+    INDEX_ROWS,  /* slots of those rows, top_k of them: the last of each pool of r slots */
+    INDEX_POOLS, /* all slots of top_k / r pools, and those after the last whole pool */
+    INDEX_SLOTS  /* top_k + r - 1 slots: those, then of the best pools, of the last as many as are
+                    left */
+};
 struct index_op {
     int32_t n_head; /* of q */
     int32_t top_k;  /* slots, or blocks, of a row */
     int32_t block;  /* 0: slots are chosen; else blocks of so many slots, by each head for itself */
     int32_t local;  /* of blocks: the last so many are always among them */
+    enum index_of of;
 };
 
-/* q [T, n_head d], after `written` of the state's keys; weights [T, n_head] of slots, NULL of
- * blocks. [T, 1 + slots] int32, or [T n_head, 1 + slots]: how many, and which, ascending; -1: all
- * that the row sees. */
+/* q [T, n_head d], after `written` of the state's keys; weights [T, n_head] of slots, NULL: of
+ * blocks, or all heads count the same (keys for r tokens). [T, 1 + slots] int32, or
+ * [T n_head, 1 + slots]: how many, and which, ascending; -1: all that the row sees. */
 node graph_index_topk(struct graph *g, node q, node weights, node written, int32_t state,
                       const struct index_op *p, const char *name);
 
@@ -46,7 +54,8 @@ static inline void best_add(struct best *b, float score, int32_t number)
         best_keep(b);
 }
 
-/* Scores of the slots [a, b) of page p0 for heads [first, first + n) of row r, -inf for others. */
+/* Scores of the rows [a, b) of the page of slot p0, a multiple of 64, for row r; of blocks, for
+ * head `head` alone. -inf for others. */
 typedef void index_scores_fn(const struct call *c, const struct exec *x, int64_t r, int32_t p0,
                              int a, int b, int32_t head, float s[]);
 /* Rows [begin, end): all but the scores. */

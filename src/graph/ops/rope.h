@@ -13,6 +13,7 @@ struct rope_set {
     double *freq;  /* [n_rot / 2], scaling and factors applied */
     float mscale;
     const uint8_t *axis; /* [n_rot / 2]; NULL: the first for all */
+    int32_t every; /* rows are turned as the first of so many tokens, in all four positions */
     /* LongRoPE: sequences of more than n_ctx positions are turned by another set. NULL: none. */
     const struct rope_set *longer;
     int32_t n_ctx;

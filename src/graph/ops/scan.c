@@ -14,6 +14,14 @@
  *               decay for each channel Kimi delta attention [arXiv:2510.26692]
  *       RANK1   S = S diag(w) + (S a) b^T + v k^T: generalised delta rule [RWKV-7,
  *               arXiv:2503.14456, sec. 4]
+ *   COMPRESS  z[r][c] = sum over the tokens j of the pool that ends in row r of p_j x[j][c], p =
+ *           softmax over j of gate[j][c] + ape[j mod ratio][c]; 0 of rows that end none. A pool is
+ *           `ratio` tokens from a position that is a multiple of it. With overlap rows have twice
+ *           the columns: the tokens of the pool before come first, by columns c; those of the pool
+ *           itself have columns D + c. [DeepSeek-V4 model card.] A pool is one chain over its
+ *           tokens in order (struct compress_job). The state is that of the chains, of each block
+ *           of SCAN_CHANNELS together: (m, l, o) of the pool that is open and, with overlap, of the
+ *           next, which has begun with it.
  *
  * Rows of a segment follow one another in time. A scan goes through them in order, whatever the
  * step holds besides, on top of the state after the rows before; the state after a row that asks
@@ -313,4 +321,116 @@ node graph_linear(struct graph *g, const struct linear_in *in, const struct line
     if (op->rule == SCAN_RANK1)
         n.src[n.n_src++] = in->b;
     return graph_node(g, &n, name);
+}
+
+/* ---------------------------------------------------------------- COMPRESS */
+
+static void shape_compress(struct graph *g, struct node *n)
+{
+    const struct compress_op *p = n->p;
+    int64_t parts = p->overlap ? 2 : 1;
+    node_like(n, n->src[0]);
+    n->cols /= parts;
+    if (p->ratio < 2 || n->src[0]->cols % parts)
+        graph_mismatch(g, n, "tokens of a pool", p->ratio, 2);
+    if (n->n_src > 1 && n->src[1]->cols != n->src[0]->cols)
+        graph_mismatch(g, n, "gate", n->src[1]->cols, n->src[0]->cols);
+    if (n->w && tensor_k(n->w) != p->ratio * n->src[0]->cols)
+        graph_mismatch(g, n, "numbers of places", tensor_k(n->w), p->ratio * n->src[0]->cols);
+    check_state(g, n, compress_floats(n->cols, p->overlap));
+}
+
+int64_t compress_units(const struct call *c, const struct exec *x)
+{
+    return x->step->N * ((c->dst.cols + SCAN_CHANNELS - 1) / SCAN_CHANNELS);
+}
+
+/* Columns [c0, c0 + n) of row r, which is place `at` of its pool, to acc. */
+static void add_row(const struct call *c, const struct exec *x, int64_t r, int64_t c0, int64_t at,
+                    struct compress_job *j, compress_add_fn *add, const void *ctx)
+{
+    j->x = value_row(x, &c->src[0], r) + c0;
+    j->gate = c->n_src > 1 ? value_row(x, &c->src[1], r) + c0 : NULL;
+    j->ape = c->w ? (const float *)c->w_data + at * c->src[0].cols + c0 : NULL;
+    add(ctx, j);
+}
+
+void compress_rows(const struct call *c, const struct exec *x, int64_t begin, int64_t end,
+                   compress_add_fn *add, const void *ctx)
+{
+    const struct compress_op *p = c->p;
+    int64_t d = c->dst.cols, blocks = (d + SCAN_CHANNELS - 1) / SCAN_CHANNELS;
+    int64_t parts = p->overlap ? 2 : 1;
+    for (int64_t u = begin; u < end; u++) {
+        int64_t c0 = u % blocks * SCAN_CHANNELS;
+        int64_t n = d - c0 < SCAN_CHANNELS ? d - c0 : SCAN_CHANNELS, size = 3 * n * parts;
+        int32_t seg = (int32_t)(u / blocks);
+        float *h = state_scan(x, c, seg, 3 * c0 * parts, size);
+        for (int64_t r = step_first(x->step)[seg]; r < step_first(x->step)[seg + 1]; r++) {
+            int32_t pos = step_pos(x->step)[r], at = pos % p->ratio;
+            float *y = value_row(x, &c->dst, r) + c0;
+            struct compress_job j = {.acc = h, .n = n, .first = p->overlap ? !pos : !at};
+            add_row(c, x, r, p->overlap ? d + c0 : c0, at, &j, add, ctx);
+            if (p->overlap) {
+                j.acc = h + 3 * n;
+                j.first = !at;
+                add_row(c, x, r, c0, at, &j, add, ctx);
+            }
+            memset(y, 0, (size_t)n * sizeof *y);
+            if (at == p->ratio - 1) {
+                for (int64_t i = 0; i < n; i++)
+                    y[i] = h[2 * n + i] / h[n + i];
+                if (p->overlap)
+                    memcpy(h, h + 3 * n, (size_t)(3 * n) * sizeof *h);
+            }
+            state_snapshot(x, c, r, h, 3 * c0 * parts, size);
+        }
+    }
+}
+
+static void ref_add(const void *ctx, const struct compress_job *j)
+{
+    float *m = j->acc, *l = m + j->n, *o = l + j->n;
+    (void)ctx;
+    for (int64_t i = 0; i < j->n; i++) {
+        float t = (j->gate ? j->gate[i] : 0) + (j->ape ? j->ape[i] : 0), x = j->x[i];
+        if (j->first) {
+            m[i] = t;
+            l[i] = 1;
+            o[i] = x;
+            continue;
+        }
+        float most = m[i] > t ? m[i] : t, a = ref_exp(m[i] - most), b = ref_exp(t - most);
+        l[i] = fmaf(l[i], a, b);
+        o[i] = fmaf(o[i], a, x * b);
+        m[i] = most;
+    }
+}
+
+static OP_FN(ref_compress)
+{
+    (void)ith;
+    compress_rows(c, x, begin, end, ref_add, NULL);
+}
+
+const struct op_info op_compress = {.name = "compress",
+                                    .kind = OP_UNITS,
+                                    .flags = OP_READS_STATE | OP_WRITES_STATE | OP_ORDERED,
+                                    .params_bytes = sizeof(struct compress_op),
+                                    .shape = shape_compress,
+                                    .reference = ref_compress,
+                                    .units = compress_units};
+
+node graph_compress(struct graph *g, const struct compress_in *in, const char *name)
+{
+    return graph_node(g,
+                      &(struct node){.op = OP_COMPRESS,
+                                     .n_src = in->gate ? 2 : 1,
+                                     .src = {in->x, in->gate},
+                                     .w = in->ape,
+                                     .p = &in->p,
+                                     .n_states = 1,
+                                     .state = {&g->states[in->state]},
+                                     .part = in->part},
+                      name);
 }

@@ -39,6 +39,27 @@ struct linear_in {
 node graph_linear(struct graph *g, const struct linear_in *in, const struct linear_op *op,
                   const char *name);
 
+/* COMPRESS: rows of a sequence pooled, one for several. */
+struct compress_op {
+    int32_t ratio;
+    int overlap; /* each pool has the tokens of the one before, too: by the first half of columns */
+};
+/* x [T, D], or [T, 2 D] with overlap; gate as x, NULL: all count the same; ape, a vector
+ * of [ratio, D or 2 D]: of each place in a pool, NULL: nothing. Part `part` of the state, of
+ * compress_floats, holds what is not complete. [T, D]: of the last row of each pool; else 0. */
+struct compress_in {
+    node x, gate;
+    const struct tensor *ape;
+    struct compress_op p;
+    int32_t state, part;
+};
+node graph_compress(struct graph *g, const struct compress_in *in, const char *name);
+/* Floats that it keeps of D columns. */
+static inline int64_t compress_floats(int64_t d, int overlap)
+{
+    return 3 * d * (overlap ? 2 : 1);
+}
+
 /* In shape rules: the part of the state that n goes on from has to be this many floats. */
 void check_state(struct graph *g, const struct node *n, int64_t wanted);
 /* Elements [at, at + n) of the state before segment `seg`, copied to where a scan updates them: the
@@ -57,5 +78,19 @@ struct linear_at {
     int per_key; /* w is a vector */
 };
 struct linear_at linear_at(const struct call *c, const struct exec *x, int64_t r, int32_t head);
+
+/* One more token of n channels to acc: m [n], l [n], o [n]. t = gate + ape, each 0 where it is
+ * NULL; `first`: m = t, l = 1, o = x; else M = m > t ? m : t, a = exp(m - M), b = exp(t - M),
+ * l = fma(l, a, b), o = fma(o, a, x b), m = M. */
+struct compress_job {
+    float *acc;
+    const float *x, *gate, *ape;
+    int64_t n;
+    int first;
+};
+typedef void compress_add_fn(const void *ctx, const struct compress_job *j);
+void compress_rows(const struct call *c, const struct exec *x, int64_t begin, int64_t end,
+                   compress_add_fn *add, const void *ctx);
+int64_t compress_units(const struct call *c, const struct exec *x);
 
 #endif

@@ -49,17 +49,22 @@ static int find_group(struct cache *c, const struct state *s, int32_t device)
     return c->n_groups++;
 }
 
-/* What the pages hold today: rows of each token. */
+/* What the pages hold today: rows of each token, or of latent rows and keys of an indexer one for
+ * several. */
 static pith_status check_rows(const struct state *s, int id, struct pith_error *err)
 {
     static const char *const rows[] = {"K and V", "latent rows", "keys of an indexer",
                                        "an encoder's memory"};
+    int pooled = (s->rows == STATE_LATENT || s->rows == STATE_INDEX) && s->range == RANGE_ALL;
     if (s->ratio <= 1)
+        return PITH_OK;
+    if (pooled && (STEP_PAGE % s->ratio == 0 || s->ratio % STEP_PAGE == 0))
         return PITH_OK;
     return error_set(err, PITH_UNSUPPORTED,
                      "state %d of layer %d: %s, one for %d tokens, cannot be cached; what can is "
-                     "rows of each token",
-                     id, s->layer, rows[s->rows], s->ratio ? s->ratio : 1);
+                     "rows of each token, and latent rows and keys that all see, one for 2, 4, .. "
+                     "%d tokens or a multiple of that",
+                     id, s->layer, rows[s->rows], s->ratio ? s->ratio : 1, STEP_PAGE);
 }
 
 /* The states that are kept so. */

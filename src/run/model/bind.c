@@ -34,20 +34,31 @@ static void shape_text(char *out, size_t cap, int n, const int64_t *dims)
         snprintf(out + at, cap - at, "]");
 }
 
-/* A vector must be readable as floats, a matrix must have a reference dot product. */
+/* A vector must be readable as floats, a matrix must have a reference dot product; integers are
+ * integers. */
 static int usable(const struct gguf_tensor *t, int n_dims, enum tensor_use use)
 {
+    if (use == TENSOR_INTEGERS)
+        return t->type == DT_I32;
     return n_dims == 1 || use == TENSOR_VECTOR ? dtypes[t->type].dequant != NULL
                                                : dtypes[t->type].dot != NULL;
 }
 
-/* Has the file's tensor this shape? Its dimensions, with those of 1 that it leaves out. */
-static int fits(const struct gguf_tensor *t, int n, const int64_t dims[4], int64_t found[4])
+/* Whether a tensor has the n dimensions that are wanted (below 0: any), and what they are. */
+static int fits(const struct gguf_tensor *t, enum tensor_use use, int n, const int64_t *dims,
+                int64_t found[4])
 {
+    /* Files leave a slowest dimension of 1 out. */
     int short_of_one = t->n_dims == n - 1 && (dims[0] < 0 || dims[0] == 1);
-    int same = t->n_dims == n || short_of_one;
-    found[0] = 1;
-    memcpy(found + short_of_one, t->dims, (short_of_one ? 3 : 4) * sizeof *found);
+    /* Of a stack of matrices, or a vector, the two slowest may be one. */
+    int flat = !short_of_one && n > 1 && t->n_dims == n - 1 && t->dims[0] == dims[0] * dims[1] &&
+               (use == TENSOR_PER_HEAD || use == TENSOR_VECTOR);
+    int first = short_of_one || flat, same = t->n_dims == n || first;
+    found[0] = flat ? dims[0] : 1;
+    for (int i = 0; first ? i < 3 : i < 4; i++)
+        found[first + i] = t->dims[i];
+    if (flat)
+        found[1] = dims[1];
     for (int i = 0; i < n && same; i++)
         same = dims[i] < 0 || found[i] == dims[i];
     return same;
@@ -109,7 +120,7 @@ static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l
     if (*seen) /* two rows of the table name it */
         return;
     *seen = 1;
-    if (!fits(t, n, dims, found_dims)) {
+    if (!fits(t, spec->use, n, dims, found_dims)) {
         shape_text(found, sizeof found, t->n_dims, t->dims);
         shape_text(want, sizeof want, n, dims);
         snprintf(what, sizeof what, "%s is %s, wanted %s", name, found, want);
@@ -299,7 +310,7 @@ static int bind_as_layer(struct binder *b, const struct gguf_tensor *t, const ch
             continue;
         arch_tensor_name(a, s, l, full, sizeof full);
         int n = strcmp(full, name) ? 0 : arch_tensor_dims(a, s, l, dims);
-        if (!n || !fits(t, n, dims, found) || !usable(t, n, s->use))
+        if (!n || !fits(t, s->use, n, dims, found) || !usable(t, n, s->use))
             continue;
         *arch_tensor_slot(a, s, l) = take(b, t, name, s->use, n, found);
         return 1;
@@ -323,7 +334,7 @@ static void bind_nextn(struct binder *b)
         b->seen[i] = 1;
         snprintf(name, sizeof name, "%.*s", (int)(t->name.n < 150 ? t->name.n : 150), t->name.p);
         struct tensor **slot = nextn_slot(&m->arch, l, name, dims, &n);
-        int own = slot && fits(t, n, dims, found) && usable(t, n, TENSOR_PLAIN);
+        int own = slot && fits(t, TENSOR_PLAIN, n, dims, found) && usable(t, n, TENSOR_PLAIN);
         if (own)
             *slot = take(b, t, name, TENSOR_PLAIN, n, found);
         if (!own && (slot || !bind_as_layer(b, t, name, l)) && !n_other++)

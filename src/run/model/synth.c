@@ -67,8 +67,10 @@ static pith_status set_hparams(struct synth *s, struct pith_error *err)
                                : error_set(err, PITH_NOMEM, "out of memory while writing a model");
 }
 
-static enum dtype type_for(const struct synth *s, int n_dims, int64_t k)
+static enum dtype type_for(const struct synth *s, enum tensor_use use, int n_dims, int64_t k)
 {
+    if (use == TENSOR_INTEGERS)
+        return DT_I32;
     if (n_dims == 1)
         return DT_F32;
     if (k % dtypes[s->type].block == 0)
@@ -102,7 +104,7 @@ static void declare(struct synth *s, const struct tensor_spec *t, int32_t l)
     int64_t dims[4];
     int n = arch_tensor_dims(&s->m, t, l, dims);
     arch_tensor_name(&s->m, t, l, name, sizeof name);
-    gguf_writer_tensor(s->w, name, type_for(s, n, dims[n - 1]), n, dims);
+    gguf_writer_tensor(s->w, name, type_for(s, t->use, n, dims[n - 1]), n, dims);
 }
 
 /* Elements of the longest row, for the buffers of fill. */
@@ -113,12 +115,24 @@ static void measure(struct synth *s, const struct tensor_spec *t, int32_t l)
     s->longest = dims[n - 1] > s->longest ? dims[n - 1] : s->longest;
 }
 
+/* Different experts for each row. */
+static void fill_integers(struct synth *s, int64_t rows, int64_t k, struct rng *rng)
+{
+    int32_t *row = (int32_t *)(void *)s->row, n = s->m.hp.n_expert;
+    for (int64_t r = 0; r < rows; r++) {
+        int32_t first = (int32_t)rng_below(rng, (uint32_t)n);
+        for (int64_t i = 0; i < k; i++)
+            row[i] = (int32_t)((first + i) % n);
+        gguf_writer_data(s->w, row, (size_t)k * sizeof *row);
+    }
+}
+
 static void fill(struct synth *s, const struct tensor_spec *t, int32_t l)
 {
     int64_t dims[4], rows = 1;
     int n = arch_tensor_dims(&s->m, t, l, dims);
     int64_t k = dims[n - 1];
-    enum dtype type = type_for(s, n, k);
+    enum dtype type = type_for(s, t->use, n, k);
     struct rng rng;
     float dev = 1.0f, centre = t->centre != 0 ? t->centre : n == 1 ? 1.0f : 0.0f;
     for (int64_t i = k; i > 1; i /= 4) /* about 1/sqrt(K), exact on every machine */
@@ -127,6 +141,10 @@ static void fill(struct synth *s, const struct tensor_spec *t, int32_t l)
         rows *= dims[i];
     rng_init(&rng, s->p->seed ^
                        (slice_hash(slice_of(t->name)) + (uint64_t)(l + 1) * 0x9e3779b97f4a7c15u));
+    if (type == DT_I32) {
+        fill_integers(s, rows, k, &rng);
+        return;
+    }
     for (int64_t r = 0; r < rows; r++) {
         /* Large models: one random row in 64, the others turned copies of it; the bytes look random
          * to every kernel. */

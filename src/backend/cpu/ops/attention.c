@@ -32,6 +32,8 @@ static OP_FN(cpu_cache_write)
         int32_t slot = step_slot(x->step, kv->group)[r];
         int32_t place = step_pages(x->step, kv->group, step_seg(x->step)[r])[slot / STEP_PAGE];
         int32_t j = place_slot(place, slot);
+        if (!state_has_row(kv, slot))
+            continue;
         uint8_t *base = view_at(cv, place_page(place));
         for (int h = 0; h < kv->n_head_kv; h++) {
             to_row(k, kv->k_type, value_row(x, &c->src[0], r) + (int64_t)h * kv->d_k, kv->d_k, row);
@@ -63,8 +65,10 @@ static struct attn_job job_of(const struct state *kv)
 {
     return (struct attn_job){.d_k = kv->d_k,
                              .d_v = kv->d_v,
-                             .k_bytes = kv->k_head,
-                             .v_bytes = kv->v_head,
+                             .k_bytes = kv->k_head * state_every(kv),
+                             .v_bytes = kv->v_head * state_every(kv),
+                             .every = state_every(kv),
+                             .ratio = kv->ratio,
                              .k_type = kv->k_type,
                              .v_type = kv_v_type(kv),
                              .latent = kv->rows == STATE_LATENT};
@@ -77,7 +81,8 @@ static size_t attn_scratch(const struct node *n)
     size_t most = 0;
     for (int32_t i = 0; i < n->n_states; i++) {
         struct attn_job job = job_of(n->state[i]);
-        size_t own = kern_attn_scratch(&job, n_vec, p->list && i == n->n_states - 1);
+        int listed = job.ratio > 1 || (p->list && i == n->n_states - 1);
+        size_t own = kern_attn_scratch(&job, n_vec, listed);
         most = own > most ? own : most;
     }
     return attn_parts(n_vec, kv_padded(n->state[0]->d_v)) + most;
@@ -154,13 +159,15 @@ static void attn_do(const struct attn_work *w, const struct attn_job *job, int32
     }
 }
 
-/* Span i of state k, of all rows together or, where one has a list, row by row. */
+/* Span i of state k, of all rows together or, where one has a list or few slots have rows, row by
+ * row. */
 static void attn_span(const struct attn_work *w, int32_t k, int32_t i)
 {
     const struct attn_op *p = w->c->p;
     struct attn_job job = job_at(w, k);
-    int32_t span = (w->tile.first[k] + i) * KERN_SPAN, listed = 0, n = -1;
-    for (int32_t r = 0; p->list && k == w->c->n_states - 1 && r < job.n_rows; r++)
+    int32_t span = (w->tile.first[k] + i) * KERN_SPAN, n = -1;
+    int last = p->list && k == w->c->n_states - 1, listed = job.ratio > 1;
+    for (int32_t r = 0; last && r < job.n_rows; r++)
         listed += attn_list(w->c, w->x, w->tile.row + r, w->head_kv, &n) != NULL;
     job.slot0 = span;
     job.slot1 = span + KERN_SPAN;
@@ -175,8 +182,10 @@ static void attn_span(const struct attn_work *w, int32_t k, int32_t i)
         one.lo = job.lo + r;
         one.hi = job.hi + r;
         one.at = job.at + r;
-        one.list = attn_list(w->c, w->x, w->tile.row + r, w->head_kv, &n);
-        if (one.list) {
+        one.list = last ? attn_list(w->c, w->x, w->tile.row + r, w->head_kv, &n) : NULL;
+        if (!one.list && job.ratio > 1)
+            n = one.hi[0] / job.ratio;
+        if (one.list || job.ratio > 1) {
             one.slot0 = i * KERN_SPAN;
             one.slot1 = n < one.slot0 + KERN_SPAN ? n : one.slot0 + KERN_SPAN;
         }
@@ -278,14 +287,15 @@ static void cpu_scores(const struct call *c, const struct exec *x, int64_t r, in
     const struct state *kv = c->state[0];
     const struct cache_view *cv = &x->cache[kv->group];
     int32_t place = step_pages(x->step, kv->group, step_seg(x->step)[r])[p0 / STEP_PAGE];
-    int weighted = c->n_src > 2;
+    int weighted = c->n_src > 2, pooled = kv->ratio > 1;
     struct index_job job = {
         .q = value_row(x, &c->src[0], r) + (int64_t)head * kv->d_k,
-        .n_head = weighted ? p->n_head : 1,
+        .n_head = weighted || pooled ? p->n_head : 1,
+        .positive = pooled,
         .d = kv->d_k,
         .weights = weighted ? value_row(x, &c->src[2], r) : NULL,
         .k = view_at(cv, place_page(place)) + kv->k_off +
-             place_slot(place, 0) * (int64_t)dtypes[kv->k_type].block_bytes,
+             place_slot(place, 0) / state_every(kv) * (int64_t)dtypes[kv->k_type].block_bytes,
         .type = kv->k_type,
         .k_bytes = kv->k_head,
         .a = a,

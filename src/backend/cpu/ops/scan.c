@@ -73,8 +73,21 @@ static OP_FN(cpu_linear)
     }
 }
 
+static void add_tokens(const void *ctx, const struct compress_job *j)
+{
+    const struct kern *k = ctx;
+    k->pool(j->acc, j->x, j->gate, j->ape, j->n, j->first);
+}
+
+static OP_FN(cpu_compress)
+{
+    (void)ith;
+    compress_rows(c, x, begin, end, add_tokens, kern_of(c));
+}
+
 const struct cpu_op cpu_scan_ops[] = {
     {OP_SSM, "ssm", .fn = cpu_ssm, .units = ssm_units},
     {OP_LINEAR, "linear", .fn = cpu_linear, .units = linear_units},
+    {OP_COMPRESS, "compress", .fn = cpu_compress, .units = compress_units},
     {.fn = NULL},
 };
