@@ -27,8 +27,7 @@ enum {
     F_LING = 16, /* of the architecture: bailingmoe3 */
     F_SHORT_Q = 32
 };
-enum { MIXER };                          /* its state, */
-enum { CONV_Q, CONV_K, CONV_V, MATRIX }; /* and its parts in delta attention */
+enum { MIXER }; /* its state */
 
 struct kimi_hp {
     int32_t conv, head;             /* delta attention */
@@ -274,10 +273,7 @@ static void states(struct arch_model *m)
 {
     const struct kimi_hp *h = m->family;
     for (int32_t l = 0; l < m->hp.n_layer; l++) {
-        int64_t n = kimi_dim(m, D_KDA, l), window = n * (h->conv - 1);
-        struct state kda = {
-            .rows = STATE_RECURRENT,
-            .n = {[CONV_Q] = window, [CONV_K] = window, [CONV_V] = window, [MATRIX] = n * h->head}};
+        struct state kda = nn_kda_state(m->hp.n_head[l], h->head, h->conv);
         struct state latent = {.rows = STATE_LATENT,
                                .n_head_kv = 1,
                                .d_k = h->rank + h->shared,
@@ -306,73 +302,33 @@ static pith_status ready(struct arch_model *m, struct pith_error *err)
 
 /* ---------------------------------------------------------------- graph */
 
-/* A projection through its convolution. */
-static node convolved(const struct arch_model *m, struct graph *g, int32_t l, node x,
-                      const struct tensor *w, const struct tensor *conv, int32_t part,
-                      const char *name)
-{
-    const struct kimi_hp *h = m->family;
-    struct conv_in in = {.x = graph_matmul(g, w, NULL, x, name),
-                         .w = conv,
-                         .width = h->conv,
-                         .state = m->state_of[l][MIXER],
-                         .part = part};
-    return graph_glu(g, graph_conv(g, &in, name), NULL, GLU_SILU, name);
-}
-
-/* What each key channel keeps: exp(a softplus(f)), a of its head; or exp(b sigmoid(a f)). */
-static node decay(const struct arch_model *m, struct graph *g, int32_t l, node x)
-{
-    const struct kimi_layer *w = arch_layer(m, l);
-    const struct kimi_hp *h = m->family;
-    node f = w->f_a ? graph_matmul(g, w->f_a, NULL, x, "kda_decay_down") : x;
-    f = graph_matmul(g, w->f_b, w->dt, f, "kda_decay_up");
-    if (!is_ling(m))
-        f = graph_glu(g, f, NULL, GLU_SOFTPLUS, "kda_decay_act");
-    node a = graph_gather(g, w->a, NULL, &(struct gather_op){.by = GATHER_ROW, .scale = 1},
-                          "kda_decay_rate");
-    f = graph_head_mul(g, f, a, "kda_decay_log");
-    if (is_ling(m))
-        f = graph_scale(g, graph_glu(g, f, NULL, GLU_SIGMOID, "kda_decay_act"), h->lowest,
-                        "kda_decay_bound");
-    return graph_glu(g, f, NULL, GLU_EXP, "kda_decay");
-}
-
-/* q and k of length 1, x / sqrt(sum x^2 + eps): an RMS norm gives sqrt(n) times that. */
-static node unit(struct graph *g, node x, int32_t n, float eps, const char *name)
-{
-    return graph_rms_norm(g, x, NULL, n, eps / (float)n, name);
-}
-
 static node delta_attention(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct kimi_layer *w = arch_layer(m, l);
-    int32_t n = ((const struct kimi_hp *)m->family)->head;
-    float eps = m->hp.norm_eps;
-    node q = convolved(m, g, l, x, w->wq, w->conv_q, CONV_Q, "kda_q");
-    node k = convolved(m, g, l, x, w->wk, w->conv_k, CONV_K, "kda_k");
-    node beta = graph_matmul(g, w->beta, NULL, x, "kda_beta");
-    k = unit(g, k, n, eps, "kda_k_norm");
-    struct linear_in in = {.q = unit(g, q, n, eps, "kda_q_norm"),
-                           .k = graph_scale(g, k, 1.0f / sqrtf((float)n), "kda_k_unit"),
-                           .v = convolved(m, g, l, x, w->wv, w->conv_v, CONV_V, "kda_v"),
-                           .w = decay(m, g, l, x),
-                           .a = graph_glu(g, beta, NULL, GLU_SIGMOID, "kda_rate"),
-                           .state = m->state_of[l][MIXER],
-                           .part = MATRIX};
-    struct linear_op op = {.rule = SCAN_DELTA,
-                           .n_head = m->hp.n_head[l],
-                           .d_k = n,
-                           .d_v = n,
-                           .scale = 1.0f / (float)n}; /* 1 / sqrt(n), twice: q was not scaled */
-    node y = nn_tail(g, graph_linear(g, &in, &op, "kda"));
-    y = graph_rms_norm(g, y, w->norm, n, eps, "kda_norm");
-    node gate = nn_tail(g, x);
-    if (w->g_a)
-        gate = graph_matmul(g, w->g_a, NULL, gate, "kda_gate_down");
-    gate = graph_matmul(g, w->g_b, NULL, gate, "kda_gate_up");
-    return graph_matmul(g, w->wo, NULL, graph_glu(g, gate, y, GLU_SIGMOID, "kda_gated"),
-                        "attn_output");
+    const struct kimi_hp *h = m->family;
+    struct nn_kda a = {.wq = w->wq,
+                       .wk = w->wk,
+                       .wv = w->wv,
+                       .conv_q = w->conv_q,
+                       .conv_k = w->conv_k,
+                       .conv_v = w->conv_v,
+                       .f_a = w->f_a,
+                       .f_b = w->f_b,
+                       .dt = w->dt,
+                       .a = w->a,
+                       .beta = w->beta,
+                       .g_a = w->g_a,
+                       .g_b = w->g_b,
+                       .norm = w->norm,
+                       .wo = w->wo,
+                       .n_head = m->hp.n_head[l],
+                       .d = h->head,
+                       .conv = h->conv,
+                       .state = m->state_of[l][MIXER],
+                       .eps = m->hp.norm_eps,
+                       .unit_eps = m->hp.norm_eps,
+                       .lowest = is_ling(m) ? h->lowest : 0};
+    return nn_kda(g, &a, x);
 }
 
 /* q of all heads, what meets the shared part last. */

@@ -109,6 +109,25 @@ node nn_streams_write(struct graph *g, const struct nn_streams *s, const struct 
 /* n times x. */
 node nn_streams_spread(struct graph *g, node x, int32_t n);
 
+/* Kimi delta attention [Kimi Linear, arXiv:2510.26692]: q, k and v through a short convolution
+ * each, q and k of length 1; every key channel decays by exp(a softplus(f)) or, where `lowest` is
+ * not 0, exp(lowest sigmoid(a f)), f a product of x (of two: f_b f_a) plus dt; the state learns
+ * what it does not know of v yet (graph/ops/scan.h, DELTA); heads are normalised and gated. In the last
+ * visit: of the tail's rows. */
+struct nn_kda {
+    const struct tensor *wq, *wk, *wv, *conv_q, *conv_k, *conv_v; /* conv: [n_head d, conv] */
+    const struct tensor *f_a, *f_b, *dt, *a, *beta;               /* f_a may be NULL */
+    const struct tensor *g_a, *g_b, *norm, *wo;                   /* g_a may be NULL */
+    int32_t n_head, d, conv, state;
+    float eps, unit_eps; /* of the norm, of lengths */
+    float lowest;
+    int rate_sign; /* -1: the file has -a */
+};
+node nn_kda(struct graph *g, const struct nn_kda *a, node x);
+/* The state parts it uses. */
+enum { KDA_CONV_Q, KDA_CONV_K, KDA_CONV_V, KDA_MATRIX };
+struct state nn_kda_state(int64_t n_head, int64_t d, int64_t conv);
+
 /* Selective state space [Mamba, arXiv:2312.00752, sec. 3; Mamba-2, arXiv:2405.21060, sec. 7]: x
  * after projection, convolution over the last `conv` rows, scan and gate, before the output
  * projection: [T, inner].

@@ -425,6 +425,11 @@ static void refused_keys(void)
     refused_key("deepseek4.rope.dimension_count", 0, 20, PITH_RANGE, "20, wanted");
     refused_key("deepseek4.hyper_connection.count", 0, 2, PITH_RANGE, "is 2, wanted 4..4");
     refused_key("deepseek4.expert_used_count", 0, 64, PITH_RANGE, "is 64, wanted 1..4");
+    refused_key("glm5-next.attention.indexer.kpool", 0, 3, PITH_UNSUPPORTED, "kpool is 3, wanted");
+    refused_key("glm5-next.attention.indexer.top_k", 0, 6, PITH_SHAPE,
+                "top_k is 6, which kpool 4 does not divide");
+    refused_key("glm5-next.attention.indexer.types", SECOND, 0, PITH_RANGE,
+                "no layer up to 1 has an indexer");
 }
 
 int main(void)
