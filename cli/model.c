@@ -177,10 +177,11 @@ static void tell_slow(const pith_session *s)
             snprintf(types + at, sizeof types - at, "%s%s", at ? ", " : "", type);
     }
     if (*types)
-        cli_say(CLI_OK,
-                "weights of type %s have no fast kernel on this machine: a file with others may run "
-                "many times as fast ('pith bench -v' tells which ops)",
-                types);
+        cli_say(
+            CLI_OK,
+            "weights of type %s have no fast kernel on this machine: a file with others may run "
+            "many times as fast ('pith bench -v' tells which ops)",
+            types);
     json_decref(report);
     free(text);
 }

@@ -1,5 +1,5 @@
-/* encoder.h -- of models whose encoder reads before the decoder writes: a text for a sequence, so that
- * tests which know nothing of it can go on. Of models without an encoder nothing happens. */
+/* encoder.h -- of models whose encoder reads before the decoder writes: a text for a sequence, so
+ * that tests which know nothing of it can go on. Of models without an encoder nothing happens. */
 #ifndef PITH_TESTS_ENCODER_H
 #define PITH_TESTS_ENCODER_H
 

@@ -14,7 +14,8 @@ struct scores {
 };
 
 /* Divergence of one position's logits from the recorded best 20 and what is left as one class. */
-__attribute__((unused)) static void score_row(const float *logits, int32_t n_vocab, const json_t *top, struct scores *s)
+__attribute__((unused)) static void score_row(const float *logits, int32_t n_vocab,
+                                              const json_t *top, struct scores *s)
 {
     double max = -INFINITY, sum = 0, kl = 0, p_rest = 1, q_rest = 1;
     int32_t best = 0;

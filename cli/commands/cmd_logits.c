@@ -163,13 +163,14 @@ static int check_encoder(const struct opts *o, const struct pith_model_info *inf
                        "its tokens",
                        info->arch);
     if (!info->encoder && o->encoder)
-        return cli_say(CLI_USE, "--encoder-tokens: %s has no encoder beside a decoder; leave it out",
+        return cli_say(CLI_USE,
+                       "--encoder-tokens: %s has no encoder beside a decoder; leave it out",
                        info->arch);
     return CLI_OK;
 }
 
-/* Opens the model; one that must see all n tokens, or all n_read ones of its encoder, in one step is
- * opened with room for them. */
+/* Opens the model; one that must see all n tokens, or all n_read ones of its encoder, in one step
+ * is opened with room for them. */
 static pith_model *open_for(const struct opts *o, int32_t n, int32_t n_read,
                             struct pith_model_info *info, int *embeddings, int *code)
 {

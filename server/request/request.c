@@ -156,10 +156,11 @@ int request_take(struct hosted *m, struct exchange *x, const struct fields *b, s
     if (!m->generate)
         return fault_set(f, 400, "not_supported", "model", "this model makes embeddings, not text");
     if (m->info.encoder)
-        return fault_set(f, 400, "not_supported", "model",
-                         "%s has an encoder that reads a prompt at once, which requests here do not "
-                         "know of; pith run does",
-                         m->info.arch);
+        return fault_set(
+            f, 400, "not_supported", "model",
+            "%s has an encoder that reads a prompt at once, which requests here do not "
+            "know of; pith run does",
+            m->info.arch);
     r->n = request_choices(b);
     r->ignore_eos = field_bool(b, F_ignore_eos);
     r->show_stop = field_bool(b, F_include_stop_str_in_output);

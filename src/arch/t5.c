@@ -3,7 +3,7 @@
  *
  *     encoder   for each layer:  x += attention(norm(x));  x += ffn(norm(x))
  *               h = norm(x)
- *     decoder   for each layer:  x += attention(norm(x));  x += cross(norm(x), h);  x += ffn(norm(x))
+ *     decoder   for each layer:  x += attention(norm(x)); x += cross(norm(x), h); x += ffn(norm(x))
  *               logits = output norm(x)
  *
  * Rows of the encoder see all rows of their text, those of the decoder what came before, and all of
@@ -11,8 +11,8 @@
  * the memory of its sequence. There are no positions: what lies between two rows falls into a
  * bucket, and each head has a number for every bucket that is added to the score; scores are not
  * scaled, and in cross attention nothing is added. The table of a stack's first layer serves those
- * that have none. Feed-forward is down(gelu(gate x) up x), or down(relu(up x)) where the file has no
- * gate. The decoder's first token is a key of the file, or padding, 0. */
+ * that have none. Feed-forward is down(gelu(gate x) up x), or down(relu(up x)) where the file has
+ * no gate. The decoder's first token is a key of the file, or padding, 0. */
 #include "arch/arch.h"
 
 #include <stdio.h>

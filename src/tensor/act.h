@@ -8,9 +8,9 @@
  *     d   [(b * nc + c) * 2 + h]  A256: f32 scale of half h of a block of 256; b counts these
  *     s32 [b * nc + c]            A32: int32 sum of the 32 q
  *     s16 [(b * nc + c) * 16 + j] A256: int16 sum of the 16 q of part j
- * Tile i begins 16*i rows further: q + 16*i*K, d + 16*i*(K/32 or K/128), and so on. With one row this is
- * simply the row. f32 rows and bf16 rows lie as they are, ld elements apart; bf16 rows are padded
- * to an even K with a zero. */
+ * Tile i begins 16*i rows further: q + 16*i*K, d + 16*i*(K/32 or K/128), and so on. With one row
+ * this is simply the row. f32 rows and bf16 rows lie as they are, ld elements apart; bf16 rows are
+ * padded to an even K with a zero. */
 #ifndef PITH_TENSOR_ACT_H
 #define PITH_TENSOR_ACT_H
 

@@ -188,7 +188,8 @@ static void experts_stay(void)
         check_on(m, "blk.0.ffn_gate_inp.weight", "FAR0");
         check_on(m, "blk.0.attn_output.weight", "FAR0");
         struct graph g;
-        CHECK(model_graph(m, m->arch.states, &(struct arch_want){.logits = 1}, &g, &err) == PITH_OK);
+        CHECK(model_graph(m, m->arch.states, &(struct arch_want){.logits = 1}, &g, &err) ==
+              PITH_OK);
         model_place_nodes(m, &g);
         for (node d = g.first; d; d = d->next)
             if (d->w && d->w == find_tensor(m, "blk.0.ffn_down_exps.weight"))
@@ -243,7 +244,8 @@ static void gaps_are_named(void)
         record();
         pith_model *m = open_on("0", &HOW(0), &err);
         REQUIRE(m, "%s: %s", archs[a], err.msg);
-        CHECK(model_graph(m, m->arch.states, &(struct arch_want){.logits = 1}, &g, &err) == PITH_OK);
+        CHECK(model_graph(m, m->arch.states, &(struct arch_want){.logits = 1}, &g, &err) ==
+              PITH_OK);
         for (node n = g.first; n; n = n->next)
             here[n->op] = !op_has(n->op, OP_ALIAS) && !op_has(n->op, OP_TRANSFER);
         graph_deinit(&g);

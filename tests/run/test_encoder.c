@@ -1,6 +1,6 @@
 /* test_encoder.c -- models whose encoder reads a text before the decoder writes (random T5s): the
- * memory of a sequence through steps, copies, edits, snapshots, the prefix store, failures, and what
- * is refused. That their logits are right test_models.c shows. */
+ * memory of a sequence through steps, copies, edits, snapshots, the prefix store, failures, and
+ * what is refused. That their logits are right test_models.c shows. */
 #include <math.h>
 #include <unistd.h>
 
@@ -292,7 +292,8 @@ static void stored_pages(void)
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         must_read(o.s, 0, c[i].which, c[i].n_text);
         CHECK(pith_prefix(o.s, 0, ids, N, &kept, &err) == PITH_OK);
-        CHECK_MSG(kept == c[i].kept, "case %zu: %zu positions kept, wanted %zu", i, kept, c[i].kept);
+        CHECK_MSG(kept == c[i].kept, "case %zu: %zu positions kept, wanted %zu", i, kept,
+                  c[i].kept);
         memcpy(got, pith_logits(o.s, 0), sizeof got);
         alone(c[i].which, c[i].n_text, N, want);
         check_same(got, want, "from the store");

@@ -102,7 +102,7 @@ static void composed(void)
     cache_deinit(&c);
 }
 
-/* What an encoder writes comes after what tokens do, in groups of its own, however it is declared. */
+/* What an encoder writes comes after what tokens do, in groups of its own, however declared. */
 static void memories(void)
 {
     struct state s[5] = {rows(0, RANGE_STEP, 0, 1), rows(0, RANGE_ALL, 0, 1),

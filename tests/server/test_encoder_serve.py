@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""test_encoder_serve.py -- a model whose encoder reads the prompt: every endpoint that makes text says
-that it is not served, by name; the rest of the server works."""
+"""test_encoder_serve.py -- a model whose encoder reads the prompt: every endpoint that makes text
+says that it is not served, by name; the rest of the server works."""
 import os
 import tempfile
 

@@ -85,7 +85,8 @@ static double tile_value(const struct act_tile *a, enum act_kind kind, int c, in
         return a->f[c * a->ld + k];
     if (kind == ACT_BF16)
         return bf16_to_f32(a->h[c * a->ld + k]);
-    float d = a->d[kind == ACT_A32 ? k / 32 * a->nc + c : (k / 256 * a->nc + c) * 2 + k % 256 / 128];
+    float d = a->d[kind == ACT_A32 ? k / 32 * a->nc + c
+                                   : (k / 256 * a->nc + c) * 2 + k % 256 / 128];
     return (double)d * a->q[(k / 32 * a->nc + c) * 32 + k % 32];
 }
 
@@ -396,8 +397,8 @@ static float packed_value(enum dtype t, const uint8_t *p, int r, int k)
     return dtypes[t].block == 32 ? v + w.m : v - w.m * (float)w.mn;
 }
 
-/* The dot product of docs/numerics.md from packed bytes: integer sums of a block of 32 or a half of 256, then one fma and one
- * for the offsets or minima, in order of k. */
+/* The dot product of docs/numerics.md from packed bytes: integer sums of a block of 32 or a half of
+ * 256, then one fma and one for the offsets or minima, in order of k. */
 static float packed_dot(enum dtype t, const uint8_t *p, int r, const struct act_tile *a, int c,
                         int n)
 {

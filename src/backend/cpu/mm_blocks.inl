@@ -174,7 +174,8 @@ INLINE void mm256_rows(const struct piece *p, const struct form256 t, int s0, co
     const int16_t *s16 = p->a->s16 + at * 16;
     vf acc[ACT_TILE];
     start(p, acc, s0, S, NC);
-    for (int64_t b = p->b0; b < p->b1; b++, w += t.bytes, x += 256 * nc, d += 2 * nc, s16 += 16 * nc)
+    for (int64_t b = p->b0; b < p->b1;
+         b++, w += t.bytes, x += 256 * nc, d += 2 * nc, s16 += 16 * nc)
         UNROLL for (int s = 0; s < S; s++)
             mm256_step(acc + s * NC, w, x, d, s16, nc, t, s0 + s, NC);
     finish(p, acc, s0, S, NC);

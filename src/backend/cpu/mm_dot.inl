@@ -172,7 +172,8 @@ INLINE void add_half(vf *acc, const vi *isum, const uint8_t *w, const uint8_t *m
         acc[c] = vf_fma(vf_mul(scale, dx), vf_from_int(isum[c]), acc[c]);
         if (has_minima(t)) {
             vi msum = vi_zero();
-            UNROLL for (int i = 0; i < n; i++) msum = dot16(msum, m[i], quad(sums + 4 * n * c + 2 * i));
+            UNROLL for (int i = 0; i < n; i++) msum =
+                dot16(msum, m[i], quad(sums + 4 * n * c + 2 * i));
             acc[c] = vf_fnma(vf_mul(dmin, dx), vf_from_int(msum), acc[c]);
         }
     }

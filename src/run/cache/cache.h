@@ -199,8 +199,9 @@ uint64_t cache_growth(const struct cache *c); /* of tables: what may still be ma
  */
 void cache_trim(struct cache *c);
 
-/* cache_memory.c. Pages for a new memory of n rows, in c->fresh, and for the encoder's run; PITH_NOMEM
- * as cache_grow. Then the run has ended: the sequence gets it, or (failed) keeps what it had. */
+/* cache_memory.c. Pages for a new memory of n rows, in c->fresh, and for the encoder's run;
+ * PITH_NOMEM as cache_grow. Then the run has ended: the sequence gets it, or (failed) keeps what it
+ * had. */
 pith_status cache_memory_take(struct cache *c, int32_t seq, int32_t n, struct pith_error *err);
 void cache_memory_end(struct cache *c, int32_t seq, int32_t n, const uint64_t hash[2], int failed);
 void cache_memory_drop(struct cache *c, int32_t seq);

@@ -1,5 +1,5 @@
-/* cache_memory.c -- what an encoder has read for a sequence: see cache.h. A memory is made beside the
- * one that the sequence has, and takes its place when the encoder's run has succeeded. */
+/* cache_memory.c -- what an encoder has read for a sequence: see cache.h. A memory is made beside
+ * the one that the sequence has, and takes its place when the encoder's run has succeeded. */
 #include "run/cache/cache_impl.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* encode.c -- the encoder's part of a session: one text, whole, in a step of its own, which fills the
- * memory that the decoder's rows of a sequence see (run/cache/cache_memory.c). */
+/* encode.c -- the encoder's part of a session: one text, whole, in a step of its own, which fills
+ * the memory that the decoder's rows of a sequence see (run/cache/cache_memory.c). */
 #include <string.h>
 #include <xxhash.h>
 
@@ -21,11 +21,12 @@ static pith_status check_text(const struct pith_session *s, int32_t seq, const i
                          "encoder; truncate it to 0 first",
                          seq, s->cache.seq[seq].n);
     if (n > (size_t)most)
-        return error_set(err, PITH_RANGE,
-                         "the encoder's text exceeds what it reads at once: n_prompt = %zu, at most "
-                         "%d (n_ctx = %d, n_batch = %d), n_over = %zu; shorten it or open the "
-                         "session with larger ones",
-                         n, most, s->n_ctx, s->n_batch, n - (size_t)most);
+        return error_set(
+            err, PITH_RANGE,
+            "the encoder's text exceeds what it reads at once: n_prompt = %zu, at most "
+            "%d (n_ctx = %d, n_batch = %d), n_over = %zu; shorten it or open the "
+            "session with larger ones",
+            n, most, s->n_ctx, s->n_batch, n - (size_t)most);
     for (size_t i = 0; i < n; i++)
         if (tokens[i] < 0 || tokens[i] >= n_vocab)
             return error_set(err, PITH_RANGE, "token %zu is %d, the vocabulary has 0..%d", i,

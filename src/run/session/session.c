@@ -565,10 +565,11 @@ pith_status session_needs_memory(const struct pith_session *s, int32_t seq, stru
 {
     if (s->n_roles < 2 || s->cache.seq[seq].n_memory)
         return PITH_OK;
-    return error_set(err, PITH_STATE,
-                     "sequence %d: the decoder of %s looks at what the encoder has read, and it has "
-                     "read nothing; give it its tokens first (pith_encode)",
-                     seq, s->model->info.arch);
+    return error_set(
+        err, PITH_STATE,
+        "sequence %d: the decoder of %s looks at what the encoder has read, and it has "
+        "read nothing; give it its tokens first (pith_encode)",
+        seq, s->model->info.arch);
 }
 
 static pith_status check_batch(struct pith_session *s, const struct pith_batch *b,

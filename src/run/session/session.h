@@ -1,5 +1,6 @@
-/* session.h -- sequences over a model: a plan for each role, one cache, one step at a time. Everything a step
- * needs is allocated at open; after that no call here allocates (the cache commits reserved slabs).
+/* session.h -- sequences over a model: a plan for each role, one cache, one step at a time.
+ * Everything a step needs is allocated at open; after that no call here allocates (the cache
+ * commits reserved slabs).
  */
 #ifndef PITH_RUN_SESSION_H
 #define PITH_RUN_SESSION_H

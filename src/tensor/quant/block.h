@@ -10,8 +10,8 @@
  * each value is rounded once, by the offset, and reproduces the published one whatever order its
  * definition multiplies in.
  *
- * Dot products (docs/numerics.md): sums of integers are exact in any order; per block of 32 (A32) or
- * half block of 128 (A256), in order of k,
+ * Dot products (docs/numerics.md): sums of integers are exact in any order; per block of 32 (A32)
+ * or half block of 128 (A256), in order of k,
  *     acc = fma(d * dx, (float)isum, acc), then for types with offsets or minima
  *     A32:  acc = fma(m * dx, (float)sum_x, acc)
  *     A256: acc = fma(-(m * dx), (float)msum, acc)

@@ -33,8 +33,8 @@
  *                 (4 x 64 nibbles vb)];
  *                 sub s = j + 2f: f0 va low, f1 vb low, f2 va high, f3 vb high, 2-bit field f
  *     iq4_xs 2208 [16 f16 d][sc: 8 subs x 16 rows s8, 32 subtracted][8 subs x (4 x 64 as iq4_nl)]
- *     iq3_*  2208 as iq4_xs, without the code book: nibble = magnitude + 8 (minus sign), sc = 2s + 1;
- *                 times d / 4 (xxs)
+ *     iq3_*  2208 as iq4_xs, without the code book: nibble = magnitude + 8 (minus sign),
+ *                 sc = 2s + 1; times d / 4 (xxs)
  *     iq2_*  1824 as q3_K, without the code book: third bit = minus sign; sc = 2s + 1 (twice where
  *                 it is that of 32); times d / 8
  *     iq1_*  1824 as iq2_*; third bit = shift

@@ -248,8 +248,8 @@ INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *
                 {
                     const int part = 2 * i + second;
                     prefetch_share(w, t.bytes, part, 8, half);
-                    part32(isum, v, x + 32 * nc * part, part_scale(w, t.bits, part, half), t, second,
-                           NC);
+                    part32(isum, v, x + 32 * nc * part, part_scale(w, t.bits, part, half), t,
+                           second, NC);
                 }
             else
                 UNROLL for (int f = 0; f < 4; f++)

@@ -3,8 +3,8 @@
 #include "types.glsl"
 #include "pages.glsl"
 #include "merge.glsl"
-/* attn.comp -- attention of one row, query head and span of slots (ATTN of graph/ops/attention.c): a
- * thread for each slot of a page while scores are made, then for each number of V.
+/* attn.comp -- attention of one row, query head and span of slots (ATTN of graph/ops/attention.c):
+ * a thread for each slot of a page while scores are made, then for each number of V.
  *
  * p[10]: query heads; p[11]: soft-cap; p[12]: partials of a row: spans are workgroups of their own,
  * or 1, and one goes over all of them from left to right, which gives the same bits. bias: slopes,
@@ -110,7 +110,8 @@ void write_part(uint r, uint h, uint part, partial p)
 
 void main()
 {
-    uint h = gl_WorkGroupID.x, part = gl_WorkGroupID.z, n = rows_of(arg.rows), t = gl_LocalInvocationID.x;
+    uint h = gl_WorkGroupID.x, part = gl_WorkGroupID.z;
+    uint n = rows_of(arg.rows), t = gl_LocalInvocationID.x;
     for (uint r = gl_WorkGroupID.y; r < n; r += gl_NumWorkGroups.y) {
         int lo = step_lo(arg.p[0], r), hi = step_hi(arg.p[0], r), first = lo / SPAN;
         int from = first + int(part), to = arg.p[12] > 1 ? from + 1 : (hi + SPAN - 1) / SPAN;

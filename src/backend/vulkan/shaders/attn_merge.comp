@@ -1,7 +1,7 @@
 #include "common.glsl"
 #include "merge.glsl"
-/* attn_merge.comp -- the partials of a row and head as one result (ATTN_MERGE). p: query heads, d_v,
- * partials of a row. */
+/* attn_merge.comp -- the partials of a row and head as one result (ATTN_MERGE). p: query heads,
+ * d_v, partials of a row. */
 layout(local_size_x = 64) in;
 
 #define SINKS  (SPEC0 != 0)

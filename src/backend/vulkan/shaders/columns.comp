@@ -1,6 +1,6 @@
 #include "common.glsl"
-/* columns.comp -- pieces of rows side by side (COLUMNS of graph/ops/move.c). extra: for each run its
- * operand's address and rows' distance, first, width, stride and where its columns begin. */
+/* columns.comp -- pieces of rows side by side (COLUMNS of graph/ops/move.c). extra: for each run
+ * its operand's address and rows' distance, first, width, stride and where its columns begin. */
 layout(local_size_x = 64) in;
 
 void main()

@@ -1,7 +1,7 @@
 #include "common.glsl"
 #include "blocks.glsl"
-/* conv.comp -- convolutions channel by channel (CONV of graph/ops/conv.c), a thread a channel. p[3]:
- * rows under the kernel; p[4]: of them before the row. */
+/* conv.comp -- convolutions channel by channel (CONV of graph/ops/conv.c), a thread a channel.
+ * p[3]: rows under the kernel; p[4]: of them before the row. */
 layout(local_size_x = 64) in;
 
 #define HAS_W     (SPEC0 != 0)

@@ -1,7 +1,7 @@
 #include "common.glsl"
 #include "types.glsl"
-/* embed.comp -- rows of a table as numbers (EMBED, GATHER of graph/ops/move.c), one thread for eight
- * of them. p: rows of the table, by, row, of_embd, scale; numbers of a row of the table. */
+/* embed.comp -- rows of a table as numbers (EMBED, GATHER of graph/ops/move.c), one thread for
+ * eight of them. p: rows of the table, by, row, of_embd, scale; numbers of a row of the table. */
 layout(local_size_x = 64) in;
 
 const int BY_TOKEN = 0, BY_POSITION = 1, BY_ROW = 2, BY_VALUE = 3, BY_INTS = 4, EMBED = 5;

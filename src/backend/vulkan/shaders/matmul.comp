@@ -2,8 +2,8 @@
 #include "types.glsl"
 /* matmul.comp -- products with the rows of a weight (MATMUL, HEAD_MATMUL, MOE_MATMUL of graph/ops).
  *
- * One element is a sum of 32 chains: chain j goes over the octets j, j + 32, .. of K in order, number
- * by number; then their tree. So its bits depend on nothing beside it: a workgroup's threads take
+ * One element is a sum of 32 chains: chain j goes over the octets j, j + 32, .. of K in order,
+ * number by number; then their tree. So its bits depend on nothing beside it: a workgroup's threads take
  * the chains of 4 ROWS weight rows with COLS rows of x, as many as are worth it.
  *
  * p: K, rows of the weight (of one matrix), rows of x for each of the result's (experts: 1 or k),
@@ -109,7 +109,8 @@ void products(uint matrix, uint head, uint m0, uint n)
 
 void main()
 {
-    uint m0 = (gl_WorkGroupID.x * 4 + gl_LocalInvocationID.y) * ROWS, head = gl_WorkGroupID.z, matrix;
+    uint m0 = (gl_WorkGroupID.x * 4 + gl_LocalInvocationID.y) * ROWS;
+    uint head = gl_WorkGroupID.z, matrix;
     for (uint u = gl_WorkGroupID.y;; u += gl_NumWorkGroups.y) {
         uint n = group_of(u, head, matrix);
         if (n == 0)

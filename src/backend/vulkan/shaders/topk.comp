@@ -58,7 +58,8 @@ void limit_groups(uint n)
     barrier();
     uint better = 0;
     for (uint g = 0; t < groups && g < groups; g++)
-        better += uint(group_score[g] > group_score[t] || (group_score[g] == group_score[t] && g < t));
+        better += uint(group_score[g] > group_score[t] ||
+                       (group_score[g] == group_score[t] && g < t));
     if (t < groups && better >= arg.p[3])
         for (uint i = t * size; i < (t + 1) * size; i++)
             by[i] = NONE;
