@@ -112,8 +112,8 @@ node nn_streams_spread(struct graph *g, node x, int32_t n);
 /* Kimi delta attention [Kimi Linear, arXiv:2510.26692]: q, k and v through a short convolution
  * each, q and k of length 1; every key channel decays by exp(a softplus(f)) or, where `lowest` is
  * not 0, exp(lowest sigmoid(a f)), f a product of x (of two: f_b f_a) plus dt; the state learns
- * what it does not know of v yet (graph/ops/scan.h, DELTA); heads are normalised and gated. In the last
- * visit: of the tail's rows. */
+ * what it does not know of v yet (graph/ops/scan.h, DELTA); heads are normalised and gated. In the
+ * last visit: of the tail's rows. */
 struct nn_kda {
     const struct tensor *wq, *wk, *wv, *conv_q, *conv_k, *conv_v; /* conv: [n_head d, conv] */
     const struct tensor *f_a, *f_b, *dt, *a, *beta;               /* f_a may be NULL */

@@ -1,8 +1,8 @@
 #include "common.glsl"
 #include "blocks.glsl"
 /* linear.comp -- attention with a state instead of a cache (LINEAR of graph/ops/scan.c): a
- * workgroup a head of a segment, a thread for each row of its state. bias: of each operand address, distance
- * of rows and heads; then decays. w: bonus. p[3 .. 6]: heads, d_k, d_v, scale. */
+ * workgroup a head of a segment, a thread for each row of its state. bias: of each operand address,
+ * distance of rows and heads; then decays. w: bonus. p[3 .. 6]: heads, d_k, d_v, scale. */
 layout(local_size_x = 64) in;
 
 const int GATED = 0, SHARED = 1, BONUS = 2, DELTA = 3, RANK1 = 4, OPERANDS = 6;

@@ -3,8 +3,8 @@
 /* matmul.comp -- products with the rows of a weight (MATMUL, HEAD_MATMUL, MOE_MATMUL of graph/ops).
  *
  * One element is a sum of 32 chains: chain j goes over the octets j, j + 32, .. of K in order,
- * number by number; then their tree. So its bits depend on nothing beside it: a workgroup's threads take
- * the chains of 4 ROWS weight rows with COLS rows of x, as many as are worth it.
+ * number by number; then their tree. So its bits depend on nothing beside it: a workgroup's threads
+ * take the chains of 4 ROWS weight rows with COLS rows of x, as many as are worth it.
  *
  * p: K, rows of the weight (of one matrix), rows of x for each of the result's (experts: 1 or k),
  * experts of a row, experts in all. extra: factors of experts. b: what MOE_SORT made. */

@@ -1,8 +1,8 @@
 #include "common.glsl"
 #include "blocks.glsl"
 /* ssm.comp -- selective state spaces (SSM of graph/ops/scan.c): a thread a channel of a segment,
- * row after row. a: x; b: dt; w: decay; bias: skip. p[3 .. 6]: addresses of b and c; p[7], p[8]: from
- * row to row of them; p[9 .. 11]: numbers of a channel's state, heads, groups. */
+ * row after row. a: x; b: dt; w: decay; bias: skip. p[3 .. 6]: addresses of b and c; p[7], p[8]:
+ * from row to row of them; p[9 .. 11]: numbers of a channel's state, heads, groups. */
 layout(local_size_x = 64) in;
 
 #define PER_STATE (SPEC0 != 0)
