@@ -159,30 +159,27 @@ static void tell_room(const pith_session *s, const struct model_opts *o,
             left);
 }
 
-/* Names, once, the weight types whose products run as plain C. */
+/* Names, once, the weight types whose products run as plain C: the second word of the report's
+ * lines that end in FALLBACK. */
 static void tell_slow(const pith_session *s)
 {
-    char types[200] = "";
-    int64_t n = pith_report(s, 1, NULL, 0);
-    char *text = n > 0 ? malloc((size_t)n + 1) : NULL;
-    json_t *report = NULL, *op;
-    size_t i;
-    if (text && pith_report(s, 1, text, (size_t)n + 1) == n)
-        report = json_loads(text, 0, NULL);
-    json_array_foreach(json_object_get(report, "ops"), i, op)
-    {
-        const char *type = json_string_value(json_object_get(op, "weight"));
-        size_t at = strlen(types);
-        if (type && *type && json_is_true(json_object_get(op, "fallback")) && !strstr(types, type))
-            snprintf(types + at, sizeof types - at, "%s%s", at ? ", " : "", type);
-    }
+    char types[200] = "", type[24], tail[16];
+    int64_t n = pith_report(s, 0, NULL, 0);
+    char *text = n > 0 ? malloc((size_t)n + 1) : NULL, *save = NULL;
+    if (text && pith_report(s, 0, text, (size_t)n + 1) == n)
+        for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+            size_t at = strlen(types);
+            const char *last = strrchr(line, ' ');
+            if (last && sscanf(last, " %15s", tail) == 1 && !strcmp(tail, "FALLBACK") &&
+                sscanf(line, "%*[^,], %23[a-zA-Z0-9_],", type) == 1 && !strstr(types, type))
+                snprintf(types + at, sizeof types - at, "%s%s", at ? ", " : "", type);
+        }
     if (*types)
         cli_say(
             CLI_OK,
             "weights of type %s have no fast kernel on this machine: a file with others may run "
             "many times as fast ('pith bench -v' tells which ops)",
             types);
-    json_decref(report);
     free(text);
 }
 
