@@ -277,17 +277,18 @@ static void end(const struct arch_model *m, struct graph *g, struct carry *c)
 }
 
 #define BERT(symbol, arch_name, ...)                                                               \
-    const struct arch symbol = {.name = arch_name,                                                 \
-                                .variant = &(const struct bert_variant){__VA_ARGS__},              \
-                                .keys = keys,                                                      \
-                                .tensors = tensors,                                                \
-                                .family_bytes = sizeof(struct bert_hp),                            \
-                                .layer_bytes = sizeof(struct bert_layer),                          \
-                                .model_bytes = sizeof(struct bert_model),                          \
-                                .derive = derive,                                                  \
-                                .states = states,                                                  \
-                                .ready = ready,                                                    \
-                                .role = {[ROLE_DECODER] = {begin, visit, end}}};
+    const struct arch symbol = {                                                                   \
+        .name = arch_name,                                                                         \
+        .variant = &(const struct bert_variant){__VA_ARGS__},                                      \
+        .keys = keys,                                                                              \
+        .tensors = tensors,                                                                        \
+        .family_bytes = sizeof(struct bert_hp),                                                    \
+        .layer_bytes = sizeof(struct bert_layer),                                                  \
+        .model_bytes = sizeof(struct bert_model),                                                  \
+        .derive = derive,                                                                          \
+        .states = states,                                                                          \
+        .ready = ready,                                                                            \
+        .role = {[ROLE_DECODER] = {.begin = begin, .visit = visit, .end = end}}};
 
 BERT(arch_bert, "bert", .positions = 1, .act = GLU_GELU)
 BERT(arch_jina_bert_v2, "jina-bert-v2", .alibi = 1, .act = GLU_GELU)

@@ -141,13 +141,14 @@ static void end(const struct arch_model *m, struct graph *g, struct carry *c)
     (void)m, (void)g, (void)c; /* the high stack's norm was the last */
 }
 
-const struct arch arch_hrm_text = {.name = "hrm_text",
-                                   .keys = keys,
-                                   .tensors = tensors,
-                                   .family_bytes = sizeof(struct hrm_hp),
-                                   .model_bytes = sizeof(struct hrm_model),
-                                   .layer_bytes = sizeof(struct hrm_layer),
-                                   .derive = derive,
-                                   .states = states,
-                                   .ready = arch_rotate_halves,
-                                   .role = {[ROLE_DECODER] = {begin, visit, end}}};
+const struct arch arch_hrm_text = {
+    .name = "hrm_text",
+    .keys = keys,
+    .tensors = tensors,
+    .family_bytes = sizeof(struct hrm_hp),
+    .model_bytes = sizeof(struct hrm_model),
+    .layer_bytes = sizeof(struct hrm_layer),
+    .derive = derive,
+    .states = states,
+    .ready = arch_rotate_halves,
+    .role = {[ROLE_DECODER] = {.begin = begin, .visit = visit, .end = end}}};

@@ -86,7 +86,7 @@ fi
 if [ "$asan" -eq 0 ]; then
     "$pith" synth "$dir/large.gguf" --layers 4 --embd 256 --heads 8 --ff 1024 --vocab 2000 --ctx \
         4096
-    for kib in 60000 40000; do
+    for kib in 50000 40000; do
         (ulimit -v $kib && timeout 60 "$pith" run "$dir/large.gguf" -p x -n 3 >"$out" 2>"$err")
         rc=$?
         # Weights that do not fit are used from the file first, which is said.

@@ -149,7 +149,7 @@ def test_bad_input(s):
                        ("/chat/completions/input_tokens", "/v1/chat/completions/input_tokens"),
                        ("/responses", "/v1/responses"), ("/embeddings", "/v1/embeddings"),
                        ("/v1/rerank", "/rerank"), ("/v1/reranking", "/rerank"),
-                       ("/reranking", "/rerank")):
+                       ("/v2/rerank", "/rerank"), ("/reranking", "/rerank")):
         base[path] = base[same]
     seen = set()
 
