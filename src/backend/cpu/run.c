@@ -227,7 +227,8 @@ static void advance(struct runner *r, int64_t i, int ith)
     if (i >= 0)
         account(r, (uint32_t)i);
     uint32_t next = (uint32_t)(i + 1);
-    for (; next < (uint32_t)r->n && !cancelled(r); next++) {
+    int stop = 0; /* looked at once: a flag that is taken back must not open a phase unprepared */
+    for (; next < (uint32_t)r->n && !(stop = cancelled(r)); next++) {
         prepare(r, next);
         if (r->ph[next].n_units > 1)
             break;
@@ -235,9 +236,7 @@ static void advance(struct runner *r, int64_t i, int ith)
             work(r, &p->phases[r->first + (int32_t)next], 0, 1, ith);
         account(r, next);
     }
-    if (next < (uint32_t)r->n && cancelled(r))
-        next = CANCELLED_PHASE;
-    atomic_store_explicit(&r->cur, next, memory_order_release);
+    atomic_store_explicit(&r->cur, stop ? CANCELLED_PHASE : next, memory_order_release);
     if (r->x->n_threads > 1)
         pool_ring(r->pool);
 }
