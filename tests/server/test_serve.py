@@ -139,7 +139,7 @@ def test_bad_input(s):
                           "options": {"num_predict": 1}, "stream": False},
             "/api/generate": {"prompt": "w3", "options": {"num_predict": 1}, "stream": False},
             "/api/embed": {"input": "w3"}, "/api/embeddings": {"prompt": "w3"}, "/api/show": {},
-            "/admin/load": {}, "/admin/unload": {},
+            "/admin/load": {}, "/admin/unload": {}, "/lora-adapters": {},
             "/completion": {"prompt": [3, 4], "n_predict": 1},
             "/completions": {"prompt": [3, 4], "n_predict": 1},
             "/infill": {"input_prefix": "w3", "input_suffix": "w4", "n_predict": 1}, "/slots/*": {},
