@@ -127,12 +127,6 @@ static pith_status derive(struct arch_model *m, struct pith_error *err)
     return PITH_OK;
 }
 
-static void states(struct arch_model *m)
-{
-    for (int32_t l = 0; l < m->hp.n_layer; l++)
-        arch_state(m, l, SELF, arch_kv(&m->hp, l));
-}
-
 static node attention(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct grove_layer *w = arch_layer(m, l);
@@ -189,6 +183,6 @@ const struct arch arch_grovemoe = {.name = "grovemoe",
                                    .dim = grove_dim,
                                    .synth = synth,
                                    .derive = derive,
-                                   .states = states,
+                                   .states = arch_attention_states,
                                    .ready = arch_rotate_halves,
                                    .role = {[ROLE_DECODER] = {.visit = visit}}};

@@ -98,3 +98,9 @@ struct nn_ssm arch_ssm(const struct arch_model *m, const struct arch_ssm_hp *h,
                            .mamba2 = 1,
                            .norm_eps = m->hp.norm_eps};
 }
+
+void arch_attention_states(struct arch_model *m)
+{
+    for (int32_t l = 0; l < m->hp.n_layer; l++)
+        arch_state(m, l, 0, arch_kv(&m->hp, l));
+}

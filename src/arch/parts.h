@@ -68,4 +68,7 @@ pith_status arch_ssm_check(const struct arch_model *m, const struct arch_ssm_hp 
 struct nn_ssm arch_ssm(const struct arch_model *m, const struct arch_ssm_hp *h,
                        const struct arch_ssm *w, int32_t state);
 
+/* For .states: every layer keeps K and V of its own, as its state 0. */
+void arch_attention_states(struct arch_model *m);
+
 #endif
