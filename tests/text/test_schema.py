@@ -24,9 +24,8 @@ def number_schema(r):
         lo = r.choice([r.randint(-300, 300), round(r.uniform(-20, 20), r.randint(0, 3))])
         s[r.choice(["minimum", "exclusiveMinimum"])] = lo
         s[r.choice(["maximum", "exclusiveMaximum"])] = lo + r.choice([2, 7.5, 100, 12345])
-    elif r.random() < 0.5:
-        s["multipleOf"] = r.choice([1, 3, 7, 10, 60])
-        s["type"] = "integer"
+    if r.random() < 0.4:  # steps that doubles hold, so that jsonschema does not round
+        s["multipleOf"] = r.choice([1, 3, 7, 10, 60, 0.5, 0.25, 2.5, 0.375])
     return s
 
 

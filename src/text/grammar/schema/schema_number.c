@@ -6,6 +6,7 @@
  * bounds has no exponent.
  */
 #include "text/grammar/schema/schema_impl.h"
+#include "base/mem.h"
 
 #include <string.h>
 
@@ -278,22 +279,40 @@ static void write_range(struct range *g, uint32_t from)
     write_lengths_between(g, from);
 }
 
+/* What the bounds are for sizes, without the sign. */
+struct sides {
+    int positive, negative; /* are there numbers with this sign? */
+    struct bound lo, hi, negative_lo, negative_hi;
+};
+
+static struct sides sides_of(struct bound lo, struct bound hi)
+{
+    static const struct bound zero = {.x = {.n = 1, .point = 1}, .given = 1};
+    int above = lo.given && !lo.x.negative, below = hi.given && hi.x.negative;
+    struct sides x = {.positive = !below, .negative = !above};
+    x.lo = above ? lo : zero;
+    x.hi = hi;
+    x.negative_lo = below ? hi : zero;
+    x.negative_lo.open |= !below; /* no -0 */
+    x.negative_hi = lo;
+    return x;
+}
+
 static void write_between(struct schema *s, struct bound lo, struct bound hi, int integer,
                           uint32_t from, uint32_t to)
 {
-    static const struct bound zero = {.x = {.n = 1, .point = 1}, .given = 1};
     struct range g = {.s = s, .integer = integer, .to = to};
-    if (!hi.given || !hi.x.negative) { /* 0 and more */
-        g.lo = lo.given && !lo.x.negative ? lo : zero;
-        g.hi = hi;
+    struct sides x = sides_of(lo, hi);
+    if (x.positive) {
+        g.lo = x.lo;
+        g.hi = x.hi;
         write_range(&g, from);
     }
-    if (lo.given && !lo.x.negative)
-        return;
-    g.lo = hi.given && hi.x.negative ? hi : zero;
-    g.lo.open |= !(hi.given && hi.x.negative); /* no -0 */
-    g.hi = lo;
-    write_range(&g, rules_text(s->r, from, "-", 1));
+    if (x.negative) {
+        g.lo = x.negative_lo;
+        g.hi = x.negative_hi;
+        write_range(&g, rules_text(s->r, from, "-", 1));
+    }
 }
 
 /* ---------------------------------------------------------------- numbers */
@@ -319,18 +338,14 @@ static uint32_t write_integer(struct rules *r, uint32_t from)
     return end;
 }
 
-static void write_any(struct rules *r, int integer, uint32_t max_fraction, uint32_t from,
-                      uint32_t to)
+static void write_any(struct rules *r, int integer, uint32_t from, uint32_t to)
 {
     uint32_t at = write_integer(r, from);
     rules_edge(r, at, to, EDGE_EPS, 0);
     if (integer)
         return;
-    uint32_t behind = digits(r, rules_text(r, at, ".", 1),
-                             max_fraction == RULES_ENDLESS ? USUAL_DIGITS : max_fraction);
+    uint32_t behind = digits(r, rules_text(r, at, ".", 1), USUAL_DIGITS);
     rules_edge(r, behind, to, EDGE_EPS, 0);
-    if (max_fraction != RULES_ENDLESS)
-        return;
     uint32_t e = rules_state(r), sign = rules_state(r);
     rules_edge(r, behind, e, EDGE_EPS, 0);
     rules_edge(r, at, e, EDGE_EPS, 0);
@@ -342,67 +357,240 @@ static void write_any(struct rules *r, int integer, uint32_t max_fraction, uint3
     rules_edge(r, digits(r, exponent, USUAL_EXPONENT), to, EDGE_EPS, 0);
 }
 
-/* Whole multiples of n: the states are how many digits were read, and their remainder. */
-static void write_multiples(struct rules *r, uint32_t n, uint32_t from, uint32_t to)
+/* ---------------------------------------------------------------- multiples */
+
+/* The step of multipleOf: n / 10^fraction, a fraction in lowest digits. */
+struct step {
+    uint32_t n;
+    int fraction;
+};
+enum { MOST_STEP = 512, MOST_FRACTION = 20 };
+
+/* Multiples between two sizes. A state is how far the digits came and their remainder. Digits that
+ * no multiple goes on with are left out, so a writer never gets stuck. */
+struct multiples {
+    struct range g;
+    struct step step;
+    int most;               /* digits before the point at most */
+    uint32_t *loose;        /* [digits to come before the point][remainder]; 0: leads nowhere */
+    uint32_t *part;         /* [digits read behind the point][remainder] */
+    uint32_t tight[4];      /* of the length at hand, by tightness */
+    uint32_t shift[MOST_FRACTION + 1]; /* 10^i modulo the step */
+};
+
+static uint32_t *loose_at(const struct multiples *m, int left, uint32_t rest)
 {
-    uint32_t begin = rules_text(r, from, "-", 1), base = r->n_states;
-    rules_edge(r, from, begin, EDGE_EPS, 0);
-    rules_bytes(r, begin, to, '0', '0');
-    for (uint32_t i = 0; i < n * USUAL_DIGITS && rules_ok(r); i++)
-        rules_state(r);
-    for (uint32_t d = 1; d < 10; d++)
-        rules_bytes(r, begin, base + d % n, (uint8_t)('0' + d), (uint8_t)('0' + d));
-    for (uint32_t k = 0; k < USUAL_DIGITS && rules_ok(r); k++, base += n) {
-        rules_edge(r, base, to, EDGE_EPS, 0);
-        for (uint32_t rest = 0; rest < n && k + 1 < USUAL_DIGITS && rules_ok(r); rest++)
-            for (uint32_t d = 0; d < 10; d++)
-                rules_bytes(r, base + rest, base + n + (rest * 10 + d) % n, (uint8_t)('0' + d),
-                            (uint8_t)('0' + d));
+    return m->loose + (uint32_t)left * m->step.n + rest;
+}
+
+static uint32_t *part_at(const struct multiples *m, int read, uint32_t rest)
+{
+    return m->part + (uint32_t)read * m->step.n + rest;
+}
+
+/* The remainder once a digit follows. */
+static uint32_t rest_behind(const struct multiples *m, uint32_t rest, int digit)
+{
+    return (rest * 10 + (uint32_t)digit) % m->step.n;
+}
+
+/* Is a number with `read` digits behind its point and this remainder a multiple? */
+static int is_multiple(const struct multiples *m, int read, uint32_t rest)
+{
+    return rest * m->shift[m->step.fraction - read] % m->step.n == 0;
+}
+
+static uint32_t made(struct rules *r, uint32_t *state)
+{
+    return *state = *state ? *state : rules_state(r);
+}
+
+/* States where no bound matters any more, from the last digit to the first. */
+static void write_loose(struct multiples *m)
+{
+    struct rules *r = m->g.s->r;
+    int f = m->step.fraction;
+    for (int i = f; i > -m->most - 1 && rules_ok(r); i--) /* > 0: behind the point */
+        for (uint32_t rest = 0; rest < m->step.n && rules_ok(r); rest++) {
+            uint32_t *at = i > 0 ? part_at(m, i, rest) : loose_at(m, -i, rest), point = 0;
+            if (i >= 0 && is_multiple(m, i, rest))
+                rules_edge(r, made(r, at), m->g.to, EDGE_EPS, 0);
+            for (int d = 0; d < 10 && i < f; d++) {
+                uint32_t behind = rest_behind(m, rest, d);
+                uint32_t next = *(i >= 0 ? part_at(m, i + 1, behind)
+                                         : loose_at(m, -i - 1, behind));
+                if (!next)
+                    continue;
+                uint32_t from = made(r, at);
+                if (i == 0)
+                    from = point ? point : (point = rules_text(r, from, ".", 1));
+                rules_bytes(r, from, next, (uint8_t)('0' + d), (uint8_t)('0' + d));
+            }
+        }
+}
+
+/* Where the i-th digit leads: the tightness behind it, or -1 where it is outside. */
+static int tight_behind(const struct range *g, int i, int tight, int d)
+{
+    int lo = digit(&g->lo, i), hi = digit(&g->hi, i);
+    if (((tight & TIGHT_LO) && d < lo) || ((tight & TIGHT_HI) && d > hi))
+        return -1;
+    return (tight & TIGHT_LO && d == lo ? TIGHT_LO : 0) |
+           (tight & TIGHT_HI && d == hi ? TIGHT_HI : 0);
+}
+
+/* The state after i digits that are those of a bound; `next`: the ones behind it. */
+static uint32_t tight_state(struct multiples *m, int i, int tight, uint32_t rest,
+                            const uint32_t next[4])
+{
+    struct range *g = &m->g;
+    struct rules *r = g->s->r;
+    uint32_t at = 0, point = 0;
+    int read = i - g->n; /* behind the point */
+    if (read >= 0 && may_end(g, i, tight) && is_multiple(m, read, rest))
+        rules_edge(r, made(r, &at), g->to, EDGE_EPS, 0);
+    for (int d = i == 0 && g->n > 1; d < 10 && read < m->step.fraction; d++) {
+        int t = tight_behind(g, i, tight, d);
+        uint32_t behind = rest_behind(m, rest, d);
+        uint32_t to = t < 0   ? 0
+                      : t > 0 ? next[t]
+                      : read < 0 ? *loose_at(m, -read - 1, behind)
+                                 : *part_at(m, read + 1, behind);
+        if (!to)
+            continue;
+        uint32_t from = made(r, &at);
+        if (read == 0)
+            from = point ? point : (point = rules_text(r, from, ".", 1));
+        rules_bytes(r, from, to, (uint8_t)('0' + d), (uint8_t)('0' + d));
     }
+    return at;
+}
+
+/* Multiples of n digits before the point. */
+static uint32_t multiples_of_length(struct multiples *m, int tight)
+{
+    struct range *g = &m->g;
+    uint32_t rest[2][2 * MOST_DIGITS] = {{0}, {0}}; /* of the bounds' digits */
+    int end = g->n + m->step.fraction;
+    for (int i = 0; i < end; i++) {
+        rest[0][i + 1] = rest_behind(m, rest[0][i], digit(&g->lo, i));
+        rest[1][i + 1] = rest_behind(m, rest[1][i], digit(&g->hi, i));
+    }
+    uint32_t next[4] = {0, 0, 0, 0};
+    for (int i = end; i > 0 && rules_ok(g->s->r); i--) {
+        uint32_t now[4] = {0, 0, 0, 0};
+        for (int t = 1; t < 4; t++) {
+            if ((t & tight) == t)
+                now[t] = tight_state(m, i, t, rest[!(t & TIGHT_LO)][i], next);
+        }
+        memcpy(next, now, sizeof next);
+    }
+    return tight_state(m, 0, tight, 0, next);
+}
+
+/* Multiples of sizes between lo and hi, behind the sign. */
+static void write_multiples(struct multiples *m, uint32_t from)
+{
+    struct range *g = &m->g;
+    int last = g->hi.given ? g->hi.x.point : m->most;
+    for (g->n = g->lo.x.point; g->n <= last && rules_ok(g->s->r); g->n++) {
+        int tight = (g->n == g->lo.x.point ? TIGHT_LO : 0) |
+                    (g->hi.given && g->n == g->hi.x.point ? TIGHT_HI : 0);
+        uint32_t begin = multiples_of_length(m, tight);
+        if (begin)
+            rules_edge(g->s->r, from, begin, EDGE_EPS, 0);
+    }
+}
+
+static void write_stepped(struct schema *s, struct bound lo, struct bound hi, struct step step,
+                          uint32_t from, uint32_t to)
+{
+    struct multiples m = {.g = {.s = s, .to = to}, .step = step, .most = USUAL_DIGITS};
+    if (lo.given && lo.x.point > m.most)
+        m.most = lo.x.point;
+    if (hi.given && hi.x.point > m.most)
+        m.most = hi.x.point;
+    size_t rows = (size_t)m.most + 1 + (size_t)step.fraction + 1;
+    m.loose = mem_array(rows * step.n, sizeof *m.loose, PITH_MEM_SCRATCH);
+    if (!m.loose) {
+        rules_fail(s->r, PITH_NOMEM, "out of memory for the multiples of a number");
+        return;
+    }
+    m.part = m.loose + ((size_t)m.most + 1) * step.n;
+    m.shift[0] = 1 % step.n;
+    for (int i = 0; i < step.fraction; i++)
+        m.shift[i + 1] = m.shift[i] * 10 % step.n;
+    write_loose(&m);
+    struct sides sides = sides_of(lo, hi);
+    if (sides.positive) {
+        m.g.lo = sides.lo;
+        m.g.hi = sides.hi;
+        write_multiples(&m, from);
+    }
+    if (sides.negative) {
+        m.g.lo = sides.negative_lo;
+        m.g.hi = sides.negative_hi;
+        write_multiples(&m, rules_text(s->r, from, "-", 1));
+    }
+    mem_free(m.loose);
+}
+
+/* The step that all multipleOf of the parts have in common; n is 0 without any. */
+static struct step step_of(struct schema *s, const struct parts *p, int integer)
+{
+    struct step all = {.n = 0};
+    for (uint32_t i = 0; i < p->n; i++) {
+        const struct jtree *v = jtree_get(p->v[i].node, "multipleOf");
+        struct decimal x;
+        if (!v)
+            continue;
+        if (v->kind != JTREE_NUMBER || !read_decimal(v->text, &x) || x.negative ||
+            (x.n == 1 && !x.d[0])) {
+            schema_refuse(s, v, "wanted a number above 0 of at most %d digits", MOST_DIGITS);
+            return all;
+        }
+        uint64_t n = 0, before = all.n;
+        int f = x.n > x.point ? x.n - x.point : 0;
+        for (int k = 0; k < x.n && n <= MOST_STEP; k++)
+            n = 10 * n + x.d[k];
+        for (int k = f; n <= MOST_STEP && k < all.fraction; k++)
+            n *= 10;
+        for (int k = all.fraction; before <= MOST_STEP && k < f; k++)
+            before *= 10;
+        f = f > all.fraction ? f : all.fraction;
+        if (integer) { /* a whole number that is a multiple of n / 10^f */
+            for (; f && n <= MOST_STEP; f--)
+                n /= n % 10 == 0 ? 10 : n % 5 == 0 ? 5 : n % 2 == 0 ? 2 : 1;
+        }
+        if (before && before <= MOST_STEP && n <= MOST_STEP) {
+            uint64_t a = before, b = n;
+            for (uint64_t rest; b; a = b, b = rest)
+                rest = a % b;
+            n = before / a * n;
+        }
+        if (n > MOST_STEP || before > MOST_STEP || f > MOST_FRACTION) {
+            schema_refuse(s, v,
+                          "multipleOf is supported up to a step of %d / 10^k with k at most %d, all "
+                          "that apply to a number taken together",
+                          MOST_STEP, MOST_FRACTION);
+            return all;
+        }
+        all = (struct step){.n = (uint32_t)n, .fraction = f};
+    }
+    return all;
 }
 
 void schema_number(struct schema *s, const struct parts *p, int integer, uint32_t from, uint32_t to)
 {
-    enum { MOST_MULTIPLE = 512 };
     struct bound lo = bound_of(s, p, "minimum", "exclusiveMinimum", 1),
                  hi = bound_of(s, p, "maximum", "exclusiveMaximum", 0);
-    struct decimal step = {.n = 1, .point = 1};
-    const struct jtree *multiple = NULL;
-    for (uint32_t i = 0; i < p->n; i++) {
-        const struct jtree *v = jtree_get(p->v[i].node, "multipleOf");
-        if (v && multiple)
-            schema_refuse(s, v, "several multipleOf for one number are not supported");
-        multiple = v ? v : multiple;
-    }
-    if (multiple && (multiple->kind != JTREE_NUMBER || !read_decimal(multiple->text, &step) ||
-                     step.negative || (step.n == 1 && !step.d[0])))
-        schema_refuse(s, multiple, "wanted a number above 0 of at most %d digits", MOST_DIGITS);
+    struct step step = step_of(s, p, integer);
     if (!rules_ok(s->r))
         return;
-    int whole = step.n <= step.point,
-        power = step.d[step.n - 1] == 1; /* 1, or a 1 behind the point and zeros */
-    uint64_t n = 0;
-    for (int i = 0; i < step.n; i++) {
-        n = i < step.point && n <= MOST_MULTIPLE ? 10 * n + step.d[i] : n;
-        power &= i == step.n - 1 || step.d[i] == 0;
-    }
-    if (multiple && whole && n == 1) {
-        integer = 1;
-        multiple = NULL;
-    }
-    if (multiple && integer && !whole && power)
-        multiple = NULL; /* every integer is one */
-    if (multiple && (lo.given || hi.given || (whole ? n > MOST_MULTIPLE : !power)))
-        schema_refuse(s, multiple,
-                      "multipleOf is supported as a whole number up to %d or as 0.1, 0.01 ..., "
-                      "without bounds",
-                      MOST_MULTIPLE);
-    else if (multiple && whole)
-        write_multiples(s->r, (uint32_t)n, from, to);
-    else if (multiple)
-        write_any(s->r, 0, (uint32_t)(step.n - step.point), from, to);
+    if (step.n && !(integer && step.n == 1))
+        write_stepped(s, lo, hi, step, from, to);
     else if (lo.given || hi.given)
         write_between(s, lo, hi, integer, from, to);
     else
-        write_any(s->r, integer, RULES_ENDLESS, from, to);
+        write_any(s->r, integer, from, to);
 }
