@@ -15,7 +15,7 @@
  *     ratio 128   all pools are seen
  *     ratio 0     the window alone, by positions that are not scaled
  * Experts: sqrt(softplus), in the first layers by a table of tokens; a shared one; limits. */
-#include "arch/arch.h"
+#include "arch/parts.h"
 
 #include <math.h>
 
@@ -28,26 +28,18 @@ enum {
 };
 enum { RAW, POOLS, OPEN, KEYS };  /* states of a layer */
 enum { OPEN_ROWS, OPEN_KEYS };    /* parts of OPEN */
-enum { STREAMS = 4, NEAR = 4, FAR = 128 };
+enum { NEAR = 4, FAR = 128 };
 
 struct v4_hp {
     int32_t q_rank, groups, o_rank, *ratio;
     float base; /* of positions of layers with pools */
-    int32_t i_heads, i_dim, i_top, streams, iterations, n_hashed;
-    float streams_eps;
+    int32_t i_heads, i_dim, i_top, n_hashed;
+    struct arch_streams_hp streams;
     const struct rope_set *pool_rope[2]; /* of pools of NEAR and FAR tokens */
 };
 
-struct v4_half {
-    struct tensor *fn, *base, *scale;
-};
-
-struct v4_model {
-    struct v4_half end;
-};
-
 struct v4_layer {
-    struct v4_half hc_attn, hc_ffn;
+    struct arch_half hc_attn, hc_ffn;
     struct tensor *attn_norm, *sinks, *q_a, *q_a_norm, *q_b, *kv, *kv_norm, *o_a, *o_b;
     struct tensor *c_kv, *c_gate, *c_ape, *c_norm;
     struct tensor *i_proj, *i_q, *i_kv, *i_gate, *i_ape, *i_norm;
@@ -56,15 +48,11 @@ struct v4_layer {
 };
 
 enum {
-    D_QA = DIM_FAMILY,
+    D_QA = DIM_BEHIND_STREAMS,
     D_GROUPS,
     D_ORANK,
     D_GROUP,
     D_OALL,
-    D_STREAMS,
-    D_MIX,
-    D_PARTS,
-    D_NSTREAMS,
     D_RATIO,
     D_USED,
     D_CKV,
@@ -85,6 +73,8 @@ static int64_t v4_dim(const struct arch_model *m, int d, int32_t l)
     const struct v4_hp *h = m->family;
     int64_t all = l >= 0 ? (int64_t)m->hp.n_head[l] * m->hp.d_k : 0;
     int64_t wide = ratio_of(m, l) == NEAR ? 2 : 1;
+    if (d < DIM_BEHIND_STREAMS)
+        return arch_streams_dim(m, &h->streams, d);
     switch (d) {
     case D_QA:
         return h->q_rank;
@@ -96,14 +86,6 @@ static int64_t v4_dim(const struct arch_model *m, int d, int32_t l)
         return all / h->groups;
     case D_OALL:
         return (int64_t)h->groups * h->o_rank;
-    case D_STREAMS:
-        return (int64_t)STREAMS * m->hp.n_embd;
-    case D_MIX:
-        return STREAMS * (2 + STREAMS);
-    case D_PARTS:
-        return 3;
-    case D_NSTREAMS:
-        return STREAMS;
     case D_RATIO:
         return ratio_of(m, l);
     case D_USED:
@@ -163,18 +145,12 @@ static const struct key_spec keys[] = {
     {OWN(KEY_I32, "attention.indexer.key_length", i_dim), RANGE(1, MAX_HEAD_DIM), .required = 1,
      .synth = 16},
     {OWN(KEY_I32, "attention.indexer.top_k", i_top), RANGE(1, 1 << 20), .required = 1, .synth = 3},
-    {OWN(KEY_I32, "hyper_connection.count", streams), RANGE(STREAMS, STREAMS), .required = 1,
-     .synth = STREAMS},
-    {OWN(KEY_I32, "hyper_connection.sinkhorn_iterations", iterations), RANGE(1, 1000),
-     .required = 1, .synth = 3},
-    {OWN(KEY_F32, "hyper_connection.epsilon", streams_eps), RANGE(0, 1), .required = 1,
-     .synth = 1e-6},
+    KEYS_FOUR_STREAMS(v4_hp),
     {OWN(KEY_I32, "hash_layer_count", n_hashed), RANGE(0, MAX_LAYERS), .required = 1, .synth = 1},
     KEYS_ROPE,
     {0},
 };
 
-#define M(name_, field, ...) ROW(struct v4_model, name_, field, __VA_ARGS__)
 #define L(name_, field, ...) ROW(struct v4_layer, name_, field, .layer = 1, __VA_ARGS__)
 #define VECTOR               .use = TENSOR_VECTOR
 #define EXPERTS              .use = TENSOR_EXPERTS
@@ -182,13 +158,9 @@ static const struct tensor_spec tensors[] = {
     IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
     IO("output_norm.weight", output_norm, DIM(DIM_E)),
     IO("output.weight", output, DIM(DIM_V, DIM_E), .use = TENSOR_OUTPUT),
-    M("output_hc_fn.weight", end.fn, DIM(D_NSTREAMS, D_STREAMS)),
-    M("output_hc_base.weight", end.base, DIM(D_NSTREAMS)),
-    M("output_hc_scale.weight", end.scale, DIM(DIM_ONE)),
+    ROWS_STREAMS_END(),
 
-    L("hc_attn_fn.weight", hc_attn.fn, DIM(D_MIX, D_STREAMS)),
-    L("hc_attn_base.weight", hc_attn.base, DIM(D_MIX)),
-    L("hc_attn_scale.weight", hc_attn.scale, DIM(D_PARTS)),
+    ROWS_HALF("hc_attn", hc_attn),
     L("attn_norm.weight", attn_norm, DIM(DIM_E)),
     L("attn_sinks.weight", sinks, DIM(DIM_H)),
     L("attn_q_a.weight", q_a, DIM(D_QA, DIM_E)),
@@ -209,9 +181,7 @@ static const struct tensor_spec tensors[] = {
     L("indexer_compressor_ape.weight", i_ape, DIM(D_RATIO, D_CI), .need = F_INDEXER, VECTOR),
     L("indexer_compressor_norm.weight", i_norm, DIM(D_I), .need = F_INDEXER),
 
-    L("hc_ffn_fn.weight", hc_ffn.fn, DIM(D_MIX, D_STREAMS)),
-    L("hc_ffn_base.weight", hc_ffn.base, DIM(D_MIX)),
-    L("hc_ffn_scale.weight", hc_ffn.scale, DIM(D_PARTS)),
+    ROWS_HALF("hc_ffn", hc_ffn),
     L("ffn_norm.weight", ffn_norm, DIM(DIM_E)),
     L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E)),
     L("ffn_gate_tid2eid.weight", table, DIM(DIM_V, D_USED), .need = F_HASHED,
@@ -226,7 +196,6 @@ static const struct tensor_spec tensors[] = {
     {0},
 };
 #undef L
-#undef M
 /* Rows that are images; layers that predict further on. */
 static const char *const unused[] = {"exp_probs_b_vl", NULL};
 
@@ -376,19 +345,6 @@ static pith_status ready(struct arch_model *m, struct pith_error *err)
 
 /* ---------------------------------------------------------------- graph */
 
-static struct nn_streams streams_of(const struct arch_model *m, const struct v4_half *w)
-{
-    const struct v4_hp *h = m->family;
-    return (struct nn_streams){.fn = w->fn,
-                               .scale = w->scale,
-                               .base = w->base,
-                               .n = STREAMS,
-                               .iterations = h->iterations,
-                               .eps = h->streams_eps,
-                               .magnitude = 2,
-                               .norm_eps = m->hp.norm_eps};
-}
-
 /* Heads of d elements, the last ones rotated by the set. */
 static node turned(const struct arch_model *m, struct graph *g, const struct rope_set *set,
                    int32_t d, node x, int inverse, const char *name)
@@ -483,11 +439,6 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t l, no
     return graph_matmul(g, w->o_b, NULL, o, "attn_output");
 }
 
-static enum glu_act activation(float limit)
-{
-    return limit > 1e-6f ? GLU_SILU_MIN : GLU_SILU;
-}
-
 static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct v4_layer *w = arch_layer(m, l);
@@ -495,7 +446,7 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
     struct nn_ffn shared = {.gate = w->gate_sh,
                             .up = w->up_sh,
                             .down = w->down_sh,
-                            .act = activation(hp->clamp_shexp[l]),
+                            .act = arch_silu_within(hp->clamp_shexp[l]),
                             .act_c = {hp->clamp_shexp[l]}};
     struct nn_moe moe = {.router = w->router,
                          .choice = w->choice,
@@ -509,7 +460,7 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
                          .norm = hp->expert_norm,
                          .least = 0x1p-14f,
                          .scale = hp->expert_scale != 0 ? hp->expert_scale : 1,
-                         .act = activation(hp->clamp_exp[l]),
+                         .act = arch_silu_within(hp->clamp_exp[l]),
                          .act_c = {hp->clamp_exp[l]}};
     node y = nn_moe(g, &moe, x);
     return w->up_sh ? graph_add(g, y, nn_ffn(g, &shared, x), "ffn_shared") : y;
@@ -517,20 +468,21 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
 
 static void begin(const struct arch_model *m, struct graph *g, struct carry *c)
 {
-    (void)m;
-    c->x[0] = nn_streams_spread(g, c->x[0], STREAMS);
+    const struct v4_hp *h = m->family;
+    c->x[0] = nn_streams_spread(g, c->x[0], h->streams.n);
 }
 
 static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)
 {
     const struct v4_layer *w = arch_layer(m, l);
+    const struct v4_hp *h = m->family;
     int64_t n = m->hp.n_embd;
     float eps = m->hp.norm_eps;
-    struct nn_streams s = streams_of(m, &w->hc_attn);
+    struct nn_streams s = arch_streams(m, &h->streams, &w->hc_attn);
     struct nn_streams_at at = nn_streams_read(g, &s, c->x[0], "attn_streams");
     node y = graph_rms_norm(g, at.input, w->attn_norm, n, eps, "attn_norm");
     node x = nn_streams_write(g, &s, &at, attention(m, g, l, y), "attn_residual");
-    s = streams_of(m, &w->hc_ffn);
+    s = arch_streams(m, &h->streams, &w->hc_ffn);
     at = nn_streams_read(g, &s, x, "ffn_streams");
     y = graph_rms_norm(g, at.input, w->ffn_norm, n, eps, "ffn_norm");
     c->x[0] = nn_streams_write(g, &s, &at, feed_forward(m, g, l, y), "ffn_residual");
@@ -538,9 +490,7 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
 
 static void end(const struct arch_model *m, struct graph *g, struct carry *c)
 {
-    struct nn_streams s = streams_of(m, &((const struct v4_model *)m->model)->end);
-    node x = nn_streams_read(g, &s, c->x[0], "output_streams").input;
-    c->x[0] = graph_rms_norm(g, x, m->io.output_norm, m->hp.n_embd, m->hp.norm_eps, "output_norm");
+    c->x[0] = arch_streams_end(m, g, &((const struct v4_hp *)m->family)->streams, c->x[0]);
 }
 
 const struct arch arch_deepseek4 = {
@@ -549,7 +499,7 @@ const struct arch arch_deepseek4 = {
     .tensors = tensors,
     .family_bytes = sizeof(struct v4_hp),
     .layer_bytes = sizeof(struct v4_layer),
-    .model_bytes = sizeof(struct v4_model),
+    .model_bytes = sizeof(struct arch_half),
     .dim = v4_dim,
     .unused = unused,
     .synth = synth,

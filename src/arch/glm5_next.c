@@ -12,7 +12,7 @@
  * own of gate x + ape (graph/ops/scan.h, COMPRESS; graph/ops/index.h, INDEX_POOLS). Some layers
  * take the choice of the one before. Experts: sigmoid with a biased choice; a shared one; limits.
  */
-#include "arch/arch.h"
+#include "arch/parts.h"
 
 #include <math.h>
 
@@ -26,23 +26,17 @@ enum {
 };
 enum { MIXER, KEYS, OPEN }; /* states of a layer */
 enum { X, LIST };           /* carry: the streams, the slots chosen last */
-enum { STREAMS = 4 };
 
 struct glm5_hp {
     int32_t conv, head; /* delta attention */
     float lowest, index_eps;
     int32_t q_rank, rank, d_q, d_o; /* latent attention */
     int32_t i_heads, i_dim, i_top, pool, tail, *chooses;
-    int32_t streams, iterations;
-    float streams_eps;
-};
-
-struct glm5_half {
-    struct tensor *fn, *base, *scale;
+    struct arch_streams_hp streams;
 };
 
 struct glm5_layer {
-    struct glm5_half hc_attn, hc_ffn;
+    struct arch_half hc_attn, hc_ffn;
     struct tensor *norm1, *norm2, *wo;
     struct tensor *wq, *wk, *wv, *conv_q, *conv_k, *conv_v;
     struct tensor *f_a, *f_b, *dt, *a, *beta, *g_a, *g_b, *norm;
@@ -53,7 +47,7 @@ struct glm5_layer {
 };
 
 enum {
-    D_KDA = DIM_FAMILY,
+    D_KDA = DIM_BEHIND_STREAMS,
     D_HEAD,
     D_CONV,
     D_QA,
@@ -62,9 +56,6 @@ enum {
     D_RANK,
     D_OUT,
     D_ALL,
-    D_STREAMS,
-    D_MIX,
-    D_PARTS,
     D_I,
     D_IH,
     D_IQ,
@@ -75,6 +66,8 @@ static int64_t glm5_dim(const struct arch_model *m, int d, int32_t l)
 {
     const struct glm5_hp *h = m->family;
     int64_t heads = m->hp.n_head[l];
+    if (d < DIM_BEHIND_STREAMS)
+        return arch_streams_dim(m, &h->streams, d);
     switch (d) {
     case D_KDA:
         return heads * h->head;
@@ -94,12 +87,6 @@ static int64_t glm5_dim(const struct arch_model *m, int d, int32_t l)
         return h->d_o;
     case D_ALL:
         return heads * h->d_o;
-    case D_STREAMS:
-        return (int64_t)STREAMS * m->hp.n_embd;
-    case D_MIX:
-        return STREAMS * (2 + STREAMS);
-    case D_PARTS:
-        return 3;
     case D_I:
         return h->i_dim;
     case D_IH:
@@ -161,12 +148,7 @@ static const struct key_spec keys[] = {
     {OWN(KEY_I32, "attention.indexer.kpool", pool), RANGE(2, 1 << 16), .required = 1, .synth = 4},
     {OWN(KEY_BOOL, "attention.indexer.kpool_select_tail", tail), .def = 1},
     {OWN(KEY_LAYERS, "attention.indexer.types", chooses), RANGE(0, 1), .def = 1},
-    {OWN(KEY_I32, "hyper_connection.count", streams), RANGE(STREAMS, STREAMS), .required = 1,
-     .synth = STREAMS},
-    {OWN(KEY_I32, "hyper_connection.sinkhorn_iterations", iterations), RANGE(1, 1000),
-     .required = 1, .synth = 3},
-    {OWN(KEY_F32, "hyper_connection.epsilon", streams_eps), RANGE(0, 1), .required = 1,
-     .synth = 1e-6},
+    KEYS_FOUR_STREAMS(glm5_hp),
     {OWN(KEY_I32, "ssm.conv_kernel", conv), RANGE(2, CONV_MAX), .required = 1, .synth = 4},
     {OWN(KEY_I32, "kda.head_dim", head), RANGE(1, MAX_HEAD_DIM), .required = 1, .synth = 16},
     {OWN(KEY_F32, "kda.gate_lower_bound", lowest), RANGE(-1e30, 0), .synth = -5},
@@ -182,9 +164,7 @@ static const struct tensor_spec tensors[] = {
     IO("output_norm.weight", output_norm, DIM(DIM_E)),
     IO("output.weight", output, DIM(DIM_V, DIM_E), .use = TENSOR_OUTPUT),
 
-    L("hc_attn_fn.weight", hc_attn.fn, DIM(D_MIX, D_STREAMS)),
-    L("hc_attn_base.weight", hc_attn.base, DIM(D_MIX)),
-    L("hc_attn_scale.weight", hc_attn.scale, DIM(D_PARTS)),
+    ROWS_HALF("hc_attn", hc_attn),
     L("attn_norm.weight", norm1, DIM(DIM_E)),
     L("attn_q.weight", wq, DIM(D_KDA, DIM_E), .need = F_KDA),
     L("attn_k.weight", wk, DIM(D_KDA, DIM_E), .need = F_KDA),
@@ -218,9 +198,7 @@ static const struct tensor_spec tensors[] = {
     L("indexer_compressor_gate.weight", i_gate, DIM(D_I, DIM_E), .need = F_CHOOSES),
     L("indexer_compressor_ape.weight", i_ape, DIM(D_POOL, D_I), .need = F_CHOOSES, VECTOR),
 
-    L("hc_ffn_fn.weight", hc_ffn.fn, DIM(D_MIX, D_STREAMS)),
-    L("hc_ffn_base.weight", hc_ffn.base, DIM(D_MIX)),
-    L("hc_ffn_scale.weight", hc_ffn.scale, DIM(D_PARTS)),
+    ROWS_HALF("hc_ffn", hc_ffn),
     L("ffn_norm.weight", norm2, DIM(DIM_E)),
     L("ffn_gate.weight", gate, DIM(DIM_F, DIM_E), .need = F_DENSE),
     L("ffn_up.weight", up, DIM(DIM_F, DIM_E), .need = F_DENSE),
@@ -315,19 +293,6 @@ static void states(struct arch_model *m)
 
 /* ---------------------------------------------------------------- graph */
 
-static struct nn_streams streams_of(const struct arch_model *m, const struct glm5_half *w)
-{
-    const struct glm5_hp *h = m->family;
-    return (struct nn_streams){.fn = w->fn,
-                               .scale = w->scale,
-                               .base = w->base,
-                               .n = STREAMS,
-                               .iterations = h->iterations,
-                               .eps = h->streams_eps,
-                               .magnitude = 2,
-                               .norm_eps = m->hp.norm_eps};
-}
-
 static node delta_attention(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct glm5_layer *w = arch_layer(m, l);
@@ -406,23 +371,16 @@ static node latent_attention(const struct arch_model *m, struct graph *g, int32_
     return graph_matmul(g, w->wo, NULL, graph_head_matmul(g, w->v_b, y, "attn_v"), "attn_output");
 }
 
-static enum glu_act activation(float limit)
-{
-    return limit > 1e-6f ? GLU_SILU_MIN : GLU_SILU;
-}
-
 static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct glm5_layer *w = arch_layer(m, l);
     const struct hparams *hp = &m->hp;
     float limit = hp->clamp_shexp[l];
+    enum glu_act act = arch_silu_within(limit);
     struct nn_ffn dense = {
-        .gate = w->gate, .up = w->up, .down = w->down, .act = activation(limit), .act_c = {limit}};
-    struct nn_ffn shared = {.gate = w->gate_sh,
-                            .up = w->up_sh,
-                            .down = w->down_sh,
-                            .act = activation(limit),
-                            .act_c = {limit}};
+        .gate = w->gate, .up = w->up, .down = w->down, .act = act, .act_c = {limit}};
+    struct nn_ffn shared = {
+        .gate = w->gate_sh, .up = w->up_sh, .down = w->down_sh, .act = act, .act_c = {limit}};
     struct nn_moe moe = {.router = w->router,
                          .choice = w->choice,
                          .gate = w->gate_exps,
@@ -434,7 +392,7 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
                          .norm = hp->expert_norm,
                          .least = 0x1p-14f,
                          .scale = hp->expert_scale != 0 ? hp->expert_scale : 1,
-                         .act = activation(hp->clamp_exp[l]),
+                         .act = arch_silu_within(hp->clamp_exp[l]),
                          .act_c = {hp->clamp_exp[l]}};
     if (!w->router)
         return nn_ffn(g, &dense, x);
@@ -444,22 +402,23 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
 
 static void begin(const struct arch_model *m, struct graph *g, struct carry *c)
 {
-    (void)m;
-    c->x[X] = nn_streams_spread(g, c->x[X], STREAMS);
+    const struct glm5_hp *h = m->family;
+    c->x[X] = nn_streams_spread(g, c->x[X], h->streams.n);
 }
 
 static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)
 {
     const struct glm5_layer *w = arch_layer(m, l);
+    const struct glm5_hp *h = m->family;
     int64_t n = m->hp.n_embd;
     float eps = m->hp.norm_eps;
-    struct nn_streams s = streams_of(m, &w->hc_attn);
+    struct nn_streams s = arch_streams(m, &h->streams, &w->hc_attn);
     struct nn_streams_at at = nn_streams_read(g, &s, c->x[X], "mixer_streams");
     node y = graph_rms_norm(g, at.input, w->norm1, n, eps, "mixer_norm");
     y = m->layer_features[l] & F_KDA ? delta_attention(m, g, l, y)
                                      : latent_attention(m, g, l, y, &c->x[LIST]);
     node x = nn_streams_write(g, &s, &at, y, "mixer_residual");
-    s = streams_of(m, &w->hc_ffn);
+    s = arch_streams(m, &h->streams, &w->hc_ffn);
     at = nn_streams_read(g, &s, x, "ffn_streams");
     y = graph_rms_norm(g, at.input, w->norm2, n, eps, "ffn_norm");
     c->x[X] = nn_streams_write(g, &s, &at, feed_forward(m, g, l, y), "ffn_residual");
@@ -469,11 +428,12 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
 
 static void end(const struct arch_model *m, struct graph *g, struct carry *c)
 {
+    const struct glm5_hp *h = m->family;
     int64_t n = m->hp.n_embd;
     node x = graph_view(g, c->x[X], 0, n, "output_streams");
-    for (int32_t i = 1; i < STREAMS; i++)
+    for (int32_t i = 1; i < h->streams.n; i++)
         x = graph_add(g, x, graph_view(g, c->x[X], i * n, n, "output_streams"), "output_sum");
-    x = graph_scale(g, x, 1.0f / STREAMS, "output_mean");
+    x = graph_scale(g, x, 1.0f / (float)h->streams.n, "output_mean");
     c->x[X] = graph_rms_norm(g, x, m->io.output_norm, n, m->hp.norm_eps, "output_norm");
 }
 

@@ -16,8 +16,12 @@
  *               others an indexer; kr is normalised, heads are gated
  *   glm-dsa     GLM-5: the same by pairs; some layers take the choice of the one before
  *   minicpm3    MiniCPM3 model card. Dense, kv_b, halves; scales of its own
- *   plm         PLM, arXiv:2503.12167. Dense, kv_b, squared ReLU without a gate */
-#include "arch/arch.h"
+ *   plm         PLM, arXiv:2503.12167. Dense, kv_b, squared ReLU without a gate
+ *   hy_v4       Hy4 model card: several residual streams that are not mixed (nn.h, struct
+ *               nn_streams), read by gates before the output, too; sinks; every element of the
+ *               heads' results is gated; experts have limits; indexers rotate the last elements of
+ *               their heads, and some layers take the choice of the one before */
+#include "arch/parts.h"
 
 #include <math.h>
 #include "base/fmath.h"
@@ -38,6 +42,7 @@ enum {
     F_MAGNITUDE_OF_ONE = 2048, /* YaRN: of multiplier 1 over the file's */
     F_GLM_SCALE = 4096,
     F_WINDOWS = 8192, /* dots3note: two kinds of layers, norms of kr, gates */
+    F_STREAMS = 1 << 14, /* hy_v4: streams, sinks, gates of elements, limits */
     /* of the file */
     F_SHORT_Q = 1 << 16,
     F_LATENT = 1 << 17,
@@ -63,6 +68,7 @@ struct mla_hp {
     int32_t i_heads, i_dim, i_top, *chooses; /* the indexer */
     float scale;                             /* of scores over sqrt(d) */
     const struct rope_set *index_rope;
+    struct arch_streams_hp streams;
 };
 
 static const struct mla_size *size_of(const struct arch_model *m, int32_t l)
@@ -72,21 +78,25 @@ static const struct mla_size *size_of(const struct arch_model *m, int32_t l)
 }
 
 struct mla_layer {
+    struct arch_half hc_attn, hc_ffn;
     struct tensor *attn_norm, *ffn_norm, *wq, *q_a, *q_a_norm, *q_b;
     struct tensor *kv_a, *kv_a_norm, *kr_norm, *k_b, *v_b, *kv_b, *wo, *head_gate;
+    struct tensor *gate_o, *sinks;
     struct tensor *i_q, *i_k, *i_norm, *i_norm_b, *i_proj;
     struct tensor *gate, *up, *down;
     struct tensor *router, *choice, *gate_exps, *up_exps, *gate_up_exps, *down_exps;
     struct tensor *gate_sh, *up_sh, *down_sh;
 };
 
-enum { D_QA = DIM_FAMILY, D_Q, D_KVA, D_C, D_NOPE, D_V, D_KVB, D_O, D_R, D_IQ, D_I, D_IH };
+enum { D_QA = DIM_BEHIND_STREAMS, D_Q, D_KVA, D_C, D_NOPE, D_V, D_KVB, D_O, D_R, D_IQ, D_I, D_IH };
 
 static int64_t mla_dim(const struct arch_model *m, int d, int32_t l)
 {
     const struct mla_hp *h = m->family;
     const struct mla_size *z = size_of(m, l);
     int64_t heads = m->hp.n_head[l >= 0 ? l : 0], nope = z->d_q - m->hp.n_rot;
+    if (d < DIM_BEHIND_STREAMS)
+        return arch_streams_dim(m, &h->streams, d);
     switch (d) {
     case D_QA:
         return h->q_rank;
@@ -134,13 +144,30 @@ static int has_experts(const struct arch_model *m)
 {
     return (of_arch(m) & F_EXPERTS) && m->hp.n_expert > 0;
 }
+static int has_plain_experts(const struct arch_model *m)
+{
+    return has_experts(m) && !(of_arch(m) & F_STREAMS);
+}
+static int has_limits(const struct arch_model *m)
+{
+    return has_experts(m) && (of_arch(m) & F_STREAMS);
+}
 static int may_have_experts(const struct arch_model *m)
 {
     return (of_arch(m) & F_EXPERTS) != 0;
 }
-static int has_indexer(const struct arch_model *m)
+static int has_streams(const struct arch_model *m)
+{
+    return (of_arch(m) & F_STREAMS) != 0;
+}
+static int must_choose(const struct arch_model *m)
 {
     return (of_arch(m) & F_INDEXER) != 0;
+}
+static int has_indexer(const struct arch_model *m)
+{
+    const struct mla_hp *h = m->family;
+    return must_choose(m) || (has_streams(m) && h->i_top > 0);
 }
 static int has_windows(const struct arch_model *m)
 {
@@ -154,6 +181,10 @@ static double never(const struct arch_model *m)
 static int shares_choices(const struct arch_model *m)
 {
     return (of_arch(m) & (F_SHARES | F_WINDOWS)) != 0;
+}
+static int says_who_chooses(const struct arch_model *m)
+{
+    return has_streams(m) && has_indexer(m);
 }
 
 /* Layers that the model runs, before keys agree in it. */
@@ -211,7 +242,9 @@ static const struct key_spec keys[] = {
     {I32("leading_dense_block_count", n_dense), RANGE(0, MAX_LAYERS), .when = has_experts,
      .synth = 1},
     {I32("expert_gating_func", expert_gating), RANGE(0, 4), .from = gating_default,
-     .when = has_experts},
+     .when = has_plain_experts},
+    {I32("expert_gating_func", expert_gating), RANGE(1, 4), .required = 1, .when = has_limits,
+     .synth = 2},
     {BOOL("expert_weights_norm", expert_norm), .when = has_experts},
     {F32("expert_weights_scale", expert_scale), .when = has_experts},
     {I32("expert_group_count", n_expert_groups), RANGE(0, MAX_EXPERTS), .when = has_experts},
@@ -237,14 +270,26 @@ static const struct key_spec keys[] = {
     {OWN(KEY_F32, "attention.temperature_scale", temper), .when = may_be_latent},
     {OWN(KEY_I32, "attention.temperature_length", temper_every), RANGE(0, INT32_MAX),
      .when = may_be_latent},
+    {OWN(KEY_I32, "attention.indexer.top_k", i_top), RANGE(1, 1 << 20), .required = 1,
+     .when = must_choose, .synth = 8},
+    {OWN(KEY_I32, "attention.indexer.top_k", i_top), RANGE(0, 1 << 20), .when = has_streams,
+     .synth = 8},
     {OWN(KEY_I32, "attention.indexer.head_count", i_heads), RANGE(1, MAX_HEADS), .required = 1,
      .when = has_indexer, .synth = 2},
     {OWN(KEY_I32, "attention.indexer.key_length", i_dim), RANGE(1, MAX_HEAD_DIM), .required = 1,
      .when = has_indexer, .synth = 16},
-    {OWN(KEY_I32, "attention.indexer.top_k", i_top), RANGE(1, 1 << 20), .required = 1,
-     .when = has_indexer, .synth = 8},
     {OWN(KEY_LAYERS, "attention.indexer.types", chooses), RANGE(0, 1), .from = chooses,
      .when = shares_choices},
+    {OWN(KEY_LAYERS, "attention.indexer.types", chooses), RANGE(0, 1), .required = 1,
+     .when = says_who_chooses, .synth = 1},
+    {STREAMS_KEY(mla_hp, KEY_I32, "count", n), RANGE(1, NODE_SRC), .required = 1,
+     .when = has_streams, .synth = 2},
+    {STREAMS_KEY(mla_hp, KEY_F32, "epsilon", eps), RANGE(0, 1), .required = 1,
+     .when = has_streams, .synth = 1e-6},
+    {STREAMS_KEY(mla_hp, KEY_F32, "magnitude", magnitude), .required = 1, .when = has_streams,
+     .synth = 2},
+    {KEY_AT(KEY_LAYERS_F32, "swiglu_clamp_exp", struct hparams, clamp_exp), RANGE(0, 1e30),
+     .when = has_limits, .synth = 1},
     KEYS_ROPE,
     {F32("rope.freq_base_swa", rope_base_swa), .required = 1, .when = has_windows, .synth = 1000},
     KEYS_POOLING,
@@ -257,11 +302,14 @@ static const struct key_spec keys[] = {
 static const struct tensor_spec tensors[] = {
     IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
     IO("output_norm.weight", output_norm, DIM(DIM_E)),
-    IO("output.weight", output, DIM(DIM_V, DIM_E), .optional = 1, .unless = F_TIED,
+    IO("output.weight", output, DIM(DIM_V, DIM_E), .optional = 1, .unless = F_TIED | F_STREAMS,
        .use = TENSOR_OUTPUT),
+    IO("output.weight", output, DIM(DIM_V, DIM_E), .need = F_STREAMS, .use = TENSOR_OUTPUT),
+    ROWS_STREAMS_END(.need = F_STREAMS),
     IO("rope_factors_long.weight", rope_long, DIM(DIM_ROT2), .need = F_LONG_FACTORS),
     IO("rope_factors_short.weight", rope_short, DIM(DIM_ROT2), .need = F_LONG_FACTORS),
 
+    ROWS_HALF("hc_attn", hc_attn, .need = F_STREAMS),
     L("attn_norm.weight", attn_norm, DIM(DIM_E)),
     L("attn_q.weight", wq, DIM(D_Q, DIM_E), .unless = F_SHORT_Q),
     L("attn_q_a.weight", q_a, DIM(D_QA, DIM_E), .need = F_SHORT_Q),
@@ -271,6 +319,8 @@ static const struct tensor_spec tensors[] = {
     L("attn_kv_a_norm.weight", kv_a_norm, DIM(D_C)),
     L("attn_k_norm.weight", kr_norm, DIM(D_R), .need = F_WINDOWS),
     L("attn_gate.weight", head_gate, DIM(DIM_H, DIM_E), .need = F_WINDOWS),
+    L("attn_gate.weight", gate_o, DIM(D_O, DIM_E), .need = F_STREAMS),
+    L("attn_sinks.weight", sinks, DIM(DIM_H), .need = F_STREAMS),
     L("attn_k_b.weight", k_b, DIM(DIM_H, D_C, D_NOPE), .need = F_LATENT, PER_HEAD),
     L("attn_v_b.weight", v_b, DIM(DIM_H, D_V, D_C), .need = F_LATENT, PER_HEAD),
     L("attn_kv_b.weight", kv_b, DIM(D_KVB, D_C), .unless = F_LATENT),
@@ -281,6 +331,7 @@ static const struct tensor_spec tensors[] = {
     L("indexer.k_norm.bias", i_norm_b, DIM(D_I), .need = F_CHOOSES),
     L("indexer.proj.weight", i_proj, DIM(D_IH, DIM_E), .need = F_CHOOSES),
 
+    ROWS_HALF("hc_ffn", hc_ffn, .need = F_STREAMS),
     L("ffn_norm.weight", ffn_norm, DIM(DIM_E)),
     L("ffn_gate.weight", gate, DIM(DIM_F, DIM_E), .need = F_DENSE, .unless = F_UNGATED),
     L("ffn_up.weight", up, DIM(DIM_F, DIM_E), .need = F_DENSE),
@@ -321,6 +372,8 @@ static pith_status synth(struct arch_model *m, struct pith_error *err)
         hp->n_head_kv[l] = 1;
         if (has_windows(m))
             hp->windowed[l] = l % 2;
+        if (has_streams(m))
+            h->chooses[l] = l % 2 == 0;
     }
     return PITH_OK;
 }
@@ -333,6 +386,9 @@ static pith_status check(struct arch_model *m, struct pith_error *err)
         return error_set(err, PITH_RANGE,
                          "%s: %d of the %d elements of a head are rotated, wanted 2..%d",
                          arch_path(m), hp->n_rot, h->all.d_q, h->all.d_q - 2);
+    if (has_streams(m) && !(m->features & F_LATENT))
+        return error_set(err, PITH_MISSING,
+                         "%s: no attention.key_length_mla and value_length_mla", arch_path(m));
     if (has_indexer(m) && (!(m->features & F_LATENT) || !(m->features & F_SHORT_Q)))
         return error_set(err, PITH_UNSUPPORTED,
                          "%s: an indexer without attention.key_length_mla", arch_path(m));
@@ -404,6 +460,12 @@ static pith_status derive(struct arch_model *m, struct pith_error *err)
     return check(m, err);
 }
 
+/* The first element of an indexer's heads that is rotated. */
+static int32_t index_first(const struct arch_model *m)
+{
+    return has_streams(m) ? ((const struct mla_hp *)m->family)->i_dim - m->hp.n_rot : 0;
+}
+
 static void states(struct arch_model *m)
 {
     const struct mla_hp *h = m->family;
@@ -423,7 +485,10 @@ static void states(struct arch_model *m)
         arch_state(m, l, SELF, m->features & F_LATENT ? latent : heads);
         if (m->layer_features[l] & F_CHOOSES)
             arch_state(m, l, KEYS,
-                       (struct state){.rows = STATE_INDEX, .n_head_kv = 1, .d_k = h->i_dim});
+                       (struct state){.rows = STATE_INDEX,
+                                      .n_head_kv = 1,
+                                      .d_k = h->i_dim,
+                                      .rope_first = index_first(m)});
     }
 }
 
@@ -448,9 +513,9 @@ static double score_scale(const struct arch_model *m, double *length)
         return 1;
     if (hp->rope_scaling == ROPE_SCALE_YARN) {
         int has = own != 0;
-        if (m->features & (F_GLM_SCALE | F_WINDOWS)) {
+        if (m->features & (F_GLM_SCALE | F_WINDOWS | F_STREAMS)) {
             *length = af * one;
-            mu = m->features & F_WINDOWS ? 1 : af * one;
+            mu = m->features & F_GLM_SCALE ? af * one : 1;
         } else if (has_indexer(m) || (m->features & F_MAGNITUDE_OF_ONE)) {
             *length = has ? af * one / r : af * one;
             mu = af * one;
@@ -459,7 +524,9 @@ static double score_scale(const struct arch_model *m, double *length)
             mu = af * (has ? r : one);
         }
     } else {
-        mu = m->features & F_WINDOWS ? 1 : af * (m->features & F_GLM_SCALE ? one : one * r);
+        mu = m->features & (F_WINDOWS | F_STREAMS)
+                 ? 1
+                 : af * (m->features & F_GLM_SCALE ? one : one * r);
     }
     return mu * mu;
 }
@@ -518,10 +585,12 @@ static node choose(const struct arch_model *m, struct graph *g, int32_t l, node 
 {
     const struct mla_layer *w = arch_layer(m, l);
     const struct mla_hp *h = m->family;
-    struct rope_op turn = {.set = h->index_rope, .width = h->i_dim};
+    struct rope_op turn = {.set = h->index_rope, .width = h->i_dim, .first = index_first(m)};
     node angles = nn_angles(g, h->index_rope);
     struct nn_norm norm = {NORM_LAYER, w->i_norm, w->i_norm_b, 0,
-                           m->features & F_SHARES ? 0 : 1e-6f};
+                           has_streams(m)             ? m->hp.norm_eps
+                           : m->features & F_SHARES ? 0
+                                                    : 1e-6f};
     node q = graph_matmul(g, w->i_q, NULL, short_q, "index_q");
     node k = nn_norm(g, graph_matmul(g, w->i_k, NULL, x, "index_k"), &norm, "index_k_norm");
     q = graph_rope_part(g, q, angles, &turn, "index_q_rope");
@@ -568,7 +637,12 @@ static node attend_latent(const struct arch_model *m, struct graph *g, int32_t l
     qn = graph_head_matmul(g, w->k_b, qn, "attn_k_b");
     q = graph_concat(g, &(struct concat_in){.x = {qn, qr}, .n = 2, .n_head = heads}, "attn_q_row");
     node k = graph_concat(g, &(struct concat_in){.x = {c, kr}, .n = 2, .n_head = 1}, "attn_kv_row");
-    struct attention a = {.q = q, .n_head = heads, .n_states = 1, .state = {state}, .list = list};
+    struct attention a = {.q = q,
+                          .n_head = heads,
+                          .n_states = 1,
+                          .state = {state},
+                          .list = list,
+                          .sinks = w->sinks};
     a.written[0] = graph_cache_write(g, k, NULL, state, "cache_write");
     node o = nn_tail(g, graph_attention(g, &a, "attn"));
     return graph_head_matmul(g, w->v_b, o, "attn_v_b");
@@ -613,6 +687,9 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t l, no
         gate = graph_glu(g, gate, NULL, GLU_SIGMOID, "attn_gate_act");
         o = graph_head_mul(g, o, gate, "attn_gated");
     }
+    if (w->gate_o)
+        o = graph_glu(g, graph_matmul(g, w->gate_o, NULL, nn_tail(g, x), "attn_gate"), o,
+                      GLU_SIGMOID, "attn_gated");
     return graph_matmul(g, w->wo, NULL, o, "attn_output");
 }
 
@@ -643,6 +720,10 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
                          .n_group_used = hp->n_groups_used,
                          .scale = hp->expert_scale != 0 ? hp->expert_scale : 1,
                          .act = act};
+    if (hp->clamp_exp) {
+        moe.act = arch_silu_within(hp->clamp_exp[l]);
+        moe.act_c[0] = hp->clamp_exp[l];
+    }
     struct nn_ffn shared = {.gate = w->gate_sh, .up = w->up_sh, .down = w->down_sh, .act = act};
     node y = nn_moe(g, &moe, x);
     return w->up_sh ? graph_add(g, y, nn_ffn(g, &shared, x), "ffn_shared") : y;
@@ -669,19 +750,49 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
         c->x[LIST] = NULL;
 }
 
-#define MLA(symbol, arch_name, ...)                                                                \
+static void begin_streams(const struct arch_model *m, struct graph *g, struct carry *c)
+{
+    c->x[X] = nn_streams_spread(g, c->x[X], ((const struct mla_hp *)m->family)->streams.n);
+}
+
+static void visit_streams(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)
+{
+    const struct mla_layer *w = arch_layer(m, l);
+    const struct mla_hp *h = m->family;
+    struct nn_norm attn_norm = {NORM_RMS, w->attn_norm, NULL, 0, m->hp.norm_eps};
+    struct nn_norm ffn_norm = {NORM_RMS, w->ffn_norm, NULL, 0, m->hp.norm_eps};
+    struct nn_streams s = arch_streams(m, &h->streams, &w->hc_attn);
+    struct nn_streams_at at = nn_streams_read(g, &s, c->x[X], "attn_streams");
+    node y = attention(m, g, l, nn_norm(g, at.input, &attn_norm, "attn_norm"), &c->x[LIST]);
+    node x = nn_streams_write(g, &s, &at, y, "attn_residual");
+    s = arch_streams(m, &h->streams, &w->hc_ffn);
+    at = nn_streams_read(g, &s, x, "ffn_streams");
+    y = feed_forward(m, g, l, nn_norm(g, at.input, &ffn_norm, "ffn_norm"));
+    c->x[X] = nn_streams_write(g, &s, &at, y, "ffn_residual");
+    if (l == m->hp.n_layer - 1)
+        c->x[LIST] = NULL;
+}
+
+static void end_streams(const struct arch_model *m, struct graph *g, struct carry *c)
+{
+    c->x[X] = arch_streams_end(m, g, &((const struct mla_hp *)m->family)->streams, c->x[X]);
+}
+
+#define MLA_OF(symbol, arch_name, feats, ...)                                                      \
     const struct arch symbol = {.name = arch_name,                                                 \
-                                .variant = &(const uint32_t){__VA_ARGS__},                         \
+                                .variant = &(const uint32_t){feats},                               \
                                 .keys = keys,                                                      \
                                 .tensors = tensors,                                                \
                                 .family_bytes = sizeof(struct mla_hp),                             \
                                 .layer_bytes = sizeof(struct mla_layer),                           \
+                                .model_bytes = sizeof(struct arch_half),                           \
                                 .dim = mla_dim,                                                    \
                                 .synth = synth,                                                    \
                                 .derive = derive,                                                  \
                                 .states = states,                                                  \
                                 .ready = ready,                                                    \
-                                .role = {[ROLE_DECODER] = {.visit = visit}}};
+                                .role = {[ROLE_DECODER] = {__VA_ARGS__}}};
+#define MLA(symbol, arch_name, feats) MLA_OF(symbol, arch_name, feats, .visit = visit)
 
 MLA(arch_deepseek2, "deepseek2", F_EXPERTS)
 MLA(arch_mistral4, "mistral4", F_EXPERTS | F_MAGNITUDE_OF_ONE)
@@ -691,3 +802,5 @@ MLA(arch_minicpm3, "minicpm3", F_EXPANDED | F_HALVES | F_SCALED)
 MLA(arch_plm, "plm", F_EXPANDED | F_ONE_Q | F_UNGATED | F_TIED)
 MLA(arch_dots3note, "dots3note",
     F_EXPERTS | F_INDEXER | F_INDEX_HALVES | F_NEVER_LITE | F_WINDOWS)
+MLA_OF(arch_hy_v4, "hy_v4", F_EXPERTS | F_NEVER_LITE | F_STREAMS, .begin = begin_streams,
+       .visit = visit_streams, .end = end_streams)

@@ -99,6 +99,53 @@ struct nn_ssm arch_ssm(const struct arch_model *m, const struct arch_ssm_hp *h,
                            .norm_eps = m->hp.norm_eps};
 }
 
+/* ---------------------------------------------------------------- residual streams */
+
+int64_t arch_streams_dim(const struct arch_model *m, const struct arch_streams_hp *h, int d)
+{
+    int mixed = h->iterations > 0;
+    switch (d) {
+    case D_STREAMS:
+        return (int64_t)h->n * m->hp.n_embd;
+    case D_GATES:
+        return (int64_t)h->n * (mixed ? 2 + h->n : 2);
+    case D_PARTS:
+        return mixed ? 3 : 2;
+    default: /* D_N_STREAMS */
+        return h->n;
+    }
+}
+
+struct nn_streams arch_streams(const struct arch_model *m, const struct arch_streams_hp *h,
+                               const struct arch_half *w)
+{
+    int mixed = h->iterations > 0;
+    return (struct nn_streams){.fn = w->fn,
+                               .scale = w->scale,
+                               .base = w->base,
+                               .n = h->n,
+                               .iterations = h->iterations,
+                               .eps = h->eps,
+                               .magnitude = mixed ? 2 : h->magnitude,
+                               .post_eps = mixed ? 0 : h->eps,
+                               .norm_eps = m->hp.norm_eps};
+}
+
+node arch_streams_end(const struct arch_model *m, struct graph *g, const struct arch_streams_hp *h,
+                      node x)
+{
+    struct nn_streams s = arch_streams(m, h, m->model);
+    x = nn_streams_read(g, &s, x, "output_streams").input;
+    return graph_rms_norm(g, x, m->io.output_norm, m->hp.n_embd, m->hp.norm_eps, "output_norm");
+}
+
+/* ---------------------------------------------------------------- rest */
+
+enum glu_act arch_silu_within(float limit)
+{
+    return limit > 1e-6f ? GLU_SILU_MIN : GLU_SILU;
+}
+
 void arch_attention_states(struct arch_model *m)
 {
     for (int32_t l = 0; l < m->hp.n_layer; l++)

@@ -1,7 +1,7 @@
 /* parts.h -- what families with files of their own share: attention with one matrix for q, k and v
- * or three, Mamba-2, positions rotated alike in all layers. Each part is a struct of tensors for
- * the family's layer, rows for its table (which use the family's L), and a function that fills in
- * the block of nn.h. */
+ * or three, Mamba-2, residual streams, positions rotated alike in all layers. Each part is a struct
+ * of tensors for the family's layer, rows for its table (which use the family's L), and a function
+ * that fills in the block of nn.h. */
 #ifndef PITH_ARCH_PARTS_H
 #define PITH_ARCH_PARTS_H
 
@@ -67,6 +67,56 @@ pith_status arch_ssm_check(const struct arch_model *m, const struct arch_ssm_hp 
                            struct pith_error *err);
 struct nn_ssm arch_ssm(const struct arch_model *m, const struct arch_ssm_hp *h,
                        const struct arch_ssm *w, int32_t state);
+
+/* ---------------------------------------------------------------- residual streams */
+
+/* A member `streams` of the family's hyper-parameters. iterations 0: streams are not mixed, and
+ * what results are times has a magnitude of the file's and an epsilon, too. */
+struct arch_streams_hp {
+    int32_t n, iterations;
+    float eps, magnitude;
+};
+/* Of a half of a layer: how its block reads the streams, and how its result goes to each. Of the
+ * model's end, where m->model is one: how they are read. */
+struct arch_half {
+    struct tensor *fn, *base, *scale;
+};
+#define STREAMS_KEY(type, kind, suffix_, field_)                                                   \
+    KEY_AT(kind, "hyper_connection." suffix_, struct type, streams.field_), .family = 1
+#define KEYS_FOUR_STREAMS(type)                                                                    \
+    {STREAMS_KEY(type, KEY_I32, "count", n), RANGE(4, 4), .required = 1, .synth = 4},              \
+        {STREAMS_KEY(type, KEY_I32, "sinkhorn_iterations", iterations), RANGE(1, 1000),            \
+         .required = 1, .synth = 3},                                                               \
+    {                                                                                              \
+        STREAMS_KEY(type, KEY_F32, "epsilon", eps), RANGE(0, 1), .required = 1, .synth = 1e-6      \
+    }
+#define ROWS_HALF(name_, field, ...)                                                               \
+    L(name_ "_fn.weight", field.fn, DIM(D_GATES, D_STREAMS), __VA_ARGS__),                         \
+        L(name_ "_base.weight", field.base, DIM(D_GATES), __VA_ARGS__),                            \
+        L(name_ "_scale.weight", field.scale, DIM(D_PARTS), __VA_ARGS__)
+#define ROWS_STREAMS_END(...)                                                                      \
+    ROW(struct arch_half, "output_hc_fn.weight", fn, DIM(D_N_STREAMS, D_STREAMS), __VA_ARGS__),    \
+        ROW(struct arch_half, "output_hc_base.weight", base, DIM(D_N_STREAMS), __VA_ARGS__),       \
+        ROW(struct arch_half, "output_hc_scale.weight", scale, DIM(DIM_ONE), __VA_ARGS__)
+/* Dimensions that the rows use: the first of a family's own. */
+enum {
+    D_STREAMS = DIM_FAMILY, /* elements of all of them */
+    D_GATES,
+    D_PARTS,
+    D_N_STREAMS,
+    DIM_BEHIND_STREAMS
+};
+int64_t arch_streams_dim(const struct arch_model *m, const struct arch_streams_hp *h, int d);
+struct nn_streams arch_streams(const struct arch_model *m, const struct arch_streams_hp *h,
+                               const struct arch_half *w);
+/* For .end: what is read of the streams by m->model, normalised. */
+node arch_streams_end(const struct arch_model *m, struct graph *g, const struct arch_streams_hp *h,
+                      node x);
+
+/* ---------------------------------------------------------------- rest */
+
+/* silu(gate) up, both held within the limit first where there is one. */
+enum glu_act arch_silu_within(float limit);
 
 /* For .states: every layer keeps K and V of its own, as its state 0. */
 void arch_attention_states(struct arch_model *m);
