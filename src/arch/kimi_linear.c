@@ -14,7 +14,12 @@
  *   bailingmoe3   Ling 3.0 model card. Channels decay by exp(b sigmoid(a f)), b the lowest that the
  *                 logarithm goes, f of one product, and gates are one product; the shared part is
  *                 rotated, q may be short, results of heads are gated; feed-forwards have limits,
- *                 experts groups */
+ *                 experts groups
+ *   kimi-k3       Kimi K3 model card. Every B layers the residual stream is kept and begins anew;
+ *                 mixers, feed-forwards and the output read what each finds by a vector of its own
+ *                 in all that was kept and the stream (graph/ops/stream.h, STREAM_ATTEND). Decays
+ *                 may be bounded; every element of a latent head's result is gated; feed-forwards
+ *                 bend both operands (GLU_SITU); experts read and write shorter rows */
 #include "arch/arch.h"
 
 #include <math.h>
@@ -25,8 +30,13 @@ enum {
     F_DENSE = 4,
     F_MOE = 8,
     F_LING = 16, /* of the architecture: bailingmoe3 */
-    F_SHORT_Q = 32
+    F_SHORT_Q = 32,
+    F_K3 = 64, /* of the architecture: kimi-k3 */
+    F_KEEPS = 128,
+    F_SHARED = 256,
+    F_SHORT_ROWS = 512
 };
+enum { X, KEPT }; /* carry: the residual stream, what was kept of it side by side */
 enum { MIXER }; /* its state */
 
 struct kimi_hp {
@@ -36,15 +46,23 @@ struct kimi_hp {
     int32_t rank, d_q, shared, d_o; /* latent: elements of a row, of a head of q and what of it
                                        meets the shared part, of a head's result */
     int32_t q_rank;                 /* of a short q; 0: it is one product */
+    int32_t every;                  /* layers after which the stream is kept; 0: it is not */
+    int32_t short_row;              /* of experts; 0: they read whole rows */
+    float bend, bend_up;            /* of GLU_SITU */
+};
+
+struct kimi_model {
+    struct tensor *seek; /* at the end, of what was kept */
 };
 
 struct kimi_layer {
     struct tensor *norm1, *norm2, *wo;
     struct tensor *wq, *wk, *wv, *conv_q, *conv_k, *conv_v;
     struct tensor *f_a, *f_b, *dt, *a, *beta, *g_a, *g_b, *norm;
-    struct tensor *q_a, *q_norm, *q_b, *kv_a, *kv_norm, *k_b, *v_b, *head_gate;
+    struct tensor *q_a, *q_norm, *q_b, *kv_a, *kv_norm, *k_b, *v_b, *head_gate, *gate_o;
     struct tensor *gate, *up, *down;
     struct tensor *router, *choice, *gate_exps, *up_exps, *down_exps, *gate_sh, *up_sh, *down_sh;
+    struct tensor *seek1, *seek2, *routed_down, *routed_up, *routed_norm;
 };
 
 enum {
@@ -58,7 +76,8 @@ enum {
     D_RANK,
     D_NOPE,
     D_OUT,
-    D_ALL
+    D_ALL,
+    D_ROW
 };
 
 static int64_t kimi_dim(const struct arch_model *m, int d, int32_t l)
@@ -86,8 +105,10 @@ static int64_t kimi_dim(const struct arch_model *m, int d, int32_t l)
         return h->d_q - h->shared;
     case D_OUT:
         return h->d_o;
-    default: /* D_ALL */
+    case D_ALL:
         return heads * h->d_o;
+    default: /* D_ROW, of experts */
+        return h->short_row ? h->short_row : m->hp.n_embd;
     }
 }
 
@@ -96,6 +117,14 @@ static int64_t kimi_dim(const struct arch_model *m, int d, int32_t l)
 static int is_ling(const struct arch_model *m)
 {
     return (*(const uint32_t *)m->arch->variant & F_LING) != 0;
+}
+static int is_k3(const struct arch_model *m)
+{
+    return (*(const uint32_t *)m->arch->variant & F_K3) != 0;
+}
+static int is_later(const struct arch_model *m)
+{
+    return is_ling(m) || is_k3(m);
 }
 static int has_experts(const struct arch_model *m)
 {
@@ -114,6 +143,14 @@ static double half_row(const struct arch_model *m)
 static int has_limits(const struct arch_model *m)
 {
     return is_ling(m) && has_experts(m);
+}
+static int has_later_experts(const struct arch_model *m)
+{
+    return is_later(m) && has_experts(m);
+}
+static int has_k3_experts(const struct arch_model *m)
+{
+    return is_k3(m) && has_experts(m);
 }
 
 #define OWN_OF(kind, suffix, field) KEY_AT(kind, suffix, struct kimi_hp, field), .family = 1
@@ -134,7 +171,7 @@ static const struct key_spec keys[] = {
     {I32("expert_gating_func", expert_gating), RANGE(1, 2), .required = 1, .when = has_experts,
      .synth = 2},
     {F32("expert_weights_scale", expert_scale), .when = has_experts},
-    {BOOL("expert_weights_norm", expert_norm), .when = has_limits, .synth = 1},
+    {BOOL("expert_weights_norm", expert_norm), .when = has_later_experts, .synth = 1},
     {I32("expert_group_count", n_expert_groups), RANGE(0, MAX_EXPERTS), .when = has_limits},
     {I32("expert_group_used_count", n_groups_used), RANGE(0, MAX_EXPERTS), .when = has_limits},
     {KEY_AT(KEY_LAYERS_F32, "swiglu_clamp_exp", struct hparams, clamp_exp), RANGE(0, 1e30),
@@ -147,7 +184,7 @@ static const struct key_spec keys[] = {
      .synth_of = half_row},
     {OWN("attention.key_length_mla", d_q), RANGE(2, MAX_HEAD_DIM), .required = 1, .synth = 24},
     {OWN("attention.value_length_mla", d_o), RANGE(1, MAX_HEAD_DIM), .required = 1, .synth = 16},
-    {OWN("attention.q_lora_rank", q_rank), RANGE(0, MAX_EMBD), .when = is_ling, .synth = 24},
+    {OWN("attention.q_lora_rank", q_rank), RANGE(0, MAX_EMBD), .when = is_later, .synth = 24},
     {OWN("rope.dimension_count", shared), RANGE(1, MAX_HEAD_DIM), .required = 1, .synth = 8},
     {FOUR("rope.dimension_sections", rope_sections), RANGE(0, MAX_HEAD_DIM), .when = is_ling},
     KEYS_ROPE_SCALING, /* only bailingmoe3 rotates */
@@ -156,6 +193,14 @@ static const struct key_spec keys[] = {
     {OWN_OF(KEY_F32, "kda.gate_lower_bound", lowest), RANGE(-1e30, 0), .required = 1,
      .when = is_ling, .synth = -5},
     {OWN_OF(KEY_BOOL, "kda.safe_gate", safe), .def = 1, .when = is_ling},
+    {OWN_OF(KEY_F32, "kda.gate_lower_bound", lowest), RANGE(-1e30, 0), .when = is_k3, .synth = -5},
+    {OWN("attn_res.block_size", every), RANGE(0, MAX_LAYERS), .required = 1, .when = is_k3,
+     .synth = 2},
+    {OWN_OF(KEY_F32, "activation.situ_beta", bend), .required = 1, .when = is_k3, .synth = 2},
+    {OWN_OF(KEY_F32, "activation.situ_linear_beta", bend_up), .required = 1, .when = is_k3,
+     .synth = 3},
+    {OWN("expert_latent_length", short_row), RANGE(0, MAX_EMBD), .when = has_k3_experts,
+     .synth = 32},
     KEYS_POOLING,
     {0},
 };
@@ -170,6 +215,8 @@ static const struct tensor_spec tensors[] = {
     IO("output.weight", output, DIM(DIM_V, DIM_E), .unless = F_LING, .use = TENSOR_OUTPUT),
     IO("output.weight", output, DIM(DIM_V, DIM_E), .need = F_LING, .optional = 1,
        .use = TENSOR_OUTPUT),
+    ROW(struct kimi_model, "output_res_score.weight", seek, DIM(DIM_E), .need = F_KEEPS),
+    L("attn_res_score.weight", seek1, DIM(DIM_E), .need = F_KEEPS),
     L("attn_norm.weight", norm1, DIM(DIM_E)),
 
     L("attn_q.weight", wq, DIM(D_KDA, DIM_E), .need = F_KDA),
@@ -184,9 +231,10 @@ static const struct tensor_spec tensors[] = {
     L("ssm_dt.bias", dt, DIM(D_KDA), .need = F_KDA),
     L("ssm_a", a, DIM(D_HEADS, DIM_ONE), .need = F_KDA, VECTOR, .centre = -1), /* it fades */
     L("ssm_beta.weight", beta, DIM(D_HEADS, DIM_E), .need = F_KDA),
-    L("ssm_g_a.weight", g_a, DIM(D_HEAD, DIM_E), .need = F_KDA, .unless = F_LING),
-    L("ssm_g_b.weight", g_b, DIM(D_KDA, D_HEAD), .need = F_KDA, .unless = F_LING),
+    L("ssm_g_a.weight", g_a, DIM(D_HEAD, DIM_E), .need = F_KDA, .unless = F_LING | F_K3),
+    L("ssm_g_b.weight", g_b, DIM(D_KDA, D_HEAD), .need = F_KDA, .unless = F_LING | F_K3),
     L("ssm_g_a.weight", g_b, DIM(D_KDA, DIM_E), .need = F_KDA | F_LING),
+    L("ssm_g.weight", g_b, DIM(D_KDA, DIM_E), .need = F_KDA | F_K3),
     L("ssm_norm.weight", norm, DIM(D_HEAD), .need = F_KDA),
     L("attn_output.weight", wo, DIM(DIM_E, D_KDA), .need = F_KDA),
 
@@ -199,20 +247,26 @@ static const struct tensor_spec tensors[] = {
     L("attn_k_b.weight", k_b, DIM(D_HEADS, D_RANK, D_NOPE), .need = F_MLA, PER_HEAD),
     L("attn_v_b.weight", v_b, DIM(D_HEADS, D_OUT, D_RANK), .need = F_MLA, PER_HEAD),
     L("attn_gate.weight", head_gate, DIM(D_HEADS, DIM_E), .need = F_MLA | F_LING),
+    L("attn_gate.weight", gate_o, DIM(D_ALL, DIM_E), .need = F_MLA | F_K3, .optional = 1),
     L("attn_output.weight", wo, DIM(DIM_E, D_ALL), .need = F_MLA),
 
+    L("ffn_res_score.weight", seek2, DIM(DIM_E), .need = F_KEEPS),
     L("ffn_norm.weight", norm2, DIM(DIM_E)),
     L("ffn_gate.weight", gate, DIM(DIM_F, DIM_E), .need = F_DENSE),
     L("ffn_up.weight", up, DIM(DIM_F, DIM_E), .need = F_DENSE),
     L("ffn_down.weight", down, DIM(DIM_E, DIM_F), .need = F_DENSE),
     L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E), .need = F_MOE),
     L("exp_probs_b.bias", choice, DIM(DIM_X), .need = F_MOE, VECTOR),
-    L("ffn_gate_exps.weight", gate_exps, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE, EXPERTS),
-    L("ffn_up_exps.weight", up_exps, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE, EXPERTS),
-    L("ffn_down_exps.weight", down_exps, DIM(DIM_X, DIM_E, DIM_FX), .need = F_MOE, EXPERTS),
-    L("ffn_gate_shexp.weight", gate_sh, DIM(DIM_FS, DIM_E), .need = F_MOE),
-    L("ffn_up_shexp.weight", up_sh, DIM(DIM_FS, DIM_E), .need = F_MOE),
-    L("ffn_down_shexp.weight", down_sh, DIM(DIM_E, DIM_FS), .need = F_MOE),
+    L("ffn_routed_down.weight", routed_down, DIM(D_ROW, DIM_E), .need = F_MOE | F_SHORT_ROWS),
+    L("ffn_gate_exps.weight", gate_exps, DIM(DIM_X, DIM_FX, D_ROW), .need = F_MOE, EXPERTS),
+    L("ffn_up_exps.weight", up_exps, DIM(DIM_X, DIM_FX, D_ROW), .need = F_MOE, EXPERTS),
+    L("ffn_down_exps.weight", down_exps, DIM(DIM_X, D_ROW, DIM_FX), .need = F_MOE, EXPERTS),
+    L("ffn_routed_norm.weight", routed_norm, DIM(D_ROW), .need = F_MOE | F_SHORT_ROWS,
+      .optional = 1),
+    L("ffn_routed_up.weight", routed_up, DIM(DIM_E, D_ROW), .need = F_MOE | F_SHORT_ROWS),
+    L("ffn_gate_shexp.weight", gate_sh, DIM(DIM_FS, DIM_E), .need = F_MOE | F_SHARED),
+    L("ffn_up_shexp.weight", up_sh, DIM(DIM_FS, DIM_E), .need = F_MOE | F_SHARED),
+    L("ffn_down_shexp.weight", down_sh, DIM(DIM_E, DIM_FS), .need = F_MOE | F_SHARED),
     {0},
 };
 #undef L
@@ -245,11 +299,20 @@ static pith_status check_ling(const struct arch_model *m, struct pith_error *err
 static pith_status derive(struct arch_model *m, struct pith_error *err)
 {
     const struct kimi_hp *h = m->family;
-    m->features = (is_ling(m) ? F_LING : 0) | (h->q_rank ? F_SHORT_Q : 0);
+    m->features = *(const uint32_t *)m->arch->variant | (h->every ? F_KEEPS : 0) |
+                  (h->short_row ? F_SHORT_ROWS : 0);
     for (int32_t l = 0; l < m->hp.n_layer; l++) {
-        m->layer_features[l] = m->hp.n_head_kv[l] ? F_MLA : F_KDA;
-        m->layer_features[l] |= has_experts(m) && l >= m->hp.n_dense ? F_MOE : F_DENSE;
+        int moe = has_experts(m) && l >= m->hp.n_dense, has_q = h->q_rank > 0, shared = 1;
+        if (is_k3(m)) {
+            has_q = arch_has(m, l, "attn_q_a_norm.weight", has_q);
+            shared = arch_has(m, l, "ffn_gate_shexp.weight", shared);
+        }
+        m->layer_features[l] = (m->hp.n_head_kv[l] ? F_MLA : F_KDA) | (moe ? F_MOE : F_DENSE) |
+                               (has_q ? F_SHORT_Q : 0) | (shared ? F_SHARED : 0);
     }
+    if (is_k3(m) && !(h->bend > 0))
+        return error_set(err, PITH_RANGE, "%s: activation.situ_beta is %g, wanted > 0",
+                         arch_path(m), (double)h->bend);
     if (is_ling(m))
         m->hp.n_rot = h->shared;
     if (h->shared >= h->d_q)
@@ -327,7 +390,8 @@ static node delta_attention(const struct arch_model *m, struct graph *g, int32_t
                        .state = m->state_of[l][MIXER],
                        .eps = m->hp.norm_eps,
                        .unit_eps = m->hp.norm_eps,
-                       .lowest = is_ling(m) ? h->lowest : 0};
+                       .lowest = h->lowest,
+                       .rate_sign = is_k3(m) && h->lowest < 0 ? -1 : 1};
     return nn_kda(g, &a, x);
 }
 
@@ -377,27 +441,39 @@ static node latent_attention(const struct arch_model *m, struct graph *g, int32_
         gate = graph_glu(g, gate, NULL, GLU_SIGMOID, "attn_gate_act");
         y = graph_head_mul(g, y, gate, "attn_gated");
     }
+    if (w->gate_o)
+        y = graph_glu(g, graph_matmul(g, w->gate_o, NULL, nn_tail(g, x), "attn_gate"), y,
+                      GLU_SIGMOID, "attn_gated");
     return graph_matmul(g, w->wo, NULL, y, "attn_output");
 }
 
-/* The activation with the limit of layer l, if c has one. */
-static enum glu_act activation(const float *c, int32_t l, float *limit)
+/* The activation of layer l: with its limit, if it has one. */
+static struct glu_op activation(const struct arch_model *m, const float *limits, int32_t l)
 {
-    *limit = c ? c[l] : 0;
-    return *limit > 1e-6f ? GLU_SILU_CAP : GLU_SILU;
+    const struct kimi_hp *h = m->family;
+    float limit = limits ? limits[l] : 0;
+    if (is_k3(m))
+        return (struct glu_op){GLU_SITU, {h->bend, h->bend_up > 0 ? h->bend_up : 0}};
+    return (struct glu_op){limit > 1e-6f ? GLU_SILU_CAP : GLU_SILU, {limit}};
 }
 
 static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct kimi_layer *w = arch_layer(m, l);
+    const struct kimi_hp *h = m->family;
     const struct hparams *hp = &m->hp;
-    float limit, limit_sh;
-    enum glu_act act = activation(hp->clamp_exp, l, &limit);
-    enum glu_act act_sh = activation(hp->clamp_shexp, l, &limit_sh);
-    struct nn_ffn dense = {
-        .gate = w->gate, .up = w->up, .down = w->down, .act = act_sh, .act_c = {limit_sh}};
-    struct nn_ffn shared = {
-        .gate = w->gate_sh, .up = w->up_sh, .down = w->down_sh, .act = act_sh, .act_c = {limit_sh}};
+    struct glu_op act = activation(m, hp->clamp_exp, l);
+    struct glu_op act_sh = activation(m, hp->clamp_shexp, l);
+    struct nn_ffn dense = {.gate = w->gate,
+                           .up = w->up,
+                           .down = w->down,
+                           .act = act_sh.act,
+                           .act_c = {act_sh.c[0], act_sh.c[1]}};
+    struct nn_ffn shared = {.gate = w->gate_sh,
+                            .up = w->up_sh,
+                            .down = w->down_sh,
+                            .act = act_sh.act,
+                            .act_c = {act_sh.c[0], act_sh.c[1]}};
     struct nn_moe moe = {.router = w->router,
                          .choice = w->choice,
                          .gate = w->gate_exps,
@@ -406,16 +482,23 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
                          .n_expert = hp->n_expert,
                          .k = hp->n_expert_used,
                          .gating = hp->expert_gating == 2 ? MOE_SIGMOID : MOE_SOFTMAX,
-                         .norm = is_ling(m) ? hp->expert_norm : 1,
+                         .norm = is_later(m) ? hp->expert_norm : 1,
                          .least = 0x1p-14f,
                          .n_group = hp->n_expert_groups,
                          .n_group_used = hp->n_groups_used,
                          .scale = hp->expert_scale != 0 ? hp->expert_scale : 1,
-                         .act = act,
-                         .act_c = {limit}};
+                         .act = act.act,
+                         .act_c = {act.c[0], act.c[1]}};
     if (m->layer_features[l] & F_DENSE)
         return nn_ffn(g, &dense, x);
-    return graph_add(g, nn_moe(g, &moe, x), nn_ffn(g, &shared, x), "ffn_shared");
+    if (w->routed_down)
+        moe.inner = graph_matmul(g, w->routed_down, NULL, x, "ffn_routed_down");
+    node y = nn_moe(g, &moe, x);
+    if (w->routed_norm)
+        y = graph_rms_norm(g, y, w->routed_norm, h->short_row, hp->norm_eps, "ffn_routed_norm");
+    if (w->routed_up)
+        y = graph_matmul(g, w->routed_up, NULL, y, "ffn_routed_up");
+    return w->up_sh ? graph_add(g, y, nn_ffn(g, &shared, x), "ffn_shared") : y;
 }
 
 static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)
@@ -430,19 +513,58 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
     c->x[0] = graph_add(g, feed_forward(m, g, l, h), x, "ffn_residual");
 }
 
-#define KIMI(symbol, arch_name, feats)                                                             \
+/* What seek finds in the stream and all that was kept of it. */
+static node found(const struct arch_model *m, struct graph *g, const struct carry *c,
+                  const struct tensor *seek, const char *name)
+{
+    return c->x[KEPT] ? graph_stream_attend(g, c->x[X], c->x[KEPT], seek, m->hp.norm_eps, name)
+                      : c->x[X];
+}
+
+/* Of a stream that is kept, and begins anew in every so many layers. */
+static void visit_kept(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)
+{
+    const struct kimi_layer *w = arch_layer(m, l);
+    const struct kimi_hp *h = m->family;
+    int64_t n = m->hp.n_embd;
+    int anew = h->every && l % h->every == 0;
+    node y = graph_rms_norm(g, found(m, g, c, w->seek1, "mixer_found"), w->norm1, n,
+                            m->hp.norm_eps, "mixer_norm");
+    y = m->layer_features[l] & F_KDA ? delta_attention(m, g, l, y) : latent_attention(m, g, l, y);
+    if (anew) {
+        struct concat_in all = {.x = {c->x[KEPT], c->x[X]}, .n = 2};
+        c->x[KEPT] = c->x[KEPT] ? graph_concat(g, &all, "kept") : c->x[X];
+    }
+    c->x[X] = anew ? y : graph_add(g, y, nn_tail(g, c->x[X]), "mixer_residual");
+    c->x[KEPT] = nn_tail(g, c->x[KEPT]);
+    y = graph_rms_norm(g, found(m, g, c, w->seek2, "ffn_found"), w->norm2, n, m->hp.norm_eps,
+                       "ffn_norm");
+    c->x[X] = graph_add(g, feed_forward(m, g, l, y), c->x[X], "ffn_residual");
+}
+
+static void end_kept(const struct arch_model *m, struct graph *g, struct carry *c)
+{
+    const struct kimi_model *w = m->model;
+    c->x[X] = graph_rms_norm(g, found(m, g, c, w->seek, "output_found"), m->io.output_norm,
+                             m->hp.n_embd, m->hp.norm_eps, "output_norm");
+    c->x[KEPT] = NULL;
+}
+
+#define KIMI(symbol, arch_name, feats, ...)                                                        \
     const struct arch symbol = {.name = arch_name,                                                 \
                                 .variant = &(const uint32_t){feats},                               \
                                 .keys = keys,                                                      \
                                 .tensors = tensors,                                                \
                                 .family_bytes = sizeof(struct kimi_hp),                            \
                                 .layer_bytes = sizeof(struct kimi_layer),                          \
+                                .model_bytes = sizeof(struct kimi_model),                          \
                                 .dim = kimi_dim,                                                   \
                                 .synth = synth,                                                    \
                                 .derive = derive,                                                  \
                                 .states = states,                                                  \
                                 .ready = ready,                                                    \
-                                .role = {[ROLE_DECODER] = {.visit = visit}}};
+                                .role = {[ROLE_DECODER] = {__VA_ARGS__}}};
 
-KIMI(arch_kimi_linear, "kimi-linear", 0)
-KIMI(arch_bailingmoe3, "bailingmoe3", F_LING)
+KIMI(arch_kimi_linear, "kimi-linear", 0, .visit = visit)
+KIMI(arch_bailingmoe3, "bailingmoe3", F_LING, .visit = visit)
+KIMI(arch_kimi_k3, "kimi-k3", F_K3, .visit = visit_kept, .end = end_kept)

@@ -430,6 +430,15 @@ static void refused_keys(void)
                 "top_k is 6, which kpool 4 does not divide");
     refused_key("glm5-next.attention.indexer.types", SECOND, 0, PITH_RANGE,
                 "no layer up to 1 has an indexer");
+    refused_key("hy_v4.hyper_connection.count", 0, 7, PITH_RANGE, "is 7, wanted 1..6");
+    refused_key("hy_v4.attention.indexer.types", FIRST, 0, PITH_RANGE, "layer 0 has no indexer");
+    refused_key("hy_v4.attention.value_length_mla", 0, 0, PITH_RANGE,
+                "attention.value_length_mla 0: both");
+    refused_key("kimi-k3.activation.situ_beta", 0, 0, PITH_RANGE, "situ_beta is 0, wanted > 0");
+    refused_key("kimi-k3.activation.situ_beta", 0, 0x7fc00000, PITH_FORMAT, "not a finite number");
+    refused_key("kimi-k3.kda.gate_lower_bound", 0, 0x40a00000, PITH_RANGE, "kda.gate_lower_bound");
+    refused_key("kimi-k3.attn_res.block_size", 0, 0x80000000u, PITH_RANGE, "attn_res.block_size");
+    refused_key("kimi-k3.rope.dimension_count", 0, 24, PITH_SHAPE, "nothing is left of a head");
 }
 
 int main(void)

@@ -31,7 +31,7 @@ def by_layer(values):
 def error(arch, keys, shapes, function, pooled, folder):
     """pooled: how, where embeddings or scores are asked for."""
     from tiny import TOKENS, run_pith, weights, write_gguf
-    values = weights(shapes)
+    values = weights(shapes, "_res_score")  # vectors that scores are made of are not near 1
     path = os.path.join(folder, "model.gguf")
     write_gguf(path, arch, keys, values, len(values.get("token_embd.weight", values.get(
         "output.weight"))))
@@ -73,9 +73,10 @@ def main():
         return
     from second import FAMILIES
     from second_forms import FORMS, RANKED
+    from second_kimi import FAMILIES as KIMI
     from second_sizes import SIZES
     cases = {k: (arch, how, "none" if pooled else None)
-             for k, (arch, how, pooled) in {**FAMILIES, **FORMS, **SIZES}.items()}
+             for k, (arch, how, pooled) in {**FAMILIES, **KIMI, **FORMS, **SIZES}.items()}
     cases.update((k, (arch, how, "rank")) for k, (arch, how) in RANKED.items())
     with tempfile.TemporaryDirectory() as folder:
         no_output(folder)

@@ -566,6 +566,30 @@ static void activations_with_constants(void)
     CHECK_MSG(strstr(why, "operands is 1, wanted 2"), "%s", why);
 }
 
+/* Both operands bend towards a limit, or the first alone. */
+static void situ_bends(void)
+{
+    struct rng rng;
+    rng_init(&rng, 31);
+    for (int round = 0; round < 2; round++)
+        for (int n = 1; n < 600; n += n < 40 ? 1 : 231) {
+            struct row_case c = {.op = R_GLU, .two = 1, .glu = {GLU_SITU, {2.5f}}};
+            int T = 3;
+            c.glu.c[1] = round ? 1.5f : 0;
+            bench_fill(&rng, in, T * 2 * n, 0);
+            for (int t = 0; t < T; t++)
+                for (int i = 0; i < n; i++) {
+                    double x = (double)(in[t * 2 * n + i] *= 3);
+                    double y = (double)(in[t * 2 * n + n + i] *= 3);
+                    double up = round ? 1.5 * tanh(y / 1.5) : y;
+                    want[t * n + i] = (float)(2.5 * tanh(x / 2.5) / (1 + exp(-x)) * up);
+                }
+            struct bench_case b = {.build = build_row, .ctx = &c, .in = in, .T = T, .n = 2 * n};
+            bench_check(b, NULL, "situ");
+            bench_near(b, want, 2e-6f, "situ");
+        }
+}
+
 static void rows_are_held_cut_and_measured(void)
 {
     struct rng rng;
@@ -1015,6 +1039,62 @@ static void gates_of_streams(void)
         }
 }
 
+/* A stream attends to those that were kept before it, and itself: [kept | x]. */
+struct attend_case {
+    int32_t S, E;
+    const struct tensor *w;
+};
+
+static node build_attend(struct graph *g, node x, void *ctx)
+{
+    const struct attend_case *c = ctx;
+    int64_t n = (int64_t)c->S * c->E;
+    return graph_stream_attend(g, graph_view(g, x, n, c->E, "x"), graph_view(g, x, 0, n, "kept"),
+                               c->w, 0.25f, "attend");
+}
+
+static void streams_are_attended_to(void)
+{
+    enum { S_MAX = 19, E_MAX = 130 };
+    static float w[E_MAX];
+    struct rng rng;
+    rng_init(&rng, 32);
+    for (int S = 1; S <= S_MAX; S += 6)
+        for (int E = 1; E <= E_MAX; E += E < 8 ? 1 : 61) {
+            struct attend_case c = {.S = S, .E = E};
+            int T = 3, n = (S + 1) * E;
+            bench_reset();
+            bench_fill(&rng, w, E, 0);
+            bench_fill(&rng, in, T * n, 0);
+            c.w = bench_tensor(DT_F32, 0, 0, E, w);
+            for (int t = 0; t < T; t++) {
+                double share[S_MAX + 1], all = 0;
+                for (int s = 0; s <= S; s++) {
+                    const float *v = in + t * n + s * E;
+                    double dot = 0, sq = 0;
+                    for (int i = 0; i < E; i++) {
+                        dot += (double)v[i] * (double)w[i];
+                        sq += (double)v[i] * (double)v[i];
+                    }
+                    all += share[s] = exp(dot / sqrt(sq / E + 0.25));
+                }
+                for (int i = 0; i < E; i++) {
+                    double sum = 0;
+                    for (int s = 0; s <= S; s++)
+                        sum += share[s] / all * (double)in[t * n + s * E + i];
+                    want[t * E + i] = (float)sum;
+                }
+            }
+            struct bench_case b = {.build = build_attend, .ctx = &c, .in = in, .T = T, .n = n};
+            bench_check(b, NULL, "attend");
+            bench_near(b, want, 1e-5f, "attend");
+        }
+    struct attend_case bad = {.S = 2, .E = 3, .w = bench_tensor(DT_F32, 0, 0, 4, w)};
+    const char *why = bench_refused(
+        (struct bench_case){.build = build_attend, .ctx = &bad, .in = in, .T = 1, .n = 9});
+    CHECK_MSG(strstr(why, "weight is 4, wanted 3"), "\"%s\"", why);
+}
+
 /* ---------------------------------------------------------------- a slot for each row */
 
 struct slot_case {
@@ -1161,6 +1241,7 @@ int main(void)
     TEST(experts_have_biases_and_factors);
     TEST(weights_go_before_or_after);
     TEST(activations_with_constants);
+    TEST(situ_bends);
     TEST(rows_are_held_cut_and_measured);
     TEST(each_head_has_its_matrix);
     TEST(tables_are_read_by_token_position_and_value);
@@ -1170,6 +1251,7 @@ int main(void)
     TEST(columns_that_are_never_said);
     TEST(streams_are_mixed);
     TEST(gates_of_streams);
+    TEST(streams_are_attended_to);
     TEST(slots_pick_a_matrix);
     TEST(rows_are_pooled);
     bench_reset();

@@ -163,7 +163,8 @@ static int rows_kernel(const struct op_view *v, struct vk_kernel *k)
         [GLU_SILU] = 0,      [GLU_GELU] = 1,      [GLU_GELU_ERF] = 2, [GLU_GELU_QUICK] = 3,
         [GLU_RELU] = 4,      [GLU_RELU2] = 5,     [GLU_SIGMOID] = 6,  [GLU_TANH] = 7,
         [GLU_EXP] = 8,       [GLU_SOFTPLUS] = 9,  [GLU_ROUND] = 10,   [GLU_XIELU] = 11,
-        [GLU_SILU_MIN] = 12, [GLU_SILU_CAP] = 13, [GLU_OAI] = 14};
+        [GLU_SILU_MIN] = 12, [GLU_SILU_CAP] = 13, [GLU_OAI] = 14,
+        [GLU_SITU] = 15};
     *k = (struct vk_kernel){VK_rows, {which[v->op]}};
     if (v->op == OP_GLU) {
         size_t act = ((const struct glu_op *)v->p)->act;

@@ -338,6 +338,9 @@ static float gated(const struct glu_op *p, float x, float y)
         return ref_act(GLU_SILU, clamp(x, -INFINITY, c[0])) * clamp(y, -c[0], c[0]);
     case GLU_SILU_CAP:
         return clamp(ref_act(GLU_SILU, x), -INFINITY, c[0]) * clamp(y, -c[0], c[0]);
+    case GLU_SITU:
+        x = c[0] * ref_tanh(x / c[0]) * ref_act(GLU_SIGMOID, x);
+        return c[1] != 0 ? x * (c[1] * ref_tanh(y / c[1])) : x * y;
     default: /* GLU_OAI */
         return ref_act(GLU_GELU_QUICK, clamp(x, -INFINITY, c[0])) * (clamp(y, -c[0], c[0]) + 1);
     }

@@ -19,7 +19,8 @@ enum glu_act {
     GLU_XIELU,    /* x > 0: c0 x^2 + c2 x, else c1 (exp(min(x, c3)) - 1 - x) + c2 x */
     GLU_SILU_MIN, /* silu(min(x, c0)) clamp(y, -c0, c0) */
     GLU_SILU_CAP, /* min(silu(x), c0) clamp(y, -c0, c0) */
-    GLU_OAI       /* gelu_quick(min(x, c0)) (clamp(y, -c0, c0) + 1) */
+    GLU_OAI,      /* gelu_quick(min(x, c0)) (clamp(y, -c0, c0) + 1) */
+    GLU_SITU      /* c0 tanh(x / c0) sigmoid(x) c1 tanh(y / c1); c1 0: y as it is */
 };
 
 struct scale_op {

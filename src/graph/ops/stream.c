@@ -2,12 +2,16 @@
  * arXiv:2409.19606; AltUp, arXiv:2301.13310].
  *
  *   STREAM_MIX    z [T, P E]: stream p of z = (x_p) + sum over s of c[p, s] x_s + (d[p] + add) y,
- * of streams x [T, S E], numbers c, d in a row [T, C], y [T, E]; each part may be missing. One fma
- * chain in this order STREAM_GATES  z like x, of a row's numbers m: pre[i] = sigmoid(m s0 + b) +
- * eps; post[i] = magnitude sigmoid(m s1 + b) + post_eps; then a matrix [from][to] of e^(m s2 + b),
+ *                 of streams x [T, S E], numbers c, d in a row [T, C], y [T, E]; each part may be
+ *                 missing. One fma chain in this order
+ *   STREAM_GATES  z like x, of a row's numbers m: pre[i] = sigmoid(m s0 + b) + eps; post[i] =
+ *                 magnitude sigmoid(m s1 + b) + post_eps; then a matrix [from][to] of e^(m s2 + b),
  *                 each row divided by its sum, plus eps, made doubly stochastic by dividing columns
  *                 and rows in turn by their sum plus eps (Sinkhorn): a column step, then
- *                 `iterations` - 1 times a row step and a column step */
+ *                 `iterations` - 1 times a row step and a column step
+ *   STREAM_ATTEND z [T, E] = sum over s of p_s x_s, over the streams that were kept [T, S E] and
+ *                 then x [T, E] itself: p is the softmax of (w . x_s) / sqrt(mean(x_s^2) + eps),
+ *                 dot products in 64 chains. The sum is one fma chain */
 #include "graph/ops/stream.h"
 
 #include <math.h>
@@ -151,5 +155,55 @@ node graph_stream_gates(struct graph *g, const struct stream_gates_in *in, const
                      .w = in->scale,
                      .b = in->base,
                      .p = &in->p};
+    return graph_node(g, &n, name);
+}
+
+/* ---------------------------------------------------------------- STREAM_ATTEND */
+
+static void shape_stream_attend(struct graph *g, struct node *n)
+{
+    const struct node *x = n->src[0], *kept = n->src[1];
+    node_like(n, x);
+    if (kept->cols % x->cols || kept->cols / x->cols > STREAMS_KEPT || kept->rows != x->rows)
+        graph_mismatch(g, n, "streams' row", kept->cols, x->cols);
+    if (tensor_k(n->w) != x->cols)
+        graph_mismatch(g, n, "weight", tensor_k(n->w), x->cols);
+}
+
+static OP_FN(ref_stream_attend)
+{
+    const struct stream_attend_op *p = c->p;
+    int64_t n = c->dst.cols, kept = c->src[1].cols / n;
+    float share[STREAMS_KEPT + 1];
+    (void)ith;
+    for (int64_t r = begin; r < end; r++) {
+        const float *last = value_row(x, &c->src[0], r), *in = value_row(x, &c->src[1], r);
+        float *z = value_row(x, &c->dst, r);
+        for (int64_t s = 0; s <= kept; s++) {
+            const float *v = s < kept ? in + s * n : last;
+            share[s] =
+                ref_dot64(v, c->w_data, n) * (1.0f / sqrtf(ref_dot64(v, v, n) / (float)n + p->eps));
+        }
+        ref_softmax(share, share, kept + 1);
+        for (int64_t i = 0; i < n; i++) {
+            float acc = 0;
+            for (int64_t s = 0; s < kept; s++)
+                acc = fmaf(share[s], in[s * n + i], acc);
+            z[i] = fmaf(share[kept], last[i], acc);
+        }
+    }
+}
+
+const struct op_info op_stream_attend = {.name = "stream_attend",
+                                         .kind = OP_ROWS,
+                                         .params_bytes = sizeof(struct stream_attend_op),
+                                         .shape = shape_stream_attend,
+                                         .reference = ref_stream_attend};
+
+node graph_stream_attend(struct graph *g, node x, node kept, const struct tensor *w, float eps,
+                         const char *name)
+{
+    struct stream_attend_op p = {.eps = eps};
+    struct node n = {.op = OP_STREAM_ATTEND, .n_src = 2, .src = {x, kept}, .w = w, .p = &p};
     return graph_node(g, &n, name);
 }

@@ -19,6 +19,14 @@ struct stream_mix_in {
 };
 node graph_stream_mix(struct graph *g, const struct stream_mix_in *in, const char *name);
 
+/* x [T, E] and S streams kept before it [T, S E]; w [E]. */
+enum { STREAMS_KEPT = 1024 };
+struct stream_attend_op {
+    float eps;
+};
+node graph_stream_attend(struct graph *g, node x, node kept, const struct tensor *w, float eps,
+                         const char *name);
+
 /* Gates of n streams: x [T, n], [T, 2n] or [T, 2n + n n]. */
 struct stream_gates_op {
     int32_t n, iterations;

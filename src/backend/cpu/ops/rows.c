@@ -156,6 +156,25 @@ static void act_limited(const struct kern *k, const struct glu_op *p, const floa
     }
 }
 
+/* Both operands bend towards a limit. */
+static void act_situ(const struct kern *k, const struct glu_op *p, const float *g, const float *u,
+                     float *z, int64_t n)
+{
+    _Alignas(64) float gate[ACT_BLOCK], up[ACT_BLOCK];
+    for (int64_t i = 0; i < n; i += ACT_BLOCK) {
+        int64_t m = n - i < ACT_BLOCK ? n - i : ACT_BLOCK;
+        const float *second = u + i;
+        k->sigmoid(g + i, gate, m);
+        k->softcap(g + i, p->c[0], up, m);
+        k->mul(up, gate, gate, m);
+        if (p->c[1] != 0) {
+            k->softcap(second, p->c[1], up, m);
+            second = up;
+        }
+        k->mul(gate, second, z + i, m);
+    }
+}
+
 static OP_FN(cpu_glu)
 {
     const struct glu_op *p = c->p;
@@ -167,6 +186,8 @@ static OP_FN(cpu_glu)
         float *z = value_row(x, &c->dst, r);
         if (act)
             act(g, u, z, c->dst.cols);
+        else if (p->act == GLU_SITU)
+            act_situ(kern_of(c), p, g, u, z, c->dst.cols);
         else if (p->act >= GLU_SILU_MIN)
             act_limited(kern_of(c), p, g, u, z, c->dst.cols);
         else

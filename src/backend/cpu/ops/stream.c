@@ -2,6 +2,7 @@
 #include "backend/cpu/ops/ops.h"
 
 #include <string.h>
+#include "graph/ref_math.h"
 
 static OP_FN(cpu_stream_mix)
 {
@@ -26,5 +27,29 @@ static OP_FN(cpu_stream_mix)
     }
 }
 
-const struct cpu_op cpu_stream_ops[] = {{OP_STREAM_MIX, "stream_mix", .fn = cpu_stream_mix},
-                                        {.fn = NULL}};
+static OP_FN(cpu_stream_attend)
+{
+    const struct stream_attend_op *p = c->p;
+    const struct kern *k = kern_of(c);
+    int64_t n = c->dst.cols, kept = c->src[1].cols / n;
+    float share[STREAMS_KEPT + 1];
+    (void)ith;
+    for (int64_t r = begin; r < end; r++) {
+        const float *last = value_row(x, &c->src[0], r), *in = value_row(x, &c->src[1], r);
+        float *z = value_row(x, &c->dst, r);
+        for (int64_t s = 0; s <= kept; s++) {
+            const float *v = s < kept ? in + s * n : last;
+            share[s] = k->dot(v, c->w_data, n) *
+                       (1.0f / __builtin_sqrtf(k->dot(v, v, n) / (float)n + p->eps));
+        }
+        ref_softmax(share, share, kept + 1);
+        memset(z, 0, (size_t)n * sizeof *z);
+        for (int64_t s = 0; s <= kept; s++)
+            k->axpy(share[s], s < kept ? in + s * n : last, z, n);
+    }
+}
+
+const struct cpu_op cpu_stream_ops[] = {
+    {OP_STREAM_MIX, "stream_mix", .fn = cpu_stream_mix},
+    {OP_STREAM_ATTEND, "stream_attend", .fn = cpu_stream_attend},
+    {.fn = NULL}};

@@ -60,6 +60,12 @@ float gated(float x, float y)
         return act_of(0, clamped(x, none, c)) * clamped(y, -c, c);
     if (ACT == 13)
         return clamped(act_of(0, x), none, c) * clamped(y, -c, c);
+    if (ACT == 15) {
+        const float d = ARG_F(1);
+        precise float gate = c * exact_tanh(x / c) * act_of(6, x);
+        precise float up = d != 0 ? d * exact_tanh(y / d) : y;
+        return gate * up;
+    }
     return act_of(3, clamped(x, none, c)) * (clamped(y, -c, c) + 1);
 }
 
