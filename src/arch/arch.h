@@ -76,6 +76,11 @@ struct tensor_spec {
     }
 #define DIM(...)              .dims = {__VA_ARGS__}
 #define IO(name_, field, ...) ROW(struct arch_io, name_, field, .io = 1, __VA_ARGS__)
+/* A model's two ends: what says tokens is the embedding where there is no output matrix. */
+#define IO_ENDS                                                                                    \
+    IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),                 \
+        IO("output_norm.weight", output_norm, DIM(DIM_E)),                                         \
+        IO("output.weight", output, DIM(DIM_V, DIM_E), .optional = 1, .use = TENSOR_OUTPUT)
 /* The head of models that rank texts. */
 #define IO_RANK                                                                                    \
     IO("cls.weight", cls, DIM(DIM_ANY, DIM_E), .optional = 1),                                     \

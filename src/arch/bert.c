@@ -13,7 +13,7 @@
  *                   are not used.
  *   nomic-bert-moe  arXiv:2502.07972. As jina-bert-v3; every n-th layer from the second on has
  *                   experts, whose weights are not renormalised. */
-#include "arch/arch.h"
+#include "arch/parts.h"
 
 #include <math.h>
 
@@ -118,9 +118,7 @@ static int has_experts(const struct arch_model *m)
 static const struct key_spec keys[] = {
     KEYS_SIZES,
     KEYS_LAYER_NORM,
-    {LAYERS("attention.head_count", n_head), RANGE(1, MAX_HEADS), .required = 1, .size = 1},
-    {LAYERS("attention.head_count_kv", n_head_kv), RANGE(1, MAX_HEADS), .from = key_like_heads,
-     .size = 1},
+    KEYS_HEADS,
     KEYS_HEAD_DIMS,
     {KEY_AT(KEY_I32, "moe_every_n_layers", struct bert_hp, moe_every), .family = 1,
      RANGE(0, MAX_LAYERS), .when = has_experts, .synth = 2},
@@ -157,12 +155,6 @@ static pith_status derive(struct arch_model *m, struct pith_error *err)
                              arch_path(m), l, hp->n_head[l], hp->n_head_kv[l]);
     }
     return PITH_OK;
-}
-
-static void states(struct arch_model *m)
-{
-    for (int32_t l = 0; l < m->hp.n_layer; l++)
-        arch_state(m, l, SELF, arch_kv(&m->hp, l));
 }
 
 static pith_status ready(struct arch_model *m, struct pith_error *err)
@@ -286,7 +278,7 @@ static void end(const struct arch_model *m, struct graph *g, struct carry *c)
         .layer_bytes = sizeof(struct bert_layer),                                                  \
         .model_bytes = sizeof(struct bert_model),                                                  \
         .derive = derive,                                                                          \
-        .states = states,                                                                          \
+        .states = arch_attention_states,                                                           \
         .ready = ready,                                                                            \
         .role = {[ROLE_DECODER] = {.begin = begin, .visit = visit, .end = end}}};
 

@@ -26,8 +26,8 @@ enum {
     F_CHOOSES = 8,
     F_SHARED = 16
 };
-enum { RAW, POOLS, OPEN, KEYS };  /* states of a layer */
-enum { OPEN_ROWS, OPEN_KEYS };    /* parts of OPEN */
+enum { RAW, POOLS, OPEN, KEYS }; /* states of a layer */
+enum { OPEN_ROWS, OPEN_KEYS };   /* parts of OPEN */
 enum { NEAR = 4, FAR = 128 };
 
 struct v4_hp {
@@ -43,12 +43,13 @@ struct v4_layer {
     struct tensor *attn_norm, *sinks, *q_a, *q_a_norm, *q_b, *kv, *kv_norm, *o_a, *o_b;
     struct tensor *c_kv, *c_gate, *c_ape, *c_norm;
     struct tensor *i_proj, *i_q, *i_kv, *i_gate, *i_ape, *i_norm;
-    struct tensor *ffn_norm, *router, *table, *choice, *gate_exps, *up_exps, *down_exps;
-    struct tensor *gate_sh, *up_sh, *down_sh;
+    struct tensor *ffn_norm, *table;
+    struct arch_experts moe;
+    struct arch_ffn shared;
 };
 
 enum {
-    D_QA = DIM_BEHIND_STREAMS,
+    D_QA = DIM_BEHIND_PARTS,
     D_GROUPS,
     D_ORANK,
     D_GROUP,
@@ -73,7 +74,7 @@ static int64_t v4_dim(const struct arch_model *m, int d, int32_t l)
     const struct v4_hp *h = m->family;
     int64_t all = l >= 0 ? (int64_t)m->hp.n_head[l] * m->hp.d_k : 0;
     int64_t wide = ratio_of(m, l) == NEAR ? 2 : 1;
-    if (d < DIM_BEHIND_STREAMS)
+    if (d < DIM_BEHIND_PARTS)
         return arch_streams_dim(m, &h->streams, d);
     switch (d) {
     case D_QA:
@@ -121,8 +122,7 @@ static const struct key_spec keys[] = {
     {I32("expert_used_count", n_expert_used), RANGE(1, MAX_EXPERTS), .required = 1, .size = 1},
     KEYS_FF,
     {I32("expert_feed_forward_length", n_ff_exp), RANGE(1, MAX_FF), .required = 1, .size = 1},
-    {I32("expert_shared_count", n_expert_shared), RANGE(0, MAX_EXPERTS), .required = 1,
-     .synth = 1},
+    {I32("expert_shared_count", n_expert_shared), RANGE(0, MAX_EXPERTS), .required = 1, .synth = 1},
     {I32("expert_gating_func", expert_gating), RANGE(4, 4), .required = 1, .synth = 4},
     {BOOL("expert_weights_norm", expert_norm), .synth = 1},
     {F32("expert_weights_scale", expert_scale)},
@@ -131,8 +131,7 @@ static const struct key_spec keys[] = {
     {KEY_AT(KEY_LAYERS_F32, "swiglu_clamp_shexp", struct hparams, clamp_shexp), RANGE(0, 1e30),
      .from = like_clamp_exp},
     {I32("attention.sliding_window", window), RANGE(1, INT32_MAX), .required = 1, .synth = 16},
-    {OWN(KEY_I32, "attention.q_lora_rank", q_rank), RANGE(1, MAX_EMBD), .required = 1,
-     .synth = 32},
+    {OWN(KEY_I32, "attention.q_lora_rank", q_rank), RANGE(1, MAX_EMBD), .required = 1, .synth = 32},
     {OWN(KEY_I32, "attention.output_group_count", groups), RANGE(1, MAX_HEADS), .required = 1,
      .synth = 1},
     {OWN(KEY_I32, "attention.output_lora_rank", o_rank), RANGE(1, MAX_EMBD), .required = 1,
@@ -153,7 +152,6 @@ static const struct key_spec keys[] = {
 
 #define L(name_, field, ...) ROW(struct v4_layer, name_, field, .layer = 1, __VA_ARGS__)
 #define VECTOR               .use = TENSOR_VECTOR
-#define EXPERTS              .use = TENSOR_EXPERTS
 static const struct tensor_spec tensors[] = {
     IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
     IO("output_norm.weight", output_norm, DIM(DIM_E)),
@@ -183,16 +181,12 @@ static const struct tensor_spec tensors[] = {
 
     ROWS_HALF("hc_ffn", hc_ffn),
     L("ffn_norm.weight", ffn_norm, DIM(DIM_E)),
-    L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E)),
+    L("ffn_gate_inp.weight", moe.router, DIM(DIM_X, DIM_E)),
     L("ffn_gate_tid2eid.weight", table, DIM(DIM_V, D_USED), .need = F_HASHED,
       .use = TENSOR_INTEGERS),
-    L("exp_probs_b.bias", choice, DIM(DIM_X), .need = F_CHOOSES),
-    L("ffn_gate_exps.weight", gate_exps, DIM(DIM_X, DIM_FX, DIM_E), EXPERTS),
-    L("ffn_up_exps.weight", up_exps, DIM(DIM_X, DIM_FX, DIM_E), EXPERTS),
-    L("ffn_down_exps.weight", down_exps, DIM(DIM_X, DIM_E, DIM_FX), EXPERTS),
-    L("ffn_gate_shexp.weight", gate_sh, DIM(DIM_FS, DIM_E), .need = F_SHARED),
-    L("ffn_up_shexp.weight", up_sh, DIM(DIM_FS, DIM_E), .need = F_SHARED),
-    L("ffn_down_shexp.weight", down_sh, DIM(DIM_E, DIM_FS), .need = F_SHARED),
+    L("exp_probs_b.bias", moe.choice, DIM(DIM_X), .need = F_CHOOSES),
+    ROWS_EXPERTS(),
+    ROWS_SHARED(.need = F_SHARED),
     {0},
 };
 #undef L
@@ -290,11 +284,12 @@ static void states(struct arch_model *m)
         open.n[OPEN_ROWS] = compress_floats(d, ratio == NEAR);
         if (ratio == NEAR) {
             open.n[OPEN_KEYS] = compress_floats(h->i_dim, 1);
-            arch_state(m, l, KEYS, (struct state){.rows = STATE_INDEX,
-                                                  .ratio = ratio,
-                                                  .n_head_kv = 1,
-                                                  .d_k = h->i_dim,
-                                                  .rope_first = h->i_dim - m->hp.n_rot});
+            arch_state(m, l, KEYS,
+                       (struct state){.rows = STATE_INDEX,
+                                      .ratio = ratio,
+                                      .n_head_kv = 1,
+                                      .d_k = h->i_dim,
+                                      .rope_first = h->i_dim - m->hp.n_rot});
         }
         arch_state(m, l, OPEN, open);
     }
@@ -383,13 +378,13 @@ static node choose(const struct arch_model *m, struct graph *g, int32_t l, node 
     const struct v4_layer *w = arch_layer(m, l);
     const struct v4_hp *h = m->family;
     struct pools pools = {.kv = w->i_kv,
-                         .gate = w->i_gate,
-                         .ape = w->i_ape,
-                         .norm = w->i_norm,
-                         .d = h->i_dim,
-                         .state = KEYS,
-                         .part = OPEN_KEYS,
-                         .name = "index_pool"};
+                          .gate = w->i_gate,
+                          .ape = w->i_ape,
+                          .norm = w->i_norm,
+                          .d = h->i_dim,
+                          .state = KEYS,
+                          .part = OPEN_KEYS,
+                          .name = "index_pool"};
     node q = graph_matmul(g, w->i_q, NULL, short_q, "index_q");
     q = turned(m, g, m->rope[l], h->i_dim, q, 0, "index_q_rope");
     node weights = graph_matmul(g, w->i_proj, NULL, x, "index_weights");
@@ -408,8 +403,8 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t l, no
     float eps = hp->norm_eps;
     node qa = graph_matmul(g, w->q_a, NULL, x, "attn_q_a");
     qa = graph_rms_norm(g, qa, w->q_a_norm, tensor_m(w->q_a), eps, "attn_q_a_norm");
-    node q = graph_rms_norm(g, graph_matmul(g, w->q_b, NULL, qa, "attn_q"), NULL, d, eps,
-                            "attn_q_norm");
+    node q =
+        graph_rms_norm(g, graph_matmul(g, w->q_b, NULL, qa, "attn_q"), NULL, d, eps, "attn_q_norm");
     q = turned(m, g, m->rope[l], d, q, 0, "attn_q_rope");
     node kv = graph_matmul(g, w->kv, NULL, x, "attn_kv");
     kv = graph_rms_norm(g, kv, w->kv_norm, d, eps, "attn_kv_norm");
@@ -443,27 +438,10 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
 {
     const struct v4_layer *w = arch_layer(m, l);
     const struct hparams *hp = &m->hp;
-    struct nn_ffn shared = {.gate = w->gate_sh,
-                            .up = w->up_sh,
-                            .down = w->down_sh,
-                            .act = arch_silu_within(hp->clamp_shexp[l]),
-                            .act_c = {hp->clamp_shexp[l]}};
-    struct nn_moe moe = {.router = w->router,
-                         .choice = w->choice,
-                         .table = w->table,
-                         .gate = w->gate_exps,
-                         .up = w->up_exps,
-                         .down = w->down_exps,
-                         .n_expert = hp->n_expert,
-                         .k = hp->n_expert_used,
-                         .gating = MOE_SQRT_SOFTPLUS,
-                         .norm = hp->expert_norm,
-                         .least = 0x1p-14f,
-                         .scale = hp->expert_scale != 0 ? hp->expert_scale : 1,
-                         .act = arch_silu_within(hp->clamp_exp[l]),
-                         .act_c = {hp->clamp_exp[l]}};
-    node y = nn_moe(g, &moe, x);
-    return w->up_sh ? graph_add(g, y, nn_ffn(g, &shared, x), "ffn_shared") : y;
+    struct nn_ffn shared = arch_ffn(&w->shared, arch_silu_within(hp->clamp_shexp[l]));
+    struct nn_moe moe = arch_moe(m, &w->moe, arch_silu_within(hp->clamp_exp[l]));
+    moe.table = w->table;
+    return arch_with_shared(g, &moe, &shared, x);
 }
 
 static void begin(const struct arch_model *m, struct graph *g, struct carry *c)

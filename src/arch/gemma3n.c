@@ -68,9 +68,7 @@ enum { G_SHARED = 1 };
 #define M(name_, field, ...) ROW(struct gemma3n_model, name_, field, __VA_ARGS__)
 #define L(name_, field, ...) ROW(struct gemma3n_layer, name_, field, .layer = 1, __VA_ARGS__)
 static const struct tensor_spec tensors[] = {
-    IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
-    IO("output_norm.weight", output_norm, DIM(DIM_E)),
-    IO("output.weight", output, DIM(DIM_V, DIM_E), .optional = 1, .use = TENSOR_OUTPUT),
+    IO_ENDS,
     M("altup_proj.weight", to_streams, DIM(D_OTHERS, DIM_E, DIM_E), .use = TENSOR_PER_HEAD),
     M("altup_unembd_proj.weight", from_streams, DIM(D_OTHERS, DIM_E, DIM_E),
       .use = TENSOR_PER_HEAD),
@@ -128,9 +126,7 @@ static double five(const struct arch_model *m, int32_t l)
 static const struct key_spec keys[] = {
     KEYS_SIZES,
     KEYS_RMS,
-    {LAYERS("attention.head_count", n_head), RANGE(1, MAX_HEADS), .required = 1, .size = 1},
-    {LAYERS("attention.head_count_kv", n_head_kv), RANGE(1, MAX_HEADS), .from = key_like_heads,
-     .size = 1},
+    KEYS_HEADS,
     KEYS_HEAD_DIMS,
     {LAYERS("feed_forward_length", n_ff), RANGE(2, MAX_FF), .required = 1, .size = 1},
     KEYS_ROPE,

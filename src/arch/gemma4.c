@@ -76,9 +76,7 @@ enum { G_V_FULL = 1, G_V_WINDOWED, G_SHARED, G_SCALE, G_DOWN_SCALE };
 #define M(name_, field, ...) ROW(struct gemma4_model, name_, field, __VA_ARGS__)
 #define L(name_, field, ...) ROW(struct gemma4_layer, name_, field, .layer = 1, __VA_ARGS__)
 static const struct tensor_spec tensors[] = {
-    IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
-    IO("output_norm.weight", output_norm, DIM(DIM_E)),
-    IO("output.weight", output, DIM(DIM_V, DIM_E), .optional = 1, .use = TENSOR_OUTPUT),
+    IO_ENDS,
     IO("rope_freqs.weight", rope_freqs, DIM(DIM_ROT2), .need = F_FACTORS),
     M("per_layer_token_embd.weight", table, DIM(DIM_V, D_LP), .need = F_PER_LAYER,
       .use = TENSOR_TABLE),
@@ -170,9 +168,7 @@ static double half_head(const struct arch_model *m)
 static const struct key_spec keys[] = {
     KEYS_SIZES,
     KEYS_RMS,
-    {LAYERS("attention.head_count", n_head), RANGE(1, MAX_HEADS), .required = 1, .size = 1},
-    {LAYERS("attention.head_count_kv", n_head_kv), RANGE(1, MAX_HEADS), .from = key_like_heads,
-     .size = 1},
+    KEYS_HEADS,
     KEYS_HEAD_DIMS,
     {OWN("attention.key_length_swa", d_k_swa), RANGE(1, MAX_HEAD_DIM), .required = 1,
      .synth_of = half_head},

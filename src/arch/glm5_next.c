@@ -28,8 +28,8 @@ enum { MIXER, KEYS, OPEN }; /* states of a layer */
 enum { X, LIST };           /* carry: the streams, the slots chosen last */
 
 struct glm5_hp {
-    int32_t conv, head; /* delta attention */
-    float lowest, index_eps;
+    struct arch_kda_hp kda; /* delta attention */
+    float index_eps;
     int32_t q_rank, rank, d_q, d_o; /* latent attention */
     int32_t i_heads, i_dim, i_top, pool, tail, *chooses;
     struct arch_streams_hp streams;
@@ -37,44 +37,23 @@ struct glm5_hp {
 
 struct glm5_layer {
     struct arch_half hc_attn, hc_ffn;
-    struct tensor *norm1, *norm2, *wo;
-    struct tensor *wq, *wk, *wv, *conv_q, *conv_k, *conv_v;
-    struct tensor *f_a, *f_b, *dt, *a, *beta, *g_a, *g_b, *norm;
-    struct tensor *q_a, *q_norm, *q_b, *kv_a, *kv_norm, *k_b, *v_b;
+    struct arch_kda kda;
+    struct tensor *norm1, *norm2;
+    struct tensor *q_a, *q_norm, *q_b, *kv_a, *kv_norm, *k_b, *v_b, *wo;
     struct tensor *i_norm, *i_norm_b, *i_proj, *i_k, *i_q, *i_gate, *i_ape;
-    struct tensor *gate, *up, *down;
-    struct tensor *router, *choice, *gate_exps, *up_exps, *down_exps, *gate_sh, *up_sh, *down_sh;
+    struct arch_ffn dense, shared;
+    struct arch_experts moe;
 };
 
-enum {
-    D_KDA = DIM_BEHIND_STREAMS,
-    D_HEAD,
-    D_CONV,
-    D_QA,
-    D_Q,
-    D_QHEAD,
-    D_RANK,
-    D_OUT,
-    D_ALL,
-    D_I,
-    D_IH,
-    D_IQ,
-    D_POOL
-};
+enum { D_QA = DIM_BEHIND_PARTS, D_Q, D_QHEAD, D_RANK, D_OUT, D_ALL, D_I, D_IH, D_IQ, D_POOL };
 
 static int64_t glm5_dim(const struct arch_model *m, int d, int32_t l)
 {
     const struct glm5_hp *h = m->family;
     int64_t heads = m->hp.n_head[l];
-    if (d < DIM_BEHIND_STREAMS)
-        return arch_streams_dim(m, &h->streams, d);
+    if (d < DIM_BEHIND_PARTS)
+        return d < D_STREAMS ? arch_kda_dim(m, &h->kda, d, l) : arch_streams_dim(m, &h->streams, d);
     switch (d) {
-    case D_KDA:
-        return heads * h->head;
-    case D_HEAD:
-        return h->head;
-    case D_CONV:
-        return h->conv;
     case D_QA:
         return h->q_rank;
     case D_Q:
@@ -131,8 +110,7 @@ static const struct key_spec keys[] = {
      .synth = 1},
     {KEY_AT(KEY_LAYERS_F32, "swiglu_clamp_shexp", struct hparams, clamp_shexp), RANGE(0, 1e30),
      .from = like_clamp_exp},
-    {OWN(KEY_I32, "attention.q_lora_rank", q_rank), RANGE(1, MAX_EMBD), .required = 1,
-     .synth = 24},
+    {OWN(KEY_I32, "attention.q_lora_rank", q_rank), RANGE(1, MAX_EMBD), .required = 1, .synth = 24},
     {OWN(KEY_I32, "attention.kv_lora_rank", rank), RANGE(1, MAX_HEAD_DIM), .required = 1,
      .synth = 32},
     {OWN(KEY_I32, "attention.key_length_mla", d_q), RANGE(1, MAX_HEAD_DIM), .required = 1,
@@ -149,15 +127,13 @@ static const struct key_spec keys[] = {
     {OWN(KEY_BOOL, "attention.indexer.kpool_select_tail", tail), .def = 1},
     {OWN(KEY_LAYERS, "attention.indexer.types", chooses), RANGE(0, 1), .def = 1},
     KEYS_FOUR_STREAMS(glm5_hp),
-    {OWN(KEY_I32, "ssm.conv_kernel", conv), RANGE(2, CONV_MAX), .required = 1, .synth = 4},
-    {OWN(KEY_I32, "kda.head_dim", head), RANGE(1, MAX_HEAD_DIM), .required = 1, .synth = 16},
-    {OWN(KEY_F32, "kda.gate_lower_bound", lowest), RANGE(-1e30, 0), .synth = -5},
+    KEYS_KDA(glm5_hp),
+    {OWN(KEY_F32, "kda.gate_lower_bound", kda.lowest), RANGE(-1e30, 0), .synth = -5},
     {0},
 };
 
 #define L(name_, field, ...) ROW(struct glm5_layer, name_, field, .layer = 1, __VA_ARGS__)
 #define VECTOR               .use = TENSOR_VECTOR
-#define EXPERTS              .use = TENSOR_EXPERTS
 #define PER_HEAD             .use = TENSOR_PER_HEAD
 static const struct tensor_spec tensors[] = {
     IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
@@ -166,21 +142,10 @@ static const struct tensor_spec tensors[] = {
 
     ROWS_HALF("hc_attn", hc_attn),
     L("attn_norm.weight", norm1, DIM(DIM_E)),
-    L("attn_q.weight", wq, DIM(D_KDA, DIM_E), .need = F_KDA),
-    L("attn_k.weight", wk, DIM(D_KDA, DIM_E), .need = F_KDA),
-    L("attn_v.weight", wv, DIM(D_KDA, DIM_E), .need = F_KDA),
-    L("ssm_conv1d_q.weight", conv_q, DIM(DIM_ONE, D_KDA, DIM_ONE, D_CONV), .need = F_KDA, VECTOR),
-    L("ssm_conv1d_k.weight", conv_k, DIM(DIM_ONE, D_KDA, DIM_ONE, D_CONV), .need = F_KDA, VECTOR),
-    L("ssm_conv1d_v.weight", conv_v, DIM(DIM_ONE, D_KDA, DIM_ONE, D_CONV), .need = F_KDA, VECTOR),
-    L("ssm_f_a.weight", f_a, DIM(D_HEAD, DIM_E), .need = F_KDA),
-    L("ssm_f_b.weight", f_b, DIM(D_KDA, D_HEAD), .need = F_KDA),
-    L("ssm_dt.bias", dt, DIM(D_KDA), .need = F_KDA),
-    L("ssm_a", a, DIM(DIM_H), .need = F_KDA, .centre = -1), /* it fades */
-    L("ssm_beta.weight", beta, DIM(DIM_H, DIM_E), .need = F_KDA),
-    L("ssm_g_a.weight", g_a, DIM(D_HEAD, DIM_E), .need = F_KDA),
-    L("ssm_g_b.weight", g_b, DIM(D_KDA, D_HEAD), .need = F_KDA),
-    L("ssm_norm.weight", norm, DIM(D_HEAD), .need = F_KDA),
-    L("attn_output.weight", wo, DIM(DIM_E, D_KDA), .need = F_KDA),
+    ROWS_KDA(.need = F_KDA),
+    L("ssm_a", kda.a, DIM(DIM_H), .need = F_KDA, .centre = -1), /* it fades */
+    ROWS_KDA_DECAY(.need = F_KDA),
+    ROWS_KDA_GATE(.need = F_KDA),
 
     L("attn_q_a.weight", q_a, DIM(D_QA, DIM_E), .need = F_MLA),
     L("attn_q_a_norm.weight", q_norm, DIM(D_QA), .need = F_MLA),
@@ -200,17 +165,11 @@ static const struct tensor_spec tensors[] = {
 
     ROWS_HALF("hc_ffn", hc_ffn),
     L("ffn_norm.weight", norm2, DIM(DIM_E)),
-    L("ffn_gate.weight", gate, DIM(DIM_F, DIM_E), .need = F_DENSE),
-    L("ffn_up.weight", up, DIM(DIM_F, DIM_E), .need = F_DENSE),
-    L("ffn_down.weight", down, DIM(DIM_E, DIM_F), .need = F_DENSE),
-    L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E), .need = F_MOE),
-    L("exp_probs_b.bias", choice, DIM(DIM_X), .need = F_MOE),
-    L("ffn_gate_exps.weight", gate_exps, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE, EXPERTS),
-    L("ffn_up_exps.weight", up_exps, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE, EXPERTS),
-    L("ffn_down_exps.weight", down_exps, DIM(DIM_X, DIM_E, DIM_FX), .need = F_MOE, EXPERTS),
-    L("ffn_gate_shexp.weight", gate_sh, DIM(DIM_FS, DIM_E), .need = F_MOE | F_SHARED),
-    L("ffn_up_shexp.weight", up_sh, DIM(DIM_FS, DIM_E), .need = F_MOE | F_SHARED),
-    L("ffn_down_shexp.weight", down_sh, DIM(DIM_E, DIM_FS), .need = F_MOE | F_SHARED),
+    ROWS_DENSE(.need = F_DENSE),
+    L("ffn_gate_inp.weight", moe.router, DIM(DIM_X, DIM_E), .need = F_MOE),
+    L("exp_probs_b.bias", moe.choice, DIM(DIM_X), .need = F_MOE),
+    ROWS_EXPERTS(.need = F_MOE),
+    ROWS_SHARED(.need = F_MOE | F_SHARED),
     {0},
 };
 #undef L
@@ -275,17 +234,17 @@ static void states(struct arch_model *m)
     const struct glm5_hp *h = m->family;
     for (int32_t l = 0; l < m->hp.n_layer; l++) {
         if (m->layer_features[l] & F_KDA) {
-            arch_state(m, l, MIXER, nn_kda_state(m->hp.n_head[l], h->head, h->conv));
+            arch_state(m, l, MIXER, nn_kda_state(m->hp.n_head[l], h->kda.head, h->kda.conv));
             continue;
         }
-        arch_state(m, l, MIXER,
-                   (struct state){
-                       .rows = STATE_LATENT, .n_head_kv = 1, .d_k = h->rank, .d_v = h->rank});
+        arch_state(
+            m, l, MIXER,
+            (struct state){.rows = STATE_LATENT, .n_head_kv = 1, .d_k = h->rank, .d_v = h->rank});
         if (!(m->layer_features[l] & F_CHOOSES))
             continue;
-        arch_state(m, l, KEYS,
-                   (struct state){
-                       .rows = STATE_INDEX, .ratio = h->pool, .n_head_kv = 1, .d_k = h->i_dim});
+        arch_state(
+            m, l, KEYS,
+            (struct state){.rows = STATE_INDEX, .ratio = h->pool, .n_head_kv = 1, .d_k = h->i_dim});
         arch_state(m, l, OPEN,
                    (struct state){.rows = STATE_RECURRENT, .n = {compress_floats(h->i_dim, 0)}});
     }
@@ -297,29 +256,9 @@ static node delta_attention(const struct arch_model *m, struct graph *g, int32_t
 {
     const struct glm5_layer *w = arch_layer(m, l);
     const struct glm5_hp *h = m->family;
-    struct nn_kda a = {.wq = w->wq,
-                       .wk = w->wk,
-                       .wv = w->wv,
-                       .conv_q = w->conv_q,
-                       .conv_k = w->conv_k,
-                       .conv_v = w->conv_v,
-                       .f_a = w->f_a,
-                       .f_b = w->f_b,
-                       .dt = w->dt,
-                       .a = w->a,
-                       .beta = w->beta,
-                       .g_a = w->g_a,
-                       .g_b = w->g_b,
-                       .norm = w->norm,
-                       .wo = w->wo,
-                       .n_head = m->hp.n_head[l],
-                       .d = h->head,
-                       .conv = h->conv,
-                       .state = m->state_of[l][MIXER],
-                       .eps = m->hp.norm_eps,
-                       .unit_eps = 1e-6f,
-                       .lowest = h->lowest,
-                       .rate_sign = h->lowest < 0 ? -1 : 1};
+    struct nn_kda a = arch_kda(m, l, &h->kda, &w->kda, m->state_of[l][MIXER]);
+    a.unit_eps = 1e-6f;
+    a.rate_sign = h->kda.lowest < 0 ? -1 : 1;
     return nn_kda(g, &a, x);
 }
 
@@ -375,29 +314,11 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
 {
     const struct glm5_layer *w = arch_layer(m, l);
     const struct hparams *hp = &m->hp;
-    float limit = hp->clamp_shexp[l];
-    enum glu_act act = arch_silu_within(limit);
-    struct nn_ffn dense = {
-        .gate = w->gate, .up = w->up, .down = w->down, .act = act, .act_c = {limit}};
-    struct nn_ffn shared = {
-        .gate = w->gate_sh, .up = w->up_sh, .down = w->down_sh, .act = act, .act_c = {limit}};
-    struct nn_moe moe = {.router = w->router,
-                         .choice = w->choice,
-                         .gate = w->gate_exps,
-                         .up = w->up_exps,
-                         .down = w->down_exps,
-                         .n_expert = hp->n_expert,
-                         .k = hp->n_expert_used,
-                         .gating = hp->expert_gating == 1 ? MOE_SOFTMAX : MOE_SIGMOID,
-                         .norm = hp->expert_norm,
-                         .least = 0x1p-14f,
-                         .scale = hp->expert_scale != 0 ? hp->expert_scale : 1,
-                         .act = arch_silu_within(hp->clamp_exp[l]),
-                         .act_c = {hp->clamp_exp[l]}};
-    if (!w->router)
-        return nn_ffn(g, &dense, x);
-    node y = nn_moe(g, &moe, x);
-    return w->up_sh ? graph_add(g, y, nn_ffn(g, &shared, x), "ffn_shared") : y;
+    struct glu_op act = arch_silu_within(hp->clamp_shexp[l]);
+    struct nn_ffn dense = arch_ffn(&w->dense, act), shared = arch_ffn(&w->shared, act);
+    struct nn_moe moe = arch_moe(m, &w->moe, arch_silu_within(hp->clamp_exp[l]));
+    moe.gating = hp->expert_gating == 1 ? MOE_SOFTMAX : MOE_SIGMOID;
+    return w->moe.router ? arch_with_shared(g, &moe, &shared, x) : nn_ffn(g, &dense, x);
 }
 
 static void begin(const struct arch_model *m, struct graph *g, struct carry *c)

@@ -8,7 +8,7 @@
  * the softmax and has no value. Experts: the k of the largest router's numbers, weighed by the
  * softmax over these; g = min(gate x, 7), u = clamp(up x, -7, 7), and
  * down (g sigmoid(1.702 g) (u + 1)). */
-#include "arch/arch.h"
+#include "arch/parts.h"
 
 #include <math.h>
 
@@ -35,10 +35,7 @@ static double every_second(const struct arch_model *m, int32_t l)
 static const struct key_spec keys[] = {
     KEYS_SIZES,
     KEYS_RMS,
-    {LAYERS("attention.head_count", n_head), RANGE(1, MAX_HEADS), .required = 1,
-     .size = 1},
-    {LAYERS("attention.head_count_kv", n_head_kv), RANGE(1, MAX_HEADS), .from = key_like_heads,
-     .size = 1},
+    KEYS_HEADS,
     KEYS_HEAD_DIMS,
     KEYS_EXPERTS,
     KEYS_FF,
@@ -107,12 +104,6 @@ static pith_status derive(struct arch_model *m, struct pith_error *err)
                          arch_path(m), m->hp.n_rot, m->hp.d_k);
     key_pattern(m->hp.windowed, m->hp.n_layer, 0);
     return PITH_OK;
-}
-
-static void states(struct arch_model *m)
-{
-    for (int32_t l = 0; l < m->hp.n_layer; l++)
-        arch_state(m, l, SELF, arch_kv(&m->hp, l));
 }
 
 static pith_status ready(struct arch_model *m, struct pith_error *err)
@@ -188,6 +179,6 @@ const struct arch arch_gpt_oss = {.name = "gpt-oss",
                                   .layer_bytes = sizeof(struct gptoss_layer),
                                   .synth = synth,
                                   .derive = derive,
-                                  .states = states,
+                                  .states = arch_attention_states,
                                   .ready = ready,
                                   .role = {[ROLE_DECODER] = {.visit = visit}}};

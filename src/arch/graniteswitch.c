@@ -48,9 +48,7 @@ static int64_t switch_dim(const struct arch_model *m, int d, int32_t l)
 static const struct key_spec keys[] = {
     KEYS_SIZES,
     KEYS_RMS,
-    {LAYERS("attention.head_count", n_head), RANGE(1, MAX_HEADS), .required = 1, .size = 1},
-    {LAYERS("attention.head_count_kv", n_head_kv), RANGE(1, MAX_HEADS), .from = key_like_heads,
-     .size = 1},
+    KEYS_HEADS,
     KEYS_HEAD_DIMS,
     KEYS_FF,
     KEYS_ROPE,
@@ -74,9 +72,7 @@ static const struct key_spec keys[] = {
     L(name ".lora_a", a[at], DIM(D_SLOTS, D_LORA, in), .use = TENSOR_EXPERTS),                     \
         L(name ".lora_b", b[at], DIM(D_SLOTS, out, D_LORA), .use = TENSOR_EXPERTS)
 static const struct tensor_spec tensors[] = {
-    IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
-    IO("output_norm.weight", output_norm, DIM(DIM_E)),
-    IO("output.weight", output, DIM(DIM_V, DIM_E), .optional = 1, .use = TENSOR_OUTPUT),
+    IO_ENDS,
     IO("rope_freqs.weight", rope_freqs, DIM(DIM_ROT2), .optional = 1, .need = F_FACTORS),
     IO("rope_factors_long.weight", rope_long, DIM(DIM_ROT2), .need = F_LONG_FACTORS),
     IO("rope_factors_short.weight", rope_short, DIM(DIM_ROT2), .need = F_LONG_FACTORS),

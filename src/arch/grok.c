@@ -28,9 +28,9 @@ enum { SELF };
 struct grok_layer {
     struct arch_attn attn;
     struct tensor *attn_norm, *post_attn;
-    struct tensor *ffn_norm, *gate, *up, *down, *router, *gate_exps, *up_exps, *down_exps;
-    struct tensor *gate_up_exps;
-    struct tensor *post_ffn;
+    struct tensor *ffn_norm, *post_ffn;
+    struct arch_ffn dense;
+    struct arch_experts moe;
 };
 
 static double first_ff(const struct arch_model *m, int32_t l)
@@ -42,9 +42,7 @@ static double first_ff(const struct arch_model *m, int32_t l)
 static const struct key_spec keys[] = {
     KEYS_SIZES,
     KEYS_RMS,
-    {LAYERS("attention.head_count", n_head), RANGE(1, MAX_HEADS), .required = 1, .size = 1},
-    {LAYERS("attention.head_count_kv", n_head_kv), RANGE(1, MAX_HEADS), .from = key_like_heads,
-     .size = 1},
+    KEYS_HEADS,
     KEYS_HEAD_DIMS,
     KEYS_EXPERTS,
     KEYS_FF,
@@ -68,9 +66,7 @@ enum { G_FUSED_BIAS = 1, G_BIAS, G_OUT_BIAS };
 
 #define L(name, field, ...) ROW(struct grok_layer, name, field, .layer = 1, __VA_ARGS__)
 static const struct tensor_spec tensors[] = {
-    IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
-    IO("output_norm.weight", output_norm, DIM(DIM_E)),
-    IO("output.weight", output, DIM(DIM_V, DIM_E), .optional = 1, .use = TENSOR_OUTPUT),
+    IO_ENDS,
 
     L("attn_norm.weight", attn_norm, DIM(DIM_E)),
     L("attn_qkv.weight", attn.wqkv, DIM(DIM_QKV, DIM_E), .need = F_FUSED),
@@ -82,17 +78,13 @@ static const struct tensor_spec tensors[] = {
     L("attn_output_norm.weight", post_attn, DIM(DIM_E)),
 
     L("ffn_norm.weight", ffn_norm, DIM(DIM_E)),
-    L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E)),
-    L("ffn_gate_exps.weight", gate_exps, DIM(DIM_X, DIM_FX, DIM_E), .need = F_GATED,
-      .use = TENSOR_EXPERTS),
-    L("ffn_up_exps.weight", up_exps, DIM(DIM_X, DIM_FX, DIM_E), .unless = F_FUSED_EXPS,
-      .use = TENSOR_EXPERTS),
-    L("ffn_gate_up_exps.weight", gate_up_exps, DIM(DIM_X, DIM_FX2, DIM_E), .need = F_FUSED_EXPS,
-      .use = TENSOR_EXPERTS),
-    L("ffn_down_exps.weight", down_exps, DIM(DIM_X, DIM_E, DIM_FX), .use = TENSOR_EXPERTS),
-    L("ffn_gate.weight", gate, DIM(DIM_F, DIM_E), .need = F_DENSE),
-    L("ffn_up.weight", up, DIM(DIM_F, DIM_E), .need = F_DENSE),
-    L("ffn_down.weight", down, DIM(DIM_E, DIM_F), .need = F_DENSE),
+    L("ffn_gate_inp.weight", moe.router, DIM(DIM_X, DIM_E)),
+    ROW_EXPERTS("ffn_gate_exps.weight", gate, DIM(DIM_X, DIM_FX, DIM_E), .need = F_GATED),
+    ROW_EXPERTS("ffn_up_exps.weight", up, DIM(DIM_X, DIM_FX, DIM_E), .unless = F_FUSED_EXPS),
+    ROW_EXPERTS("ffn_gate_up_exps.weight", gate_up, DIM(DIM_X, DIM_FX2, DIM_E),
+                .need = F_FUSED_EXPS),
+    ROW_EXPERTS("ffn_down_exps.weight", down, DIM(DIM_X, DIM_E, DIM_FX)),
+    ROWS_DENSE(.need = F_DENSE),
     L("layer_output_norm.weight", post_ffn, DIM(DIM_E), .need = F_LAYER_OUT),
     L("post_ffw_norm.weight", post_ffn, DIM(DIM_E), .unless = F_LAYER_OUT),
     {0},
@@ -166,24 +158,11 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t l, no
 static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct grok_layer *w = arch_layer(m, l);
-    struct nn_ffn dense = {.gate = w->gate, .up = w->up, .down = w->down, .act = GLU_GELU};
-    node y = nn_moe(g,
-                    &(struct nn_moe){.router = w->router,
-                                     .gate = w->gate_exps,
-                                     .up = w->up_exps,
-                                     .gate_up = w->gate_up_exps,
-                                     .down = w->down_exps,
-                                     .n_expert = m->hp.n_expert,
-                                     .k = m->hp.n_expert_used,
-                                     .gating = MOE_SOFTMAX,
-                                     .norm = 1,
-                                     .least = 0x1p-14f,
-                                     .n_group = m->hp.n_expert_groups,
-                                     .n_group_used = m->hp.n_groups_used,
-                                     .scale = 1,
-                                     .act = GLU_GELU},
-                    x);
-    if (!w->up)
+    struct nn_ffn dense = arch_ffn(&w->dense, (struct glu_op){.act = GLU_GELU});
+    struct nn_moe moe = arch_moe(m, &w->moe, (struct glu_op){.act = GLU_GELU});
+    moe.norm = 1;
+    node y = nn_moe(g, &moe, x);
+    if (!w->dense.up)
         return y;
     y = graph_add(g, nn_ffn(g, &dense, x), y, "ffn_both");
     return graph_scale(g, y, 0.70710678f, "ffn_half");

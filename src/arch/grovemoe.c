@@ -26,8 +26,8 @@ struct grove_hp {
 struct grove_layer {
     struct arch_attn attn;
     struct tensor *attn_norm;
-    struct tensor *q_norm, *k_norm, *ffn_norm, *router, *gate, *up, *down;
-    struct tensor *gate_up, *gate_ch, *up_ch, *down_ch;
+    struct tensor *q_norm, *k_norm, *ffn_norm, *gate_ch, *up_ch, *down_ch;
+    struct arch_experts moe;
 };
 
 enum { D_GROUPS = DIM_FAMILY, D_CHUNK };
@@ -43,9 +43,7 @@ static int64_t grove_dim(const struct arch_model *m, int d, int32_t l)
 static const struct key_spec keys[] = {
     KEYS_SIZES,
     KEYS_RMS,
-    {LAYERS("attention.head_count", n_head), RANGE(1, MAX_HEADS), .required = 1, .size = 1},
-    {LAYERS("attention.head_count_kv", n_head_kv), RANGE(1, MAX_HEADS), .from = key_like_heads,
-     .size = 1},
+    KEYS_HEADS,
     KEYS_HEAD_DIMS,
     KEYS_EXPERTS,
     KEYS_FF,
@@ -65,9 +63,7 @@ enum { G_FUSED_BIAS = 1, G_BIAS, G_OUT_BIAS };
 #define L(name, field, ...) ROW(struct grove_layer, name, field, .layer = 1, __VA_ARGS__)
 #define EXPERTS             .use = TENSOR_EXPERTS
 static const struct tensor_spec tensors[] = {
-    IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
-    IO("output_norm.weight", output_norm, DIM(DIM_E)),
-    IO("output.weight", output, DIM(DIM_V, DIM_E), .optional = 1, .use = TENSOR_OUTPUT),
+    IO_ENDS,
 
     L("attn_norm.weight", attn_norm, DIM(DIM_E)),
     L("attn_qkv.weight", attn.wqkv, DIM(DIM_QKV, DIM_E), .need = F_FUSED),
@@ -80,12 +76,12 @@ static const struct tensor_spec tensors[] = {
     L("attn_output.bias", attn.bo, DIM(DIM_E), .group = G_OUT_BIAS),
 
     L("ffn_norm.weight", ffn_norm, DIM(DIM_E)),
-    L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E)),
-    L("ffn_gate_exps.weight", gate, DIM(DIM_X, DIM_FX, DIM_E), .unless = F_FUSED_EXPS, EXPERTS),
-    L("ffn_up_exps.weight", up, DIM(DIM_X, DIM_FX, DIM_E), .unless = F_FUSED_EXPS, EXPERTS),
-    L("ffn_gate_up_exps.weight", gate_up, DIM(DIM_X, DIM_FX2, DIM_E), .need = F_FUSED_EXPS,
-      EXPERTS),
-    L("ffn_down_exps.weight", down, DIM(DIM_X, DIM_E, DIM_FX), EXPERTS),
+    L("ffn_gate_inp.weight", moe.router, DIM(DIM_X, DIM_E)),
+    ROW_EXPERTS("ffn_gate_exps.weight", gate, DIM(DIM_X, DIM_FX, DIM_E), .unless = F_FUSED_EXPS),
+    ROW_EXPERTS("ffn_up_exps.weight", up, DIM(DIM_X, DIM_FX, DIM_E), .unless = F_FUSED_EXPS),
+    ROW_EXPERTS("ffn_gate_up_exps.weight", gate_up, DIM(DIM_X, DIM_FX2, DIM_E),
+                .need = F_FUSED_EXPS),
+    ROW_EXPERTS("ffn_down_exps.weight", down, DIM(DIM_X, DIM_E, DIM_FX)),
     L("ffn_gate_chexps.weight", gate_ch, DIM(D_GROUPS, D_CHUNK, DIM_E), EXPERTS),
     L("ffn_up_chexps.weight", up_ch, DIM(D_GROUPS, D_CHUNK, DIM_E), EXPERTS),
     L("ffn_down_chexps.weight", down_ch, DIM(D_GROUPS, DIM_E, D_CHUNK), EXPERTS),
@@ -142,23 +138,14 @@ static node experts(const struct arch_model *m, struct graph *g, int32_t l, node
 {
     const struct grove_layer *w = arch_layer(m, l);
     const struct grove_hp *h = m->family;
-    int32_t k = m->hp.n_expert_used, groups = m->hp.n_expert / h->per_group;
-    struct nn_moe moe = {.logits = graph_matmul(g, w->router, NULL, x, "ffn_router"),
-                         .gate = w->gate,
-                         .up = w->up,
-                         .gate_up = w->gate_up,
-                         .down = w->down,
-                         .n_expert = m->hp.n_expert,
-                         .k = k,
-                         .gating = MOE_SOFTMAX,
-                         .norm = 1,
-                         .least = 0x1p-14f,
-                         .scale = 1,
-                         .act = GLU_SILU};
+    int32_t groups = m->hp.n_expert / h->per_group;
+    struct nn_moe moe = arch_moe(m, &w->moe, (struct glu_op){.act = GLU_SILU});
+    moe.logits = graph_matmul(g, w->moe.router, NULL, x, "ffn_router");
+    moe.norm = 1;
     node y = nn_moe(g, &moe, x);
     moe.gate = w->gate_ch, moe.up = w->up_ch, moe.gate_up = NULL, moe.down = w->down_ch;
     moe.n_expert = groups;
-    moe.k = k < groups ? k : groups;
+    moe.k = moe.k < groups ? moe.k : groups;
     moe.per_group = h->per_group;
     node z = graph_scale(g, nn_moe(g, &moe, y), h->scale, "ffn_adjugate");
     return graph_add(g, y, z, "ffn_both");

@@ -137,6 +137,12 @@ struct key_spec {
     {                                                                                              \
         F32("attention.layer_norm_epsilon", norm_eps), RANGE(0, 1), .required = 1, .synth = 1e-5   \
     }
+#define KEYS_HEADS                                                                                 \
+    {LAYERS("attention.head_count", n_head), RANGE(1, MAX_HEADS), .required = 1, .size = 1},       \
+    {                                                                                              \
+        LAYERS("attention.head_count_kv", n_head_kv), RANGE(1, MAX_HEADS), .from = key_like_heads, \
+                                                                           .size = 1               \
+    }
 #define KEYS_HEAD_DIMS                                                                             \
     {I32("attention.key_length", d_k), RANGE(1, MAX_HEAD_DIM), .from = key_head_dim, .size = 1},   \
     {                                                                                              \

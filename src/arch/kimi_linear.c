@@ -20,7 +20,7 @@
  *                 in all that was kept and the stream (graph/ops/stream.h, STREAM_ATTEND). Decays
  *                 may be bounded; every element of a latent head's result is gated; feed-forwards
  *                 bend both operands (GLU_SITU); experts read and write shorter rows */
-#include "arch/arch.h"
+#include "arch/parts.h"
 
 #include <math.h>
 
@@ -37,12 +37,11 @@ enum {
     F_SHORT_ROWS = 512
 };
 enum { X, KEPT }; /* carry: the residual stream, what was kept of it side by side */
-enum { MIXER }; /* its state */
+enum { MIXER };   /* its state */
 
 struct kimi_hp {
-    int32_t conv, head;             /* delta attention */
-    float lowest;                   /* of a decay's logarithm; only bailingmoe3 has it */
-    int32_t safe;                   /* its decay has that bound */
+    struct arch_kda_hp kda;         /* delta attention */
+    int32_t safe;                   /* bailingmoe3: its decay has that bound */
     int32_t rank, d_q, shared, d_o; /* latent: elements of a row, of a head of q and what of it
                                        meets the shared part, of a head's result */
     int32_t q_rank;                 /* of a short q; 0: it is one product */
@@ -56,43 +55,23 @@ struct kimi_model {
 };
 
 struct kimi_layer {
+    struct arch_kda kda;
     struct tensor *norm1, *norm2, *wo;
-    struct tensor *wq, *wk, *wv, *conv_q, *conv_k, *conv_v;
-    struct tensor *f_a, *f_b, *dt, *a, *beta, *g_a, *g_b, *norm;
-    struct tensor *q_a, *q_norm, *q_b, *kv_a, *kv_norm, *k_b, *v_b, *head_gate, *gate_o;
-    struct tensor *gate, *up, *down;
-    struct tensor *router, *choice, *gate_exps, *up_exps, *down_exps, *gate_sh, *up_sh, *down_sh;
+    struct tensor *wq, *q_a, *q_norm, *q_b, *kv_a, *kv_norm, *k_b, *v_b, *head_gate, *gate_o;
+    struct arch_ffn dense, shared;
+    struct arch_experts moe;
     struct tensor *seek1, *seek2, *routed_down, *routed_up, *routed_norm;
 };
 
-enum {
-    D_KDA = DIM_FAMILY,
-    D_HEAD,
-    D_CONV,
-    D_HEADS,
-    D_Q,
-    D_QA,
-    D_LATENT_ROW,
-    D_RANK,
-    D_NOPE,
-    D_OUT,
-    D_ALL,
-    D_ROW
-};
+enum { D_Q = DIM_BEHIND_PARTS, D_QA, D_LATENT_ROW, D_RANK, D_NOPE, D_OUT, D_ALL, D_ROW };
 
 static int64_t kimi_dim(const struct arch_model *m, int d, int32_t l)
 {
     const struct kimi_hp *h = m->family;
     int64_t heads = m->hp.n_head[l];
+    if (d < DIM_BEHIND_PARTS)
+        return arch_kda_dim(m, &h->kda, d, l);
     switch (d) {
-    case D_KDA:
-        return heads * h->head;
-    case D_HEAD:
-        return h->head;
-    case D_CONV:
-        return h->conv;
-    case D_HEADS:
-        return heads;
     case D_Q:
         return heads * h->d_q;
     case D_QA:
@@ -188,12 +167,12 @@ static const struct key_spec keys[] = {
     {OWN("rope.dimension_count", shared), RANGE(1, MAX_HEAD_DIM), .required = 1, .synth = 8},
     {FOUR("rope.dimension_sections", rope_sections), RANGE(0, MAX_HEAD_DIM), .when = is_ling},
     KEYS_ROPE_SCALING, /* only bailingmoe3 rotates */
-    {OWN("ssm.conv_kernel", conv), RANGE(2, CONV_MAX), .required = 1, .synth = 4},
-    {OWN("kda.head_dim", head), RANGE(1, MAX_HEAD_DIM), .required = 1, .synth = 16},
-    {OWN_OF(KEY_F32, "kda.gate_lower_bound", lowest), RANGE(-1e30, 0), .required = 1,
+    KEYS_KDA(kimi_hp),
+    {OWN_OF(KEY_F32, "kda.gate_lower_bound", kda.lowest), RANGE(-1e30, 0), .required = 1,
      .when = is_ling, .synth = -5},
     {OWN_OF(KEY_BOOL, "kda.safe_gate", safe), .def = 1, .when = is_ling},
-    {OWN_OF(KEY_F32, "kda.gate_lower_bound", lowest), RANGE(-1e30, 0), .when = is_k3, .synth = -5},
+    {OWN_OF(KEY_F32, "kda.gate_lower_bound", kda.lowest), RANGE(-1e30, 0), .when = is_k3,
+     .synth = -5},
     {OWN("attn_res.block_size", every), RANGE(0, MAX_LAYERS), .required = 1, .when = is_k3,
      .synth = 2},
     {OWN_OF(KEY_F32, "activation.situ_beta", bend), .required = 1, .when = is_k3, .synth = 2},
@@ -207,7 +186,6 @@ static const struct key_spec keys[] = {
 
 #define L(name_, field, ...) ROW(struct kimi_layer, name_, field, .layer = 1, __VA_ARGS__)
 #define VECTOR               .use = TENSOR_VECTOR
-#define EXPERTS              .use = TENSOR_EXPERTS
 #define PER_HEAD             .use = TENSOR_PER_HEAD
 static const struct tensor_spec tensors[] = {
     IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
@@ -219,24 +197,13 @@ static const struct tensor_spec tensors[] = {
     L("attn_res_score.weight", seek1, DIM(DIM_E), .need = F_KEEPS),
     L("attn_norm.weight", norm1, DIM(DIM_E)),
 
-    L("attn_q.weight", wq, DIM(D_KDA, DIM_E), .need = F_KDA),
-    L("attn_k.weight", wk, DIM(D_KDA, DIM_E), .need = F_KDA),
-    L("attn_v.weight", wv, DIM(D_KDA, DIM_E), .need = F_KDA),
-    L("ssm_conv1d_q.weight", conv_q, DIM(DIM_ONE, D_KDA, DIM_ONE, D_CONV), .need = F_KDA, VECTOR),
-    L("ssm_conv1d_k.weight", conv_k, DIM(DIM_ONE, D_KDA, DIM_ONE, D_CONV), .need = F_KDA, VECTOR),
-    L("ssm_conv1d_v.weight", conv_v, DIM(DIM_ONE, D_KDA, DIM_ONE, D_CONV), .need = F_KDA, VECTOR),
-    L("ssm_f_a.weight", f_a, DIM(D_HEAD, DIM_E), .need = F_KDA, .unless = F_LING),
-    L("ssm_f_b.weight", f_b, DIM(D_KDA, D_HEAD), .need = F_KDA, .unless = F_LING),
-    L("ssm_f_a.weight", f_b, DIM(D_KDA, DIM_E), .need = F_KDA | F_LING),
-    L("ssm_dt.bias", dt, DIM(D_KDA), .need = F_KDA),
-    L("ssm_a", a, DIM(D_HEADS, DIM_ONE), .need = F_KDA, VECTOR, .centre = -1), /* it fades */
-    L("ssm_beta.weight", beta, DIM(D_HEADS, DIM_E), .need = F_KDA),
-    L("ssm_g_a.weight", g_a, DIM(D_HEAD, DIM_E), .need = F_KDA, .unless = F_LING | F_K3),
-    L("ssm_g_b.weight", g_b, DIM(D_KDA, D_HEAD), .need = F_KDA, .unless = F_LING | F_K3),
-    L("ssm_g_a.weight", g_b, DIM(D_KDA, DIM_E), .need = F_KDA | F_LING),
-    L("ssm_g.weight", g_b, DIM(D_KDA, DIM_E), .need = F_KDA | F_K3),
-    L("ssm_norm.weight", norm, DIM(D_HEAD), .need = F_KDA),
-    L("attn_output.weight", wo, DIM(DIM_E, D_KDA), .need = F_KDA),
+    ROWS_KDA(.need = F_KDA),
+    L("ssm_a", kda.a, DIM(DIM_H, DIM_ONE), .need = F_KDA, VECTOR, .centre = -1), /* it fades */
+    ROWS_KDA_DECAY(.need = F_KDA, .unless = F_LING),
+    L("ssm_f_a.weight", kda.f_b, DIM(D_KDA, DIM_E), .need = F_KDA | F_LING),
+    ROWS_KDA_GATE(.need = F_KDA, .unless = F_LING | F_K3),
+    L("ssm_g_a.weight", kda.g_b, DIM(D_KDA, DIM_E), .need = F_KDA | F_LING),
+    L("ssm_g.weight", kda.g_b, DIM(D_KDA, DIM_E), .need = F_KDA | F_K3),
 
     L("attn_q.weight", wq, DIM(D_Q, DIM_E), .need = F_MLA, .unless = F_SHORT_Q),
     L("attn_q_a.weight", q_a, DIM(D_QA, DIM_E), .need = F_MLA | F_SHORT_Q),
@@ -244,29 +211,25 @@ static const struct tensor_spec tensors[] = {
     L("attn_q_b.weight", q_b, DIM(D_Q, D_QA), .need = F_MLA | F_SHORT_Q),
     L("attn_kv_a_mqa.weight", kv_a, DIM(D_LATENT_ROW, DIM_E), .need = F_MLA),
     L("attn_kv_a_norm.weight", kv_norm, DIM(D_RANK), .need = F_MLA),
-    L("attn_k_b.weight", k_b, DIM(D_HEADS, D_RANK, D_NOPE), .need = F_MLA, PER_HEAD),
-    L("attn_v_b.weight", v_b, DIM(D_HEADS, D_OUT, D_RANK), .need = F_MLA, PER_HEAD),
-    L("attn_gate.weight", head_gate, DIM(D_HEADS, DIM_E), .need = F_MLA | F_LING),
+    L("attn_k_b.weight", k_b, DIM(DIM_H, D_RANK, D_NOPE), .need = F_MLA, PER_HEAD),
+    L("attn_v_b.weight", v_b, DIM(DIM_H, D_OUT, D_RANK), .need = F_MLA, PER_HEAD),
+    L("attn_gate.weight", head_gate, DIM(DIM_H, DIM_E), .need = F_MLA | F_LING),
     L("attn_gate.weight", gate_o, DIM(D_ALL, DIM_E), .need = F_MLA | F_K3, .optional = 1),
     L("attn_output.weight", wo, DIM(DIM_E, D_ALL), .need = F_MLA),
 
     L("ffn_res_score.weight", seek2, DIM(DIM_E), .need = F_KEEPS),
     L("ffn_norm.weight", norm2, DIM(DIM_E)),
-    L("ffn_gate.weight", gate, DIM(DIM_F, DIM_E), .need = F_DENSE),
-    L("ffn_up.weight", up, DIM(DIM_F, DIM_E), .need = F_DENSE),
-    L("ffn_down.weight", down, DIM(DIM_E, DIM_F), .need = F_DENSE),
-    L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E), .need = F_MOE),
-    L("exp_probs_b.bias", choice, DIM(DIM_X), .need = F_MOE, VECTOR),
+    ROWS_DENSE(.need = F_DENSE),
+    L("ffn_gate_inp.weight", moe.router, DIM(DIM_X, DIM_E), .need = F_MOE),
+    L("exp_probs_b.bias", moe.choice, DIM(DIM_X), .need = F_MOE, VECTOR),
     L("ffn_routed_down.weight", routed_down, DIM(D_ROW, DIM_E), .need = F_MOE | F_SHORT_ROWS),
-    L("ffn_gate_exps.weight", gate_exps, DIM(DIM_X, DIM_FX, D_ROW), .need = F_MOE, EXPERTS),
-    L("ffn_up_exps.weight", up_exps, DIM(DIM_X, DIM_FX, D_ROW), .need = F_MOE, EXPERTS),
-    L("ffn_down_exps.weight", down_exps, DIM(DIM_X, D_ROW, DIM_FX), .need = F_MOE, EXPERTS),
+    ROW_EXPERTS("ffn_gate_exps.weight", gate, DIM(DIM_X, DIM_FX, D_ROW), .need = F_MOE),
+    ROW_EXPERTS("ffn_up_exps.weight", up, DIM(DIM_X, DIM_FX, D_ROW), .need = F_MOE),
+    ROW_EXPERTS("ffn_down_exps.weight", down, DIM(DIM_X, D_ROW, DIM_FX), .need = F_MOE),
     L("ffn_routed_norm.weight", routed_norm, DIM(D_ROW), .need = F_MOE | F_SHORT_ROWS,
       .optional = 1),
     L("ffn_routed_up.weight", routed_up, DIM(DIM_E, D_ROW), .need = F_MOE | F_SHORT_ROWS),
-    L("ffn_gate_shexp.weight", gate_sh, DIM(DIM_FS, DIM_E), .need = F_MOE | F_SHARED),
-    L("ffn_up_shexp.weight", up_sh, DIM(DIM_FS, DIM_E), .need = F_MOE | F_SHARED),
-    L("ffn_down_shexp.weight", down_sh, DIM(DIM_E, DIM_FS), .need = F_MOE | F_SHARED),
+    ROWS_SHARED(.need = F_MOE | F_SHARED),
     {0},
 };
 #undef L
@@ -276,10 +239,10 @@ static pith_status check_ling(const struct arch_model *m, struct pith_error *err
 {
     const struct kimi_hp *h = m->family;
     const struct hparams *hp = &m->hp;
-    if (!h->safe || !(h->lowest < 0))
+    if (!h->safe || !(h->kda.lowest < 0))
         return error_set(err, PITH_UNSUPPORTED,
                          "%s: kda.safe_gate is %s, kda.gate_lower_bound %g, wanted true and < 0",
-                         arch_path(m), h->safe ? "true" : "false", (double)h->lowest);
+                         arch_path(m), h->safe ? "true" : "false", (double)h->kda.lowest);
     if (h->shared % 2 || hp->rope_base <= 1 || hp->rope_factor <= 0)
         return error_set(err, PITH_RANGE,
                          "%s: RoPE of %d elements (wanted an even number), base %g (wanted > 1), "
@@ -336,7 +299,7 @@ static void states(struct arch_model *m)
 {
     const struct kimi_hp *h = m->family;
     for (int32_t l = 0; l < m->hp.n_layer; l++) {
-        struct state kda = nn_kda_state(m->hp.n_head[l], h->head, h->conv);
+        struct state kda = nn_kda_state(m->hp.n_head[l], h->kda.head, h->kda.conv);
         struct state latent = {.rows = STATE_LATENT,
                                .n_head_kv = 1,
                                .d_k = h->rank + h->shared,
@@ -369,29 +332,8 @@ static node delta_attention(const struct arch_model *m, struct graph *g, int32_t
 {
     const struct kimi_layer *w = arch_layer(m, l);
     const struct kimi_hp *h = m->family;
-    struct nn_kda a = {.wq = w->wq,
-                       .wk = w->wk,
-                       .wv = w->wv,
-                       .conv_q = w->conv_q,
-                       .conv_k = w->conv_k,
-                       .conv_v = w->conv_v,
-                       .f_a = w->f_a,
-                       .f_b = w->f_b,
-                       .dt = w->dt,
-                       .a = w->a,
-                       .beta = w->beta,
-                       .g_a = w->g_a,
-                       .g_b = w->g_b,
-                       .norm = w->norm,
-                       .wo = w->wo,
-                       .n_head = m->hp.n_head[l],
-                       .d = h->head,
-                       .conv = h->conv,
-                       .state = m->state_of[l][MIXER],
-                       .eps = m->hp.norm_eps,
-                       .unit_eps = m->hp.norm_eps,
-                       .lowest = h->lowest,
-                       .rate_sign = is_k3(m) && h->lowest < 0 ? -1 : 1};
+    struct nn_kda a = arch_kda(m, l, &h->kda, &w->kda, m->state_of[l][MIXER]);
+    a.rate_sign = is_k3(m) && h->kda.lowest < 0 ? -1 : 1;
     return nn_kda(g, &a, x);
 }
 
@@ -464,31 +406,9 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
     const struct hparams *hp = &m->hp;
     struct glu_op act = activation(m, hp->clamp_exp, l);
     struct glu_op act_sh = activation(m, hp->clamp_shexp, l);
-    struct nn_ffn dense = {.gate = w->gate,
-                           .up = w->up,
-                           .down = w->down,
-                           .act = act_sh.act,
-                           .act_c = {act_sh.c[0], act_sh.c[1]}};
-    struct nn_ffn shared = {.gate = w->gate_sh,
-                            .up = w->up_sh,
-                            .down = w->down_sh,
-                            .act = act_sh.act,
-                            .act_c = {act_sh.c[0], act_sh.c[1]}};
-    struct nn_moe moe = {.router = w->router,
-                         .choice = w->choice,
-                         .gate = w->gate_exps,
-                         .up = w->up_exps,
-                         .down = w->down_exps,
-                         .n_expert = hp->n_expert,
-                         .k = hp->n_expert_used,
-                         .gating = hp->expert_gating == 2 ? MOE_SIGMOID : MOE_SOFTMAX,
-                         .norm = is_later(m) ? hp->expert_norm : 1,
-                         .least = 0x1p-14f,
-                         .n_group = hp->n_expert_groups,
-                         .n_group_used = hp->n_groups_used,
-                         .scale = hp->expert_scale != 0 ? hp->expert_scale : 1,
-                         .act = act.act,
-                         .act_c = {act.c[0], act.c[1]}};
+    struct nn_ffn dense = arch_ffn(&w->dense, act_sh), shared = arch_ffn(&w->shared, act_sh);
+    struct nn_moe moe = arch_moe(m, &w->moe, act);
+    moe.norm = is_later(m) ? hp->expert_norm : 1;
     if (m->layer_features[l] & F_DENSE)
         return nn_ffn(g, &dense, x);
     if (w->routed_down)
@@ -498,7 +418,7 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
         y = graph_rms_norm(g, y, w->routed_norm, h->short_row, hp->norm_eps, "ffn_routed_norm");
     if (w->routed_up)
         y = graph_matmul(g, w->routed_up, NULL, y, "ffn_routed_up");
-    return w->up_sh ? graph_add(g, y, nn_ffn(g, &shared, x), "ffn_shared") : y;
+    return w->shared.up ? graph_add(g, y, nn_ffn(g, &shared, x), "ffn_shared") : y;
 }
 
 static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)
@@ -528,8 +448,8 @@ static void visit_kept(const struct arch_model *m, struct graph *g, int32_t l, s
     const struct kimi_hp *h = m->family;
     int64_t n = m->hp.n_embd;
     int anew = h->every && l % h->every == 0;
-    node y = graph_rms_norm(g, found(m, g, c, w->seek1, "mixer_found"), w->norm1, n,
-                            m->hp.norm_eps, "mixer_norm");
+    node y = graph_rms_norm(g, found(m, g, c, w->seek1, "mixer_found"), w->norm1, n, m->hp.norm_eps,
+                            "mixer_norm");
     y = m->layer_features[l] & F_KDA ? delta_attention(m, g, l, y) : latent_attention(m, g, l, y);
     if (anew) {
         struct concat_in all = {.x = {c->x[KEPT], c->x[X]}, .n = 2};

@@ -9,7 +9,7 @@
  *                  sum down_e(silu(gate_e(w x)) up_e(w x)) + shared(x)
  *
  * The Maverick model (128 experts) has no norms of q and k. */
-#include "arch/arch.h"
+#include "arch/parts.h"
 
 #include <math.h>
 
@@ -21,36 +21,24 @@ enum { SELF };
 #define F_MOE   BIT(1)
 
 struct llama4_layer {
-    struct tensor *attn_norm, *ffn_norm, *wq, *wk, *wv, *wo;
-    struct tensor *gate, *up, *down, *router, *gate_exps, *up_exps, *down_exps;
-    struct tensor *gate_sh, *up_sh, *down_sh;
+    struct arch_attn attn;
+    struct arch_ffn dense, shared;
+    struct arch_experts moe;
+    struct tensor *attn_norm, *ffn_norm;
 };
 
 #define L(name, field, ...) ROW(struct llama4_layer, name, field, .layer = 1, __VA_ARGS__)
 static const struct tensor_spec tensors[] = {
-    IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
-    IO("output_norm.weight", output_norm, DIM(DIM_E)),
-    IO("output.weight", output, DIM(DIM_V, DIM_E), .optional = 1, .use = TENSOR_OUTPUT),
+    IO_ENDS,
     IO("rope_freqs.weight", rope_freqs, DIM(DIM_ROT2), .optional = 1),
     L("attn_norm.weight", attn_norm, DIM(DIM_E)),
-    L("attn_q.weight", wq, DIM(DIM_Q, DIM_E)),
-    L("attn_k.weight", wk, DIM(DIM_K, DIM_E)),
-    L("attn_v.weight", wv, DIM(DIM_VV, DIM_E)),
-    L("attn_output.weight", wo, DIM(DIM_E, DIM_O)),
+    ROWS_QKV(),
+    L("attn_output.weight", attn.wo, DIM(DIM_E, DIM_O)),
     L("ffn_norm.weight", ffn_norm, DIM(DIM_E)),
-    L("ffn_gate.weight", gate, DIM(DIM_F, DIM_E), .need = F_DENSE),
-    L("ffn_up.weight", up, DIM(DIM_F, DIM_E), .need = F_DENSE),
-    L("ffn_down.weight", down, DIM(DIM_E, DIM_F), .need = F_DENSE),
-    L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E), .need = F_MOE),
-    L("ffn_gate_exps.weight", gate_exps, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE,
-      .use = TENSOR_EXPERTS),
-    L("ffn_up_exps.weight", up_exps, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE,
-      .use = TENSOR_EXPERTS),
-    L("ffn_down_exps.weight", down_exps, DIM(DIM_X, DIM_E, DIM_FX), .need = F_MOE,
-      .use = TENSOR_EXPERTS),
-    L("ffn_gate_shexp.weight", gate_sh, DIM(DIM_FX, DIM_E), .need = F_MOE),
-    L("ffn_up_shexp.weight", up_sh, DIM(DIM_FX, DIM_E), .need = F_MOE),
-    L("ffn_down_shexp.weight", down_sh, DIM(DIM_E, DIM_FX), .need = F_MOE),
+    ROWS_DENSE(.need = F_DENSE),
+    L("ffn_gate_inp.weight", moe.router, DIM(DIM_X, DIM_E), .need = F_MOE),
+    ROWS_EXPERTS(.need = F_MOE),
+    ROWS_SHARED(.need = F_MOE),
     {0},
 };
 #undef L
@@ -69,9 +57,7 @@ static double base(const struct arch_model *m, int32_t l)
 static const struct key_spec keys[] = {
     KEYS_SIZES,
     KEYS_RMS,
-    {LAYERS("attention.head_count", n_head), RANGE(1, MAX_HEADS), .required = 1, .size = 1},
-    {LAYERS("attention.head_count_kv", n_head_kv), RANGE(1, MAX_HEADS), .from = key_like_heads,
-     .size = 1},
+    KEYS_HEADS,
     KEYS_HEAD_DIMS,
     KEYS_EXPERTS,
     KEYS_FF,
@@ -90,6 +76,8 @@ static pith_status derive(struct arch_model *m, struct pith_error *err)
     struct hparams *hp = &m->hp;
     (void)err;
     key_pattern(hp->windowed, hp->n_layer, 0);
+    hp->n_ff_shexp = hp->n_ff_exp;
+    hp->expert_gating = 2;
     for (int32_t l = 0; l < hp->n_layer; l++)
         m->layer_features[l] = hp->n_expert && (l + 1) % hp->moe_step == 0 ? F_MOE : F_DENSE;
     return PITH_OK;
@@ -128,43 +116,24 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t l, no
 {
     const struct llama4_layer *w = arch_layer(m, l);
     int bare = !rotates(l) || arch_by_size(m, SIZE_BARE_HEADS, m->hp.n_layer);
-    struct nn_norm head = {.kind = bare ? NORM_NONE : NORM_RMS,
-                           .width = m->hp.d_k,
-                           .eps = m->hp.norm_eps};
-    struct nn_attention attn = {.wq = w->wq,
-                                .wk = w->wk,
-                                .wv = w->wv,
-                                .wo = w->wo,
-                                .q_norm = head,
-                                .k_norm = head,
-                                .norm_last = 1,
-                                .n_head = m->hp.n_head[l],
-                                .n_head_kv = m->hp.n_head_kv[l],
-                                .d_k = m->hp.d_k,
-                                .d_v = m->hp.d_v,
-                                .q_scale = 1.0f / sqrtf((float)m->hp.d_k),
-                                .rope = m->rope[l],
-                                .temper = {rotates(l) ? 0 : 0.1f, CHUNK, 1},
-                                .state = m->state_of[l][SELF]};
-    return nn_attention(g, &attn, x);
+    struct nn_norm head = {
+        .kind = bare ? NORM_NONE : NORM_RMS, .width = m->hp.d_k, .eps = m->hp.norm_eps};
+    struct nn_attention a = arch_attention(m, l, &w->attn, SELF);
+    a.q_norm = a.k_norm = head;
+    a.norm_last = 1;
+    a.temper = (struct temper_op){rotates(l) ? 0 : 0.1f, CHUNK, 1};
+    return nn_attention(g, &a, x);
 }
 
-static node experts(const struct arch_model *m, struct graph *g, int32_t l, node x)
+static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct llama4_layer *w = arch_layer(m, l);
-    struct nn_moe moe = {.router = w->router,
-                         .gate = w->gate_exps,
-                         .up = w->up_exps,
-                         .down = w->down_exps,
-                         .n_expert = m->hp.n_expert,
-                         .k = m->hp.n_expert_used,
-                         .gating = MOE_SIGMOID,
-                         .scale = 1,
-                         .before = 1,
-                         .act = GLU_SILU};
-    struct nn_ffn shared = {
-        .gate = w->gate_sh, .up = w->up_sh, .down = w->down_sh, .act = GLU_SILU};
-    return graph_add(g, nn_moe(g, &moe, x), nn_ffn(g, &shared, x), "ffn_shared");
+    struct glu_op silu = {.act = GLU_SILU};
+    struct nn_ffn dense = arch_ffn(&w->dense, silu), shared = arch_ffn(&w->shared, silu);
+    struct nn_moe moe = arch_moe(m, &w->moe, silu);
+    moe.before = 1;
+    return m->layer_features[l] & F_MOE ? arch_with_shared(g, &moe, &shared, x)
+                                        : nn_ffn(g, &dense, x);
 }
 
 static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)
@@ -172,11 +141,9 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
     const struct llama4_layer *w = arch_layer(m, l);
     struct nn_norm attn_norm = {.kind = NORM_RMS, .w = w->attn_norm, .eps = m->hp.norm_eps},
                    ffn_norm = {.kind = NORM_RMS, .w = w->ffn_norm, .eps = m->hp.norm_eps};
-    struct nn_ffn dense = {.gate = w->gate, .up = w->up, .down = w->down, .act = GLU_SILU};
     node h = attention(m, g, l, nn_norm(g, c->x[0], &attn_norm, "attn_norm"));
     node x = graph_add(g, h, nn_tail(g, c->x[0]), "attn_residual");
-    h = nn_norm(g, x, &ffn_norm, "ffn_norm");
-    h = m->layer_features[l] & F_MOE ? experts(m, g, l, h) : nn_ffn(g, &dense, h);
+    h = feed_forward(m, g, l, nn_norm(g, x, &ffn_norm, "ffn_norm"));
     c->x[0] = graph_add(g, h, x, "ffn_residual");
 }
 

@@ -94,9 +94,7 @@ static int64_t mamba_dim(const struct arch_model *m, int d, int32_t l)
 #define L(name, field, ...) ROW(struct mamba_layer, name, field, .layer = 1, __VA_ARGS__)
 #define VECTOR              .use = TENSOR_VECTOR
 static const struct tensor_spec tensors[] = {
-    IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
-    IO("output_norm.weight", output_norm, DIM(DIM_E)),
-    IO("output.weight", output, DIM(DIM_V, DIM_E), .optional = 1, .use = TENSOR_OUTPUT),
+    IO_ENDS,
 
     L("attn_norm.weight", attn_norm, DIM(DIM_E)),
     L("ssm_in.weight", in, DIM(D_IN, DIM_E), .need = F_SSM),

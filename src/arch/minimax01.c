@@ -24,7 +24,7 @@ struct minimax_layer {
     struct arch_attn attn; /* softmax attention; wo of the other, too */
     struct tensor *norm1, *norm2;
     struct tensor *all, *norm, *gate; /* of lightning attention */
-    struct tensor *router, *gate_exps, *up_exps, *down_exps;
+    struct arch_experts moe;
 };
 
 /* ---------------------------------------------------------------- tables */
@@ -51,9 +51,7 @@ static double is_recurrent(const struct arch_model *m, int32_t l)
 static const struct key_spec keys[] = {
     KEYS_SIZES,
     KEYS_RMS,
-    {LAYERS("attention.head_count", n_head), RANGE(1, MAX_HEADS), .required = 1, .size = 1},
-    {LAYERS("attention.head_count_kv", n_head_kv), RANGE(1, MAX_HEADS), .from = key_like_heads,
-     .size = 1},
+    KEYS_HEADS,
     KEYS_HEAD_DIMS,
     KEYS_EXPERTS,
     KEYS_FF,
@@ -70,11 +68,8 @@ static const struct key_spec keys[] = {
 
 #define L(name_, field, ...) ROW(struct minimax_layer, name_, field, .layer = 1, __VA_ARGS__)
 #define SOFTMAX              .need = F_ATTN, .unless = F_FUSED
-#define EXPERTS              .use = TENSOR_EXPERTS
 static const struct tensor_spec tensors[] = {
-    IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
-    IO("output_norm.weight", output_norm, DIM(DIM_E)),
-    IO("output.weight", output, DIM(DIM_V, DIM_E), .optional = 1, .use = TENSOR_OUTPUT),
+    IO_ENDS,
 
     L("attn_norm.weight", norm1, DIM(DIM_E)),
     L("attn_qkv.weight", all, DIM(D_ALL, DIM_E), .need = F_LIGHTNING),
@@ -86,10 +81,8 @@ static const struct tensor_spec tensors[] = {
     L("attn_output.weight", attn.wo, DIM(DIM_E, D_HEADS)),
 
     L("ffn_norm.weight", norm2, DIM(DIM_E)),
-    L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E)),
-    L("ffn_gate_exps.weight", gate_exps, DIM(DIM_X, DIM_FX, DIM_E), EXPERTS),
-    L("ffn_up_exps.weight", up_exps, DIM(DIM_X, DIM_FX, DIM_E), EXPERTS),
-    L("ffn_down_exps.weight", down_exps, DIM(DIM_X, DIM_E, DIM_FX), EXPERTS),
+    L("ffn_gate_inp.weight", moe.router, DIM(DIM_X, DIM_E)),
+    ROWS_EXPERTS(),
     {0},
 };
 #undef L
@@ -190,17 +183,8 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t l, no
 static node experts(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct minimax_layer *w = arch_layer(m, l);
-    struct nn_moe moe = {.router = w->router,
-                         .gate = w->gate_exps,
-                         .up = w->up_exps,
-                         .down = w->down_exps,
-                         .n_expert = m->hp.n_expert,
-                         .k = m->hp.n_expert_used,
-                         .gating = MOE_SOFTMAX,
-                         .norm = 1,
-                         .least = 0x1p-14f,
-                         .scale = 1,
-                         .act = GLU_SILU};
+    struct nn_moe moe = arch_moe(m, &w->moe, (struct glu_op){.act = GLU_SILU});
+    moe.norm = 1;
     return nn_moe(g, &moe, x);
 }
 

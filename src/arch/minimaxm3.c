@@ -23,8 +23,8 @@ struct m3_hp {
 struct m3_layer {
     struct tensor *norm1, *norm2, *wq, *wk, *wv, *wo, *q_norm, *k_norm;
     struct tensor *iq, *ik, *iq_norm, *ik_norm;
-    struct tensor *gate, *up, *down;
-    struct tensor *router, *choice, *gate_exps, *up_exps, *down_exps, *gate_sh, *up_sh, *down_sh;
+    struct arch_ffn dense, shared;
+    struct arch_experts moe;
 };
 
 enum { D_IQ = DIM_FAMILY, D_I };
@@ -45,9 +45,7 @@ static double heads_of_k(const struct arch_model *m)
 static const struct key_spec keys[] = {
     KEYS_SIZES,
     KEYS_RMS,
-    {LAYERS("attention.head_count", n_head), RANGE(1, MAX_HEADS), .required = 1, .size = 1},
-    {LAYERS("attention.head_count_kv", n_head_kv), RANGE(1, MAX_HEADS), .from = key_like_heads,
-     .size = 1},
+    KEYS_HEADS,
     KEYS_HEAD_DIMS,
     KEYS_EXPERTS,
     KEYS_FF,
@@ -71,7 +69,6 @@ static const struct key_spec keys[] = {
 };
 
 #define L(name_, field, ...) ROW(struct m3_layer, name_, field, .layer = 1, __VA_ARGS__)
-#define EXPERTS              .use = TENSOR_EXPERTS
 static const struct tensor_spec tensors[] = {
     IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
     IO("output_norm.weight", output_norm, DIM(DIM_E)),
@@ -90,17 +87,11 @@ static const struct tensor_spec tensors[] = {
     L("indexer.k_norm.weight", ik_norm, DIM(D_I), .need = F_MOE),
 
     L("ffn_norm.weight", norm2, DIM(DIM_E)),
-    L("ffn_gate.weight", gate, DIM(DIM_F, DIM_E), .need = F_DENSE),
-    L("ffn_up.weight", up, DIM(DIM_F, DIM_E), .need = F_DENSE),
-    L("ffn_down.weight", down, DIM(DIM_E, DIM_F), .need = F_DENSE),
-    L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E), .need = F_MOE),
-    L("exp_probs_b.bias", choice, DIM(DIM_X), .need = F_MOE),
-    L("ffn_gate_exps.weight", gate_exps, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE, EXPERTS),
-    L("ffn_up_exps.weight", up_exps, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE, EXPERTS),
-    L("ffn_down_exps.weight", down_exps, DIM(DIM_X, DIM_E, DIM_FX), .need = F_MOE, EXPERTS),
-    L("ffn_gate_shexp.weight", gate_sh, DIM(DIM_FS, DIM_E), .need = F_MOE | F_SHARED),
-    L("ffn_up_shexp.weight", up_sh, DIM(DIM_FS, DIM_E), .need = F_MOE | F_SHARED),
-    L("ffn_down_shexp.weight", down_sh, DIM(DIM_E, DIM_FS), .need = F_MOE | F_SHARED),
+    ROWS_DENSE(.need = F_DENSE),
+    L("ffn_gate_inp.weight", moe.router, DIM(DIM_X, DIM_E), .need = F_MOE),
+    L("exp_probs_b.bias", moe.choice, DIM(DIM_X), .need = F_MOE),
+    ROWS_EXPERTS(.need = F_MOE),
+    ROWS_SHARED(.need = F_MOE | F_SHARED),
     {0},
 };
 #undef L
@@ -186,41 +177,13 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t l, no
     return graph_matmul(g, w->wo, NULL, o, "attn_output");
 }
 
-static node gated(struct graph *g, node gate, node up)
-{
-    return graph_glu_of(g, gate, up, &(struct glu_op){.act = GLU_OAI, .c = {7}}, "ffn_act");
-}
-
-static node dense(struct graph *g, const struct tensor *gate, const struct tensor *up,
-                  const struct tensor *down, node x)
-{
-    node y = gated(g, graph_matmul(g, gate, NULL, x, "ffn_gate"),
-                   graph_matmul(g, up, NULL, x, "ffn_up"));
-    return graph_matmul(g, down, NULL, y, "ffn_down");
-}
-
-static node experts(const struct arch_model *m, struct graph *g, int32_t l, node x)
+static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct m3_layer *w = arch_layer(m, l);
-    const struct hparams *hp = &m->hp;
-    struct topk_in topk = {.logits = graph_matmul(g, w->router, NULL, x, "ffn_router"),
-                           .bias = w->choice,
-                           .p = {.k = hp->n_expert_used,
-                                 .gating = hp->expert_gating == 2   ? MOE_SIGMOID
-                                           : hp->expert_gating == 3 ? MOE_SOFTMAX_CHOSEN
-                                           : hp->expert_gating == 4 ? MOE_SQRT_SOFTPLUS
-                                                                    : MOE_SOFTMAX,
-                                 .norm = hp->expert_norm,
-                                 .least = 0x1p-14f,
-                                 .scale = hp->expert_scale != 0 ? hp->expert_scale : 1}};
-    node routing = graph_topk(g, &topk, "ffn_topk");
-    node sorted = graph_moe_sort(g, routing, hp->n_expert, "ffn_sort");
-    node y = gated(g, graph_moe_matmul(g, w->gate_exps, x, sorted, "ffn_gate_exps"),
-                   graph_moe_matmul(g, w->up_exps, x, sorted, "ffn_up_exps"));
-    y = graph_moe_matmul(g, w->down_exps, y, sorted, "ffn_down_exps");
-    y = graph_moe_sum(g, y, routing, "ffn_sum");
-    return w->up_sh ? graph_add(g, y, dense(g, w->gate_sh, w->up_sh, w->down_sh, x), "ffn_shared")
-                    : y;
+    struct glu_op act = {.act = GLU_OAI, .c = {7}};
+    struct nn_ffn dense = arch_ffn(&w->dense, act), shared = arch_ffn(&w->shared, act);
+    struct nn_moe moe = arch_moe(m, &w->moe, act);
+    return w->moe.router ? arch_with_shared(g, &moe, &shared, x) : nn_ffn(g, &dense, x);
 }
 
 static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)
@@ -230,8 +193,7 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
     node h = attention(m, g, l, nn_norm(g, c->x[0], &norm, "attn_norm"));
     node x = graph_add(g, h, nn_tail(g, c->x[0]), "attn_residual");
     norm.w = w->norm2;
-    h = nn_norm(g, x, &norm, "ffn_norm");
-    h = w->router ? experts(m, g, l, h) : dense(g, w->gate, w->up, w->down, h);
+    h = feed_forward(m, g, l, nn_norm(g, x, &norm, "ffn_norm"));
     c->x[0] = graph_add(g, h, x, "ffn_residual");
 }
 

@@ -41,7 +41,7 @@ enum {
     F_TIED = 1024,
     F_MAGNITUDE_OF_ONE = 2048, /* YaRN: of multiplier 1 over the file's */
     F_GLM_SCALE = 4096,
-    F_WINDOWS = 8192, /* dots3note: two kinds of layers, norms of kr, gates */
+    F_WINDOWS = 8192,    /* dots3note: two kinds of layers, norms of kr, gates */
     F_STREAMS = 1 << 14, /* hy_v4: streams, sinks, gates of elements, limits */
     /* of the file */
     F_SHORT_Q = 1 << 16,
@@ -55,14 +55,14 @@ enum {
     F_CHOOSES = 1 << 23 /* it has an indexer */
 };
 
-enum { SELF, KEYS };  /* states of a layer */
-enum { X, LIST };     /* carry: the residual stream, the slots chosen last */
+enum { SELF, KEYS }; /* states of a layer */
+enum { X, LIST };    /* carry: the residual stream, the slots chosen last */
 
 struct mla_hp {
-    int32_t q_rank;           /* short q */
+    int32_t q_rank; /* short q */
     struct mla_size {
         int32_t kv_rank, d_q, d_v; /* c; elements of a head of q, and of its result */
-    } all, near;              /* of layers that see everything, of those that see a window */
+    } all, near;                   /* of layers that see everything, of those that see a window */
     float temper;
     int32_t temper_every;
     int32_t i_heads, i_dim, i_top, *chooses; /* the indexer */
@@ -83,19 +83,18 @@ struct mla_layer {
     struct tensor *kv_a, *kv_a_norm, *kr_norm, *k_b, *v_b, *kv_b, *wo, *head_gate;
     struct tensor *gate_o, *sinks;
     struct tensor *i_q, *i_k, *i_norm, *i_norm_b, *i_proj;
-    struct tensor *gate, *up, *down;
-    struct tensor *router, *choice, *gate_exps, *up_exps, *gate_up_exps, *down_exps;
-    struct tensor *gate_sh, *up_sh, *down_sh;
+    struct arch_ffn dense, shared;
+    struct arch_experts moe;
 };
 
-enum { D_QA = DIM_BEHIND_STREAMS, D_Q, D_KVA, D_C, D_NOPE, D_V, D_KVB, D_O, D_R, D_IQ, D_I, D_IH };
+enum { D_QA = DIM_BEHIND_PARTS, D_Q, D_KVA, D_C, D_NOPE, D_V, D_KVB, D_O, D_R, D_IQ, D_I, D_IH };
 
 static int64_t mla_dim(const struct arch_model *m, int d, int32_t l)
 {
     const struct mla_hp *h = m->family;
     const struct mla_size *z = size_of(m, l);
     int64_t heads = m->hp.n_head[l >= 0 ? l : 0], nope = z->d_q - m->hp.n_rot;
-    if (d < DIM_BEHIND_STREAMS)
+    if (d < DIM_BEHIND_PARTS)
         return arch_streams_dim(m, &h->streams, d);
     switch (d) {
     case D_QA:
@@ -225,13 +224,9 @@ static double chooses(const struct arch_model *m, int32_t l)
 static const struct key_spec keys[] = {
     KEYS_SIZES,
     KEYS_RMS,
-    {LAYERS("attention.head_count", n_head), RANGE(1, MAX_HEADS), .required = 1,
-     .size = 1},
-    {LAYERS("attention.head_count_kv", n_head_kv), RANGE(1, MAX_HEADS), .from = key_like_heads,
-     .size = 1},
+    KEYS_HEADS,
     KEYS_HEAD_DIMS,
-    {I32("expert_count", n_expert), RANGE(0, MAX_EXPERTS), .size = 1,
-     .when = may_have_experts},
+    {I32("expert_count", n_expert), RANGE(0, MAX_EXPERTS), .size = 1, .when = may_have_experts},
     {I32("expert_used_count", n_expert_used), RANGE(0, MAX_EXPERTS), .size = 1,
      .when = may_have_experts},
     KEYS_FF,
@@ -284,8 +279,8 @@ static const struct key_spec keys[] = {
      .when = says_who_chooses, .synth = 1},
     {STREAMS_KEY(mla_hp, KEY_I32, "count", n), RANGE(1, NODE_SRC), .required = 1,
      .when = has_streams, .synth = 2},
-    {STREAMS_KEY(mla_hp, KEY_F32, "epsilon", eps), RANGE(0, 1), .required = 1,
-     .when = has_streams, .synth = 1e-6},
+    {STREAMS_KEY(mla_hp, KEY_F32, "epsilon", eps), RANGE(0, 1), .required = 1, .when = has_streams,
+     .synth = 1e-6},
     {STREAMS_KEY(mla_hp, KEY_F32, "magnitude", magnitude), .required = 1, .when = has_streams,
      .synth = 2},
     {KEY_AT(KEY_LAYERS_F32, "swiglu_clamp_exp", struct hparams, clamp_exp), RANGE(0, 1e30),
@@ -297,7 +292,6 @@ static const struct key_spec keys[] = {
 };
 
 #define L(name_, field, ...) ROW(struct mla_layer, name_, field, .layer = 1, __VA_ARGS__)
-#define EXPERTS              .use = TENSOR_EXPERTS
 #define PER_HEAD             .use = TENSOR_PER_HEAD
 static const struct tensor_spec tensors[] = {
     IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
@@ -333,21 +327,19 @@ static const struct tensor_spec tensors[] = {
 
     ROWS_HALF("hc_ffn", hc_ffn, .need = F_STREAMS),
     L("ffn_norm.weight", ffn_norm, DIM(DIM_E)),
-    L("ffn_gate.weight", gate, DIM(DIM_F, DIM_E), .need = F_DENSE, .unless = F_UNGATED),
-    L("ffn_up.weight", up, DIM(DIM_F, DIM_E), .need = F_DENSE),
-    L("ffn_down.weight", down, DIM(DIM_E, DIM_F), .need = F_DENSE),
-    L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E), .need = F_MOE),
-    L("exp_probs_b.bias", choice, DIM(DIM_X), .need = F_MOE, .group = 1),
-    L("ffn_gate_exps.weight", gate_exps, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE,
-      .unless = F_FUSED_EXPS, EXPERTS),
-    L("ffn_up_exps.weight", up_exps, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE,
-      .unless = F_FUSED_EXPS, EXPERTS),
-    L("ffn_gate_up_exps.weight", gate_up_exps, DIM(DIM_X, DIM_FX2, DIM_E),
-      .need = F_MOE | F_FUSED_EXPS, EXPERTS),
-    L("ffn_down_exps.weight", down_exps, DIM(DIM_X, DIM_E, DIM_FX), .need = F_MOE, EXPERTS),
-    L("ffn_gate_shexp.weight", gate_sh, DIM(DIM_FS, DIM_E), .need = F_MOE | F_SHARED),
-    L("ffn_up_shexp.weight", up_sh, DIM(DIM_FS, DIM_E), .need = F_MOE | F_SHARED),
-    L("ffn_down_shexp.weight", down_sh, DIM(DIM_E, DIM_FS), .need = F_MOE | F_SHARED),
+    L("ffn_gate.weight", dense.gate, DIM(DIM_F, DIM_E), .need = F_DENSE, .unless = F_UNGATED),
+    L("ffn_up.weight", dense.up, DIM(DIM_F, DIM_E), .need = F_DENSE),
+    L("ffn_down.weight", dense.down, DIM(DIM_E, DIM_F), .need = F_DENSE),
+    L("ffn_gate_inp.weight", moe.router, DIM(DIM_X, DIM_E), .need = F_MOE),
+    L("exp_probs_b.bias", moe.choice, DIM(DIM_X), .need = F_MOE, .group = 1),
+    ROW_EXPERTS("ffn_gate_exps.weight", gate, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE,
+                .unless = F_FUSED_EXPS),
+    ROW_EXPERTS("ffn_up_exps.weight", up, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE,
+                .unless = F_FUSED_EXPS),
+    ROW_EXPERTS("ffn_gate_up_exps.weight", gate_up, DIM(DIM_X, DIM_FX2, DIM_E),
+                .need = F_MOE | F_FUSED_EXPS),
+    ROW_EXPERTS("ffn_down_exps.weight", down, DIM(DIM_X, DIM_E, DIM_FX), .need = F_MOE),
+    ROWS_SHARED(.need = F_MOE | F_SHARED),
     {0},
 };
 #undef L
@@ -387,11 +379,11 @@ static pith_status check(struct arch_model *m, struct pith_error *err)
                          "%s: %d of the %d elements of a head are rotated, wanted 2..%d",
                          arch_path(m), hp->n_rot, h->all.d_q, h->all.d_q - 2);
     if (has_streams(m) && !(m->features & F_LATENT))
-        return error_set(err, PITH_MISSING,
-                         "%s: no attention.key_length_mla and value_length_mla", arch_path(m));
+        return error_set(err, PITH_MISSING, "%s: no attention.key_length_mla and value_length_mla",
+                         arch_path(m));
     if (has_indexer(m) && (!(m->features & F_LATENT) || !(m->features & F_SHORT_Q)))
-        return error_set(err, PITH_UNSUPPORTED,
-                         "%s: an indexer without attention.key_length_mla", arch_path(m));
+        return error_set(err, PITH_UNSUPPORTED, "%s: an indexer without attention.key_length_mla",
+                         arch_path(m));
     if (has_indexer(m) && hp->n_rot > h->i_dim)
         return error_set(err, PITH_RANGE, "%s: %d of the %d elements of an indexer's key",
                          arch_path(m), hp->n_rot, h->i_dim);
@@ -399,9 +391,8 @@ static pith_status check(struct arch_model *m, struct pith_error *err)
         return error_set(err, PITH_RANGE,
                          "%s: attention.temperature_scale is %g, temperature_length %d",
                          arch_path(m), (double)h->temper, h->temper_every);
-    if (hp->n_expert_groups > 1 &&
-        (hp->n_expert % hp->n_expert_groups || hp->n_groups_used < 1 ||
-         hp->n_groups_used > hp->n_expert_groups))
+    if (hp->n_expert_groups > 1 && (hp->n_expert % hp->n_expert_groups || hp->n_groups_used < 1 ||
+                                    hp->n_groups_used > hp->n_expert_groups))
         return error_set(err, PITH_RANGE, "%s: %d of %d groups of %d experts", arch_path(m),
                          hp->n_groups_used, hp->n_expert_groups, hp->n_expert);
     if (has_windows(m) && hp->n_rot >= h->near.d_q)
@@ -588,7 +579,7 @@ static node choose(const struct arch_model *m, struct graph *g, int32_t l, node 
     struct rope_op turn = {.set = h->index_rope, .width = h->i_dim, .first = index_first(m)};
     node angles = nn_angles(g, h->index_rope);
     struct nn_norm norm = {NORM_LAYER, w->i_norm, w->i_norm_b, 0,
-                           has_streams(m)             ? m->hp.norm_eps
+                           has_streams(m)           ? m->hp.norm_eps
                            : m->features & F_SHARES ? 0
                                                     : 1e-6f};
     node q = graph_matmul(g, w->i_q, NULL, short_q, "index_q");
@@ -637,12 +628,8 @@ static node attend_latent(const struct arch_model *m, struct graph *g, int32_t l
     qn = graph_head_matmul(g, w->k_b, qn, "attn_k_b");
     q = graph_concat(g, &(struct concat_in){.x = {qn, qr}, .n = 2, .n_head = heads}, "attn_q_row");
     node k = graph_concat(g, &(struct concat_in){.x = {c, kr}, .n = 2, .n_head = 1}, "attn_kv_row");
-    struct attention a = {.q = q,
-                          .n_head = heads,
-                          .n_states = 1,
-                          .state = {state},
-                          .list = list,
-                          .sinks = w->sinks};
+    struct attention a = {
+        .q = q, .n_head = heads, .n_states = 1, .state = {state}, .list = list, .sinks = w->sinks};
     a.written[0] = graph_cache_write(g, k, NULL, state, "cache_write");
     node o = nn_tail(g, graph_attention(g, &a, "attn"));
     return graph_head_matmul(g, w->v_b, o, "attn_v_b");
@@ -697,36 +684,11 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
 {
     const struct mla_layer *w = arch_layer(m, l);
     const struct hparams *hp = &m->hp;
-    enum glu_act act = m->features & F_UNGATED ? GLU_RELU2 : GLU_SILU;
-    struct nn_ffn dense = {.gate = w->gate, .up = w->up, .down = w->down, .act = act};
-    if (!w->router)
-        return nn_ffn(g, &dense, x);
-    enum moe_gating gating = hp->expert_gating == 2   ? MOE_SIGMOID
-                             : hp->expert_gating == 3 ? MOE_SOFTMAX_CHOSEN
-                             : hp->expert_gating == 4 ? MOE_SQRT_SOFTPLUS
-                                                      : MOE_SOFTMAX;
-    struct nn_moe moe = {.router = w->router,
-                         .choice = w->choice,
-                         .gate = w->gate_exps,
-                         .up = w->up_exps,
-                         .gate_up = w->gate_up_exps,
-                         .down = w->down_exps,
-                         .n_expert = hp->n_expert,
-                         .k = hp->n_expert_used,
-                         .gating = gating,
-                         .norm = hp->expert_norm,
-                         .least = 0x1p-14f,
-                         .n_group = hp->n_expert_groups,
-                         .n_group_used = hp->n_groups_used,
-                         .scale = hp->expert_scale != 0 ? hp->expert_scale : 1,
-                         .act = act};
-    if (hp->clamp_exp) {
-        moe.act = arch_silu_within(hp->clamp_exp[l]);
-        moe.act_c[0] = hp->clamp_exp[l];
-    }
-    struct nn_ffn shared = {.gate = w->gate_sh, .up = w->up_sh, .down = w->down_sh, .act = act};
-    node y = nn_moe(g, &moe, x);
-    return w->up_sh ? graph_add(g, y, nn_ffn(g, &shared, x), "ffn_shared") : y;
+    struct glu_op act = {.act = m->features & F_UNGATED ? GLU_RELU2 : GLU_SILU};
+    struct nn_ffn dense = arch_ffn(&w->dense, act), shared = arch_ffn(&w->shared, act);
+    struct nn_moe moe =
+        arch_moe(m, &w->moe, hp->clamp_exp ? arch_silu_within(hp->clamp_exp[l]) : act);
+    return w->moe.router ? arch_with_shared(g, &moe, &shared, x) : nn_ffn(g, &dense, x);
 }
 
 static node add(const struct arch_model *m, struct graph *g, node y, node x, const char *name)
@@ -800,7 +762,6 @@ MLA(arch_deepseek32, "deepseek32", F_EXPERTS | F_INDEXER | F_INDEX_HALVES | F_NE
 MLA(arch_glm_dsa, "glm-dsa", F_EXPERTS | F_INDEXER | F_SHARES | F_NEVER_LITE | F_GLM_SCALE)
 MLA(arch_minicpm3, "minicpm3", F_EXPANDED | F_HALVES | F_SCALED)
 MLA(arch_plm, "plm", F_EXPANDED | F_ONE_Q | F_UNGATED | F_TIED)
-MLA(arch_dots3note, "dots3note",
-    F_EXPERTS | F_INDEXER | F_INDEX_HALVES | F_NEVER_LITE | F_WINDOWS)
+MLA(arch_dots3note, "dots3note", F_EXPERTS | F_INDEXER | F_INDEX_HALVES | F_NEVER_LITE | F_WINDOWS)
 MLA_OF(arch_hy_v4, "hy_v4", F_EXPERTS | F_NEVER_LITE | F_STREAMS, .begin = begin_streams,
        .visit = visit_streams, .end = end_streams)

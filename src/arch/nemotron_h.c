@@ -28,7 +28,7 @@ struct nemotron_layer {
         *down_sh;
 };
 
-enum { D_LATENT = DIM_BEHIND_SSM };
+enum { D_LATENT = DIM_BEHIND_PARTS };
 
 static int64_t nemotron_dim(const struct arch_model *m, int d, int32_t l)
 {
@@ -99,9 +99,7 @@ static const struct key_spec keys[] = {
 #define VECTOR               .use = TENSOR_VECTOR
 #define EXPERTS              .use = TENSOR_EXPERTS
 static const struct tensor_spec tensors[] = {
-    IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
-    IO("output_norm.weight", output_norm, DIM(DIM_E)),
-    IO("output.weight", output, DIM(DIM_V, DIM_E), .optional = 1, .use = TENSOR_OUTPUT),
+    IO_ENDS,
     L("attn_norm.weight", norm, DIM(DIM_E)),
 
     L("ssm_in.weight", ssm.in, DIM(D_SSM_IN, DIM_E), .need = F_SSM),

@@ -75,9 +75,7 @@ static const struct key_spec keys[] = {
 #define L(name_, field, ...) ROW(struct plamo2_layer, name_, field, .layer = 1, __VA_ARGS__)
 #define VECTOR               .use = TENSOR_VECTOR
 static const struct tensor_spec tensors[] = {
-    IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
-    IO("output_norm.weight", output_norm, DIM(DIM_E)),
-    IO("output.weight", output, DIM(DIM_V, DIM_E), .optional = 1, .use = TENSOR_OUTPUT),
+    IO_ENDS,
 
     L("attn_norm.weight", norm1, DIM(DIM_E)),
     L("post_attention_norm", post1, DIM(DIM_E)),

@@ -11,17 +11,15 @@
  *
  * Both mixings see the row before as well (token shift) and blend it with the row itself by learned
  * vectors. Low-rank pairs give decay w, learning rate a, value residual v and gate g. */
-#include "arch/arch.h"
+#include "arch/parts.h"
 
 enum { F_GATE = 1, F_QWEN2 = 2 };
 enum { G_LN = 1 };
-enum { MIXER };                          /* the state of a layer */
-enum { SHIFT_TIME, WKV, SHIFT_CHANNEL }; /* parts of a layer's state */
-enum { R, W, K, V, A, G, N_LERP };       /* order of the blending vectors in time_mix_lerp_fused */
+enum { R, W, K, V, A, G, N_LERP }; /* order of the blending vectors in time_mix_lerp_fused */
 
 struct rwkv_hp {
-    int32_t head, decay, iclr, value_mix, gate; /* head size and ranks */
-    int32_t shifts;                             /* rows before that a layer looks at */
+    struct arch_rwkv_hp rwkv;
+    int32_t decay, iclr, value_mix, gate; /* ranks */
 };
 
 struct rwkv_layer {
@@ -96,40 +94,15 @@ static const struct tensor_spec tensors[] = {
 };
 #undef L
 
-static int is_qwen2(const struct arch_model *m)
-{
-    return m->arch->variant != NULL;
-}
-static int is_rwkv(const struct arch_model *m)
-{
-    return !is_qwen2(m);
-}
-
-/* Of a synthetic model: heads as wide as asked for, ranks of half a head, a gate. */
-static double head_width(const struct arch_model *m)
-{
-    return m->hp.d_k;
-}
-static double half_head(const struct arch_model *m)
-{
-    return (m->hp.d_k + 1) / 2;
-}
-
 #define OWN(suffix, field) KEY_AT(KEY_I32, suffix, struct rwkv_hp, field), .family = 1
-#define RANK               RANGE(1, MAX_EMBD), .required = 1, .synth_of = half_head
+#define RANK               RANGE(1, MAX_EMBD), .required = 1, .synth_of = arch_half_head
 static const struct key_spec keys[] = {
     KEYS_SIZES,
-    {F32("attention.layer_norm_epsilon", norm_eps), RANGE(0, 1), .required = 1, .synth = 1e-5,
-     .when = is_rwkv},
-    {F32("attention.layer_norm_rms_epsilon", norm_eps), RANGE(0, 1), .required = 1, .synth = 1e-5,
-     .when = is_qwen2},
-    {OWN("token_shift_count", shifts), RANGE(2, 2), .def = 2, .when = is_rwkv},
-    {OWN("token_shift_count", shifts), RANGE(1, 1), .required = 1, .synth = 1, .when = is_qwen2},
-    {OWN("wkv.head_size", head), RANGE(1, MAX_HEAD_DIM), .required = 1, .synth_of = head_width},
+    KEYS_RWKV(rwkv_hp),
     {OWN("attention.decay_lora_rank", decay), RANK},
     {OWN("attention.iclr_lora_rank", iclr), RANK},
     {OWN("attention.value_residual_mix_lora_rank", value_mix), RANK},
-    {OWN("attention.gate_lora_rank", gate), RANGE(0, MAX_EMBD), .synth_of = half_head},
+    {OWN("attention.gate_lora_rank", gate), RANGE(0, MAX_EMBD), .synth_of = arch_half_head},
     {LAYERS("attention.head_count", n_head), RANGE(0, MAX_HEADS)},
     {LAYERS("feed_forward_length", n_ff), RANGE(1, MAX_FF), .required = 1, .size = 1},
     {0},
@@ -138,32 +111,19 @@ static const struct key_spec keys[] = {
 static pith_status derive(struct arch_model *m, struct pith_error *err)
 {
     const struct rwkv_hp *h = m->family;
-    m->features = (h->gate ? F_GATE : 0) | (is_qwen2(m) ? F_QWEN2 : 0);
-    return m->hp.n_embd % h->head == 0
+    m->features = (h->gate ? F_GATE : 0) | (arch_is_qwen2(m) ? F_QWEN2 : 0);
+    return m->hp.n_embd % h->rwkv.head == 0
                ? PITH_OK
                : error_set(err, PITH_SHAPE, "%s: rows of %d are no whole heads of %d", arch_path(m),
-                           m->hp.n_embd, h->head);
+                           m->hp.n_embd, h->rwkv.head);
 }
 
 static void states(struct arch_model *m)
 {
-    const struct rwkv_hp *h = m->family;
-    for (int32_t l = 0; l < m->hp.n_layer; l++)
-        arch_state(m, l, MIXER,
-                   (struct state){.rows = STATE_RECURRENT,
-                                  .n = {[SHIFT_TIME] = m->hp.n_embd,
-                                        [SHIFT_CHANNEL] = is_qwen2(m) ? 0 : m->hp.n_embd,
-                                        [WKV] = (int64_t)m->hp.n_embd * h->head}});
+    arch_rwkv_states(m, &((const struct rwkv_hp *)m->family)->rwkv);
 }
 
 /* ---------------------------------------------------------------- graph */
-
-static node norm(const struct arch_model *m, struct graph *g, node x, const struct tensor *w,
-                 const struct tensor *b, const char *name)
-{
-    enum norm_kind kind = is_qwen2(m) ? NORM_RMS : NORM_LAYER;
-    return nn_norm(g, x, &(struct nn_norm){kind, w, b, 0, m->hp.norm_eps}, name);
-}
 
 /* b + up(act(down x)) */
 static node low_rank(struct graph *g, node x, const struct tensor *down, const struct tensor *up,
@@ -175,19 +135,12 @@ static node low_rank(struct graph *g, node x, const struct tensor *down, const s
     return graph_matmul(g, up, b, x, name);
 }
 
-/* The row before each row of x. */
-static node shifted(struct graph *g, int32_t state, node x, int32_t part, const char *name)
-{
-    return graph_conv(g, &(struct conv_in){.x = x, .width = 2, .state = state, .part = part}, name);
-}
-
 static node time_mix(const struct arch_model *m, struct graph *g, int32_t l, node x, node *v_first)
 {
     const struct rwkv_layer *w = arch_layer(m, l);
     const struct rwkv_hp *h = m->family;
     int64_t n = m->hp.n_embd;
-    int32_t state = m->state_of[l][MIXER];
-    node prev = shifted(g, state, x, SHIFT_TIME, "time_shift"), in[N_LERP];
+    node prev = arch_rwkv_before(m, g, l, x, RWKV_TIME, "time_shift"), in[N_LERP];
     for (int i = 0; i < N_LERP - !(m->features & F_GATE); i++)
         in[i] = graph_lerp(g, x, prev, NULL, w->lerp, i * n, "time_lerp");
     node r = graph_matmul(g, w->wr, NULL, in[R], "time_receptance");
@@ -208,7 +161,7 @@ static node time_mix(const struct arch_model *m, struct graph *g, int32_t l, nod
         v = graph_lerp(g, v, *v_first, mix, NULL, 0, "time_value_residual");
     }
     node kk = graph_affine(g, k, w->k_k, NULL, "time_removal_key");
-    kk = graph_l2_norm(g, kk, h->head, 1e-12f, "time_removal_key_norm");
+    kk = graph_l2_norm(g, kk, h->rwkv.head, 1e-12f, "time_removal_key_norm");
     k = graph_lerp(g, k, graph_mul(g, k, a, "time_key_rate"), NULL, w->k_a, 0, "time_key_mix");
     struct linear_in wkv = {.q = r,
                             .w = decay,
@@ -216,20 +169,20 @@ static node time_mix(const struct arch_model *m, struct graph *g, int32_t l, nod
                             .v = v,
                             .a = graph_scale(g, kk, -1, "time_wkv_a"),
                             .b = graph_mul(g, kk, a, "time_wkv_b"),
-                            .state = state,
-                            .part = WKV};
+                            .state = m->state_of[l][0],
+                            .part = RWKV_MATRIX};
     struct linear_op rule = {.rule = SCAN_RANK1,
-                             .n_head = (int32_t)n / h->head,
-                             .d_k = h->head,
-                             .d_v = h->head,
+                             .n_head = (int32_t)n / h->rwkv.head,
+                             .d_k = h->rwkv.head,
+                             .d_v = h->rwkv.head,
                              .scale = 1};
     node y = graph_linear(g, &wkv, &rule, "wkv");
     if (w->ln) {
-        y = graph_layer_norm(g, y, h->head, 64e-5f, "time_norm");
+        y = graph_layer_norm(g, y, h->rwkv.head, 64e-5f, "time_norm");
         y = graph_affine(g, y, w->ln, w->ln_b, "time_norm_scale");
     }
     node bonus =
-        graph_head_scale(g, v, graph_mul(g, k, r, "time_rk"), w->r_k, h->head, "time_bonus");
+        graph_head_scale(g, v, graph_mul(g, k, r, "time_rk"), w->r_k, h->rwkv.head, "time_bonus");
     y = graph_add(g, y, bonus, "time_sum");
     if (m->features & F_GATE)
         y = graph_mul(g, y, low_rank(g, in[G], w->g1, w->g2, NULL, GLU_SIGMOID, "time_gate"),
@@ -240,8 +193,7 @@ static node time_mix(const struct arch_model *m, struct graph *g, int32_t l, nod
 static node channel_mix(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct rwkv_layer *w = arch_layer(m, l);
-    int32_t state = m->state_of[l][MIXER];
-    node prev = shifted(g, state, x, SHIFT_CHANNEL, "channel_shift");
+    node prev = arch_rwkv_before(m, g, l, x, RWKV_CHANNEL, "channel_shift");
     x = graph_lerp(g, x, prev, NULL, w->c_lerp, 0, "channel_lerp");
     node k = graph_matmul(g, w->c_key, NULL, x, "channel_key");
     k = graph_glu(g, k, NULL, GLU_RELU2, "channel_act");
@@ -252,39 +204,34 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
 {
     const struct rwkv_layer *w = arch_layer(m, l);
     struct nn_ffn f = {.gate = w->ff_gate, .up = w->ff_up, .down = w->ff_down, .act = GLU_SILU};
-    return is_qwen2(m) ? nn_ffn(g, &f, x) : channel_mix(m, g, l, x);
+    return arch_is_qwen2(m) ? nn_ffn(g, &f, x) : channel_mix(m, g, l, x);
 }
 
 enum { X, V_FIRST }; /* the carry: the stream, and the first layer's values */
 
-static void begin(const struct arch_model *m, struct graph *g, struct carry *c)
-{
-    if (is_rwkv(m))
-        c->x[X] = norm(m, g, c->x[X], m->io.tok_norm, m->io.tok_norm_b, "embed_norm");
-}
-
 static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)
 {
     const struct rwkv_layer *w = arch_layer(m, l);
-    node h = norm(m, g, c->x[X], w->norm1, w->norm1_b, "time_in_norm");
+    node h = arch_rwkv_norm(m, g, c->x[X], w->norm1, w->norm1_b, "time_in_norm");
     node x = graph_add(g, time_mix(m, g, l, h, &c->x[V_FIRST]), c->x[X], "time_residual");
-    h = norm(m, g, x, w->norm2, w->norm2_b, "channel_in_norm");
+    h = arch_rwkv_norm(m, g, x, w->norm2, w->norm2_b, "channel_in_norm");
     c->x[X] = graph_add(g, feed_forward(m, g, l, h), x, "channel_residual");
     if (l == m->hp.n_layer - 1)
         c->x[V_FIRST] = NULL;
 }
 
 #define RWKV(symbol, arch_name, variant_)                                                          \
-    const struct arch symbol = {.name = arch_name,                                                 \
-                                .variant = variant_,                                               \
-                                .keys = keys,                                                      \
-                                .tensors = tensors,                                                \
-                                .family_bytes = sizeof(struct rwkv_hp),                            \
-                                .layer_bytes = sizeof(struct rwkv_layer),                          \
-                                .dim = rwkv_dim,                                                   \
-                                .derive = derive,                                                  \
-                                .states = states,                                                  \
-                                .role = {[ROLE_DECODER] = {.begin = begin, .visit = visit}}};
+    const struct arch symbol = {                                                                   \
+        .name = arch_name,                                                                         \
+        .variant = variant_,                                                                       \
+        .keys = keys,                                                                              \
+        .tensors = tensors,                                                                        \
+        .family_bytes = sizeof(struct rwkv_hp),                                                    \
+        .layer_bytes = sizeof(struct rwkv_layer),                                                  \
+        .dim = rwkv_dim,                                                                           \
+        .derive = derive,                                                                          \
+        .states = states,                                                                          \
+        .role = {[ROLE_DECODER] = {.begin = arch_rwkv_begin, .visit = visit}}};
 
 RWKV(arch_rwkv7, "rwkv7", NULL)
 RWKV(arch_arwkv7, "arwkv7", "qwen2")

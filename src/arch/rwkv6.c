@@ -10,7 +10,7 @@
  *
  * Token shift: each of five inputs of a mixing is the row drawn towards the row before by a vector
  * that is learned, plus one that a low-rank product makes of both rows. */
-#include "arch/arch.h"
+#include "arch/parts.h"
 
 #include <math.h>
 
@@ -19,13 +19,12 @@ enum {
     F_FUSED = 2 /* the five learned vectors in one tensor; older files: a tensor each */
 };
 
-enum { MIXER };                          /* the state of a layer, */
-enum { SHIFT_TIME, WKV, SHIFT_CHANNEL }; /* and its parts */
-enum { W, K, V, R, G, N_MIX };           /* order of the five */
+enum { W, K, V, R, G, N_MIX }; /* order of the five */
 
 struct rwkv6_hp {
-    int32_t head, mix, decay, rescale, shifts; /* head size, ranks */
-    int32_t heads_kv;                          /* of k and v; 0: as many as there are */
+    struct arch_rwkv_hp rwkv;
+    int32_t mix, decay, rescale; /* ranks */
+    int32_t heads_kv;            /* of k and v; 0: as many as there are */
 };
 
 struct rwkv6_layer {
@@ -45,9 +44,9 @@ static int64_t rwkv6_dim(const struct arch_model *m, int d, int32_t l)
     (void)l;
     switch (d) {
     case D_HEAD:
-        return h->head;
+        return h->rwkv.head;
     case D_HEADS:
-        return m->hp.n_embd / h->head;
+        return m->hp.n_embd / h->rwkv.head;
     case D_FIVE:
         return N_MIX;
     case D_FIVE_MIX:
@@ -57,49 +56,27 @@ static int64_t rwkv6_dim(const struct arch_model *m, int d, int32_t l)
     case D_DECAY:
         return h->decay;
     default: /* D_KV */
-        return h->heads_kv ? (int64_t)h->heads_kv * h->head : m->hp.n_embd;
+        return h->heads_kv ? (int64_t)h->heads_kv * h->rwkv.head : m->hp.n_embd;
     }
 }
 
 /* ---------------------------------------------------------------- tables */
 
-static int is_qwen2(const struct arch_model *m)
-{
-    return m->arch->variant != NULL;
-}
-static int is_rwkv(const struct arch_model *m)
-{
-    return !is_qwen2(m);
-}
-/* Of a synthetic model: heads as wide as asked for, ranks of half a head. */
-static double head_width(const struct arch_model *m)
-{
-    return m->hp.d_k;
-}
-static double half_head(const struct arch_model *m)
-{
-    return (m->hp.d_k + 1) / 2;
-}
 static double all_heads(const struct arch_model *m)
 {
-    return m->hp.n_embd / ((const struct rwkv6_hp *)m->family)->head;
+    return m->hp.n_embd / ((const struct rwkv6_hp *)m->family)->rwkv.head;
 }
 
 #define OWN(suffix, field) KEY_AT(KEY_I32, suffix, struct rwkv6_hp, field), .family = 1
 static const struct key_spec keys[] = {
     KEYS_SIZES,
-    {F32("attention.layer_norm_epsilon", norm_eps), RANGE(0, 1), .required = 1, .synth = 1e-5,
-     .when = is_rwkv},
-    {F32("attention.layer_norm_rms_epsilon", norm_eps), RANGE(0, 1), .required = 1, .synth = 1e-5,
-     .when = is_qwen2},
-    {OWN("token_shift_count", shifts), RANGE(2, 2), .def = 2, .when = is_rwkv},
-    {OWN("token_shift_count", shifts), RANGE(1, 1), .required = 1, .synth = 1, .when = is_qwen2},
-    {OWN("wkv.head_size", head), RANGE(1, MAX_HEAD_DIM), .required = 1, .synth_of = head_width},
-    {OWN("time_mix_extra_dim", mix), RANGE(1, MAX_EMBD), .required = 1, .synth_of = half_head},
-    {OWN("time_decay_extra_dim", decay), RANGE(1, MAX_EMBD), .required = 1, .synth_of = half_head},
+    KEYS_RWKV(rwkv6_hp),
+    {OWN("time_mix_extra_dim", mix), RANGE(1, MAX_EMBD), .required = 1, .synth_of = arch_half_head},
+    {OWN("time_decay_extra_dim", decay), RANGE(1, MAX_EMBD), .required = 1,
+     .synth_of = arch_half_head},
     {OWN("rescale_every_n_layers", rescale), RANGE(0, MAX_LAYERS), .synth = 2},
     {OWN("attention.head_count_kv", heads_kv), RANGE(0, MAX_HEADS), .synth_of = all_heads,
-     .when = is_qwen2},
+     .when = arch_is_qwen2},
     {LAYERS("feed_forward_length", n_ff), RANGE(1, MAX_FF), .required = 1, .size = 1},
     {0},
 };
@@ -157,46 +134,30 @@ static const struct tensor_spec tensors[] = {
 static pith_status derive(struct arch_model *m, struct pith_error *err)
 {
     const struct rwkv6_hp *h = m->family;
-    int fused = is_qwen2(m) || arch_has(m, 0, "time_mix_lerp_fused.weight", 1);
-    m->features = (is_qwen2(m) ? F_QWEN2 : 0) | (fused ? F_FUSED : 0);
-    int32_t heads = m->hp.n_embd / h->head;
-    if (m->hp.n_embd % h->head || (h->heads_kv && heads % h->heads_kv))
+    int fused = arch_is_qwen2(m) || arch_has(m, 0, "time_mix_lerp_fused.weight", 1);
+    m->features = (arch_is_qwen2(m) ? F_QWEN2 : 0) | (fused ? F_FUSED : 0);
+    int32_t heads = m->hp.n_embd / h->rwkv.head;
+    if (m->hp.n_embd % h->rwkv.head || (h->heads_kv && heads % h->heads_kv))
         return error_set(err, PITH_SHAPE,
                          "%s: rows of %d in heads of %d, %d of them of k and v: not whole heads "
                          "and groups",
-                         arch_path(m), m->hp.n_embd, h->head, h->heads_kv);
+                         arch_path(m), m->hp.n_embd, h->rwkv.head, h->heads_kv);
     return PITH_OK;
 }
 
 static void states(struct arch_model *m)
 {
-    const struct rwkv6_hp *h = m->family;
-    for (int32_t l = 0; l < m->hp.n_layer; l++)
-        arch_state(m, l, MIXER,
-                   (struct state){.rows = STATE_RECURRENT,
-                                  .n = {[SHIFT_TIME] = m->hp.n_embd,
-                                        [SHIFT_CHANNEL] = is_qwen2(m) ? 0 : m->hp.n_embd,
-                                        [WKV] = (int64_t)m->hp.n_embd * h->head}});
+    arch_rwkv_states(m, &((const struct rwkv6_hp *)m->family)->rwkv);
 }
 
 /* ---------------------------------------------------------------- graph */
-
-static node norm(const struct arch_model *m, struct graph *g, node x, const struct tensor *w,
-                 const struct tensor *b, const char *name)
-{
-    enum norm_kind kind = is_qwen2(m) ? NORM_RMS : NORM_LAYER;
-    return nn_norm(g, x, &(struct nn_norm){kind, w, b, 0, m->hp.norm_eps}, name);
-}
 
 /* The row, drawn towards the row before in five ways. */
 static void shifted(const struct arch_model *m, struct graph *g, int32_t l, node x, node out[N_MIX])
 {
     const struct rwkv6_layer *w = arch_layer(m, l);
     int64_t n = m->hp.n_embd;
-    node prev = graph_conv(
-        g,
-        &(struct conv_in){.x = x, .width = 2, .state = m->state_of[l][MIXER], .part = SHIFT_TIME},
-        "time_shift");
+    node prev = arch_rwkv_before(m, g, l, x, RWKV_TIME, "time_shift");
     node t = graph_lerp(g, x, prev, NULL, w->lerp_x, 0, "time_lerp_x");
     t = graph_glu(g, graph_matmul(g, w->mix1, NULL, t, "time_mix_down"), NULL, GLU_TANH,
                   "time_mix_act");
@@ -229,21 +190,21 @@ static node time_mix(const struct arch_model *m, struct graph *g, int32_t l, nod
     decay = graph_glu(g, decay, NULL, GLU_EXP, "time_decay_rate");
     decay = graph_glu(g, graph_scale(g, decay, -1, "time_decay_log"), NULL, GLU_EXP, "time_decay");
     struct linear_op op = {.rule = qwen2 ? SCAN_SHARED : SCAN_BONUS,
-                           .n_head = m->hp.n_embd / h->head,
-                           .d_k = h->head,
-                           .d_v = h->head,
-                           .scale = qwen2 ? 1.0f / sqrtf((float)h->head) : 1};
+                           .n_head = m->hp.n_embd / h->rwkv.head,
+                           .d_k = h->rwkv.head,
+                           .d_v = h->rwkv.head,
+                           .scale = qwen2 ? 1.0f / sqrtf((float)h->rwkv.head) : 1};
     struct linear_in wkv = {.q = r,
                             .k = k,
                             .v = v,
                             .w = decay,
                             .bonus = w->first,
-                            .state = m->state_of[l][MIXER],
-                            .part = WKV};
+                            .state = m->state_of[l][0],
+                            .part = RWKV_MATRIX};
     node y = graph_linear(g, &wkv, &op, "wkv");
     if (!qwen2)
-        y = graph_affine(g, graph_layer_norm(g, y, h->head, 64e-5f, "time_norm"), w->ln, w->ln_b,
-                         "time_norm_scale");
+        y = graph_affine(g, graph_layer_norm(g, y, h->rwkv.head, 64e-5f, "time_norm"), w->ln,
+                         w->ln_b, "time_norm_scale");
     y = graph_glu(g, gate, y, qwen2 ? GLU_SIGMOID : GLU_SILU, "time_gated");
     return graph_matmul(g, w->wo, NULL, y, "time_output");
 }
@@ -251,11 +212,7 @@ static node time_mix(const struct arch_model *m, struct graph *g, int32_t l, nod
 static node channel_mix(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct rwkv6_layer *w = arch_layer(m, l);
-    node prev =
-        graph_conv(g,
-                   &(struct conv_in){
-                       .x = x, .width = 2, .state = m->state_of[l][MIXER], .part = SHIFT_CHANNEL},
-                   "channel_shift");
+    node prev = arch_rwkv_before(m, g, l, x, RWKV_CHANNEL, "channel_shift");
     node k = graph_lerp(g, x, prev, NULL, w->c_lerp_k, 0, "channel_lerp_k");
     k = graph_glu(g, graph_matmul(g, w->c_key, NULL, k, "channel_key"), NULL, GLU_RELU2,
                   "channel_act");
@@ -269,31 +226,25 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
 {
     const struct rwkv6_layer *w = arch_layer(m, l);
     struct nn_ffn f = {.gate = w->gate, .up = w->up, .down = w->down, .act = GLU_SILU};
-    return is_qwen2(m) ? nn_ffn(g, &f, x) : channel_mix(m, g, l, x);
-}
-
-static void begin(const struct arch_model *m, struct graph *g, struct carry *c)
-{
-    if (is_rwkv(m))
-        c->x[0] = norm(m, g, c->x[0], m->io.tok_norm, m->io.tok_norm_b, "embed_norm");
+    return arch_is_qwen2(m) ? nn_ffn(g, &f, x) : channel_mix(m, g, l, x);
 }
 
 static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)
 {
     const struct rwkv6_layer *w = arch_layer(m, l);
     const struct rwkv6_hp *h = m->family;
-    node n = norm(m, g, c->x[0], w->norm1, w->norm1_b, "time_in_norm");
+    node n = arch_rwkv_norm(m, g, c->x[0], w->norm1, w->norm1_b, "time_in_norm");
     node x = graph_add(g, time_mix(m, g, l, n), c->x[0], "time_residual");
-    n = norm(m, g, x, w->norm2, w->norm2_b, "channel_in_norm");
+    n = arch_rwkv_norm(m, g, x, w->norm2, w->norm2_b, "channel_in_norm");
     x = graph_add(g, feed_forward(m, g, l, n), x, "channel_residual");
-    if (is_rwkv(m) && h->rescale && (l + 1) % h->rescale == 0)
+    if (arch_is_rwkv(m) && h->rescale && (l + 1) % h->rescale == 0)
         x = graph_scale(g, x, 0.5f, "rescale");
     c->x[0] = x;
 }
 
 static void end(const struct arch_model *m, struct graph *g, struct carry *c)
 {
-    c->x[0] = norm(m, g, c->x[0], m->io.output_norm, m->io.output_norm_b, "output_norm");
+    c->x[0] = arch_rwkv_norm(m, g, c->x[0], m->io.output_norm, m->io.output_norm_b, "output_norm");
 }
 
 #define RWKV6(symbol, arch_name, variant_)                                                         \
@@ -307,7 +258,7 @@ static void end(const struct arch_model *m, struct graph *g, struct carry *c)
         .dim = rwkv6_dim,                                                                          \
         .derive = derive,                                                                          \
         .states = states,                                                                          \
-        .role = {[ROLE_DECODER] = {.begin = begin, .visit = visit, .end = end}}};
+        .role = {[ROLE_DECODER] = {.begin = arch_rwkv_begin, .visit = visit, .end = end}}};
 
 RWKV6(arch_rwkv6, "rwkv6", NULL)
 RWKV6(arch_rwkv6qwen2, "rwkv6qwen2", "qwen2")
