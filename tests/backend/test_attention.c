@@ -430,6 +430,60 @@ static void long_contexts(void)
     all_levels_and_cuts(2 * test_scale(), 3000);
 }
 
+/* ---------------------------------------------------------------- what rows keep */
+
+/* The step's rows written into state i of the problem, whose pages were full of something else. */
+static void write_rows(const struct device *d, int i, const float *k, const float *v)
+{
+    const struct state *s = &p.states[i];
+    struct graph g;
+    struct room room = {0};
+    graph_init(&g);
+    g.states = p.states;
+    g.n_states = 2;
+    node kn = given(&g, ROWS_T, 1, (int64_t)s->n_head_kv * s->d_k);
+    node vn = kv_has_v(s) ? given(&g, ROWS_T, 1, (int64_t)s->n_head_kv * s->d_v) : NULL;
+    node n = graph_cache_write(&g, kn, vn, i, "write");
+    REQUIRE(n, "%s", g.err.msg);
+    struct call c = call_of(n, d);
+    memcpy(place_value(&room, &c.src[0], kn, step->T), k, (size_t)(step->T * kn->cols) * 4);
+    if (vn)
+        memcpy(place_value(&room, &c.src[1], vn, step->T), v, (size_t)(step->T * vn->cols) * 4);
+    place_value(&room, &c.dst, n, step->T);
+    struct exec x = exec_of(p.page_bytes, 1);
+    memset(pool[s->group], 0x5a, POOL_BYTES);
+    run_call(&c, &x);
+    graph_deinit(&g);
+}
+
+static void rows_are_written_at_every_level(void)
+{
+    enum { MOST = MAX_T * 3 * 96 };
+    static float k[MOST], v[MOST];
+    static uint8_t want[POOL_BYTES];
+    rng_init(&r, 7);
+    for (long round = 0; round < 12 * test_scale(); round++) {
+        random_problem(150);
+        for (int i = 0; i < MOST; i++) {
+            k[i] = (rng_below(&r, 9) ? 1 : 1e5f) * rng_normal(&r);
+            v[i] = (rng_below(&r, 9) ? 1 : 1e-7f) * rng_normal(&r);
+        }
+        for (int i = 0; i < p.a.n_states; i++)
+            for (int l = 0; l < N_LEVELS; l++) {
+                if (!levels[l])
+                    continue;
+                const struct state *s = &p.states[i];
+                write_rows(levels[l], i, k, v);
+                if (l == 0)
+                    memcpy(want, pool[s->group], POOL_BYTES);
+                CHECK_MSG(!memcmp(want, pool[s->group], POOL_BYTES),
+                          "%s: T %d, heads %d of %d and %d, K %s, V %s, a row of %d",
+                          level_names[l], step->T, s->n_head_kv, s->d_k, s->d_v,
+                          dtypes[s->k_type].name, dtypes[s->v_type].name, s->ratio);
+            }
+    }
+}
+
 /* ---------------------------------------------------------------- tables by distance */
 
 /* T5's own rule, as its paper's code has it. */
@@ -710,6 +764,7 @@ int main(void)
     unsetenv("PITH_CPU");
     TEST(mixtures);
     TEST(long_contexts);
+    TEST(rows_are_written_at_every_level);
     TEST(tables_are_t5);
     TEST(slopes_of_any_count);
     TEST(queries_are_tempered);

@@ -1,6 +1,7 @@
 /* test_scan.c -- the kernels of recurrent layers at every level of this machine against the text of
- * kern.h, one element at a time, by memcmp: blending, scans, linear attention by each rule, and
- * convolution over time. Lengths cover the tails of vectors; values cover infinities and NaN. */
+ * kern.h, one element at a time, by memcmp: blending, scans, linear attention by each rule,
+ * convolution over time, and norms of groups. Lengths cover the tails of vectors; values cover
+ * infinities and NaN. */
 #include "vec_ref.h"
 
 #include "base/rng.h"
@@ -255,7 +256,7 @@ static void conv_case(struct rng *r, int n, int width, int mode)
         j.y = marked(by, LD * MAX_ROWS);
         levels[l]->conv(&j);
         int64_t d = differ(by, want, LD * MAX_ROWS + 2 * GUARD) - GUARD;
-        CHECK_MSG(d < 0, "%s conv of %d channels, width %d, left %d, rows %d..%d of %d: [%d][%d]",
+        CHECK_MSG(d < -GUARD, "%s conv of %d channels, width %d, left %d, rows %d..%d of %d: [%d][%d]",
                   levels[l]->name, n, width, j.left, j.first, j.end, rows, (int)(d / LD),
                   (int)(d % LD));
     }
@@ -272,6 +273,46 @@ static void conv_equals_its_definition(void)
                     conv_case(&r, n, width, mode);
 }
 
+/* ---------------------------------------------------------------- groups of columns */
+
+static void group_case(struct rng *r, int n, int rows, int mode)
+{
+    enum { LD = MAX_K + 5, MAX_R = 40 };
+    static float bx[LD * MAX_R + 2 * GUARD], by[LD * MAX_R + 2 * GUARD];
+    static float part[LD * MAX_R], one[LD * MAX_R], want[LD * MAX_R + 2 * GUARD];
+    struct group_job j = {.x_ld = LD, .y_ld = LD, .n_rows = rows, .n = n, .eps = 1e-6f};
+    int e = rows * n;
+    j.x = guarded(r, bx, LD * rows, mode);
+    for (int i = 0; i < e; i++) {
+        part[i] = j.x[i / n * LD + i % n];
+        one[i] = 1;
+    }
+    float mean = vr_dot(part, one, e) / (float)e;
+    for (int i = 0; i < e; i++)
+        part[i] = part[i] - mean;
+    float s = 1.0f / sqrtf(vr_dot(part, part, e) / (float)e + j.eps);
+    float *w = marked(want, LD * MAX_R);
+    for (int i = 0; i < e; i++)
+        w[i / n * LD + i % n] = part[i] * s;
+    for (int l = 0; l < n_levels; l++) {
+        j.y = marked(by, LD * MAX_R);
+        levels[l]->group_norm(&j);
+        int64_t d = differ(by, want, LD * MAX_R + 2 * GUARD) - GUARD;
+        CHECK_MSG(d < -GUARD, "%s group_norm of %d rows of %d, mode %d: [%d][%d]", levels[l]->name,
+                  rows, n, mode, (int)(d / LD), (int)(d % LD));
+    }
+}
+
+static void group_norm_equals_its_definition(void)
+{
+    struct rng r;
+    rng_init(&r, 36);
+    for (int n = 1; n <= MAX_K; n += n < 70 ? 1 : 13)
+        for (int rows = 1; rows <= 40; rows += 1 + rows / 3)
+            for (int mode = 0; mode < V_MODES; mode++)
+                group_case(&r, n, rows, mode);
+}
+
 int main(void)
 {
     n_levels = vr_levels(levels);
@@ -279,5 +320,6 @@ int main(void)
     TEST(ssm_equals_its_definition);
     TEST(linear_equals_its_definition);
     TEST(conv_equals_its_definition);
+    TEST(group_norm_equals_its_definition);
     return test_end();
 }

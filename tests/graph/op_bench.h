@@ -14,7 +14,7 @@
 #include "graph/plan.h"
 #include "test.h"
 
-enum { BENCH_ROWS = 40, BENCH_WEIGHTS = 24 };
+enum { BENCH_ROWS = 40, BENCH_WEIGHTS = 24, BENCH_SEQ = 3 };
 
 static int32_t bench_tokens[BENCH_ROWS], bench_pos[BENCH_ROWS];
 static struct pool *bench_pool;
@@ -28,6 +28,7 @@ struct bench_weight {
 };
 static struct bench_weight bench_w[BENCH_WEIGHTS];
 static int bench_n_w;
+static uint8_t bench_met[OP_COUNT]; /* ops that were run at a level of the CPU or on a device */
 
 static void bench_reset(void)
 {
@@ -85,7 +86,9 @@ struct bench_case {
     int by_token;               /* the rows are those of bench_tokens in bench_table */
     const struct state *states; /* one, NULL: none */
     int32_t chunk;              /* rows of a step, 0: all of them */
-    int64_t cols;               /* of the result */
+    int32_t n_seq;              /* among which rows are dealt out in order, 0: one */
+    const struct adapter_sets *adapters; /* NULL: none; row r has set r % (n_sets + 1) - 1 */
+    int64_t rows, cols;         /* of the result */
 };
 
 /* Rows [from, to) as a step, which goes on from what the one before has kept. */
@@ -93,14 +96,19 @@ static void bench_step(const struct bench_case *c, struct step *s, int32_t from,
                        int nth)
 {
     s->T = s->R = to - from;
-    s->N = 1;
+    s->N = c->n_seq ? c->n_seq : 1;
     s->embd = !c->by_token;
-    step_first(s)[1] = s->T;
-    step_state(s)[0] = nth ? nth % 2 : -1;
+    for (int32_t q = 0; q < s->N; q++) {
+        step_first(s)[q + 1] = (int32_t)((int64_t)s->T * (q + 1) / s->N);
+        step_state(s)[q] = nth ? nth % 2 : -1;
+        for (int32_t r = step_first(s)[q]; r < step_first(s)[q + 1]; r++)
+            step_seg(s)[r] = q;
+    }
     for (int32_t r = 0; r < s->T; r++) {
         step_token(s)[r] = c->by_token ? bench_tokens[from + r] : -1; /* of an embedding row */
         step_pos(s)[r] = bench_pos[from + r];
         step_out(s)[r] = r;
+        step_adapter(s)[r] = c->adapters ? (from + r) % (c->adapters->n_sets + 1) - 1 : -1;
         step_keep(s)[r] = r == s->T - 1 ? (nth + 1) % 2 : -1;
     }
     memcpy(step_embd(s), c->in + from * c->n, (size_t)s->T * (size_t)c->n * sizeof(float));
@@ -177,7 +185,7 @@ static pith_status bench_exec(struct bench_case *c, struct plan *p, float *out,
                               struct pith_error *err)
 {
     _Atomic(int) cancel = 0;
-    struct step *s = calloc(1, (size_t)step_bytes(c->T, c->T, 1, 1, 0, c->n));
+    struct step *s = calloc(1, (size_t)step_bytes(c->T, c->T, BENCH_SEQ, 1, 0, c->n));
     struct slabs blocks[BENCH_DEVICES];
     struct job_params jp[BENCH_DEVICES];
     struct plan_run run;
@@ -188,7 +196,8 @@ static pith_status bench_exec(struct bench_case *c, struct plan *p, float *out,
                                     .n_nodes = 1,
                                     .states = c->states,
                                     .n_states = c->states ? 1 : 0,
-                                    .step_bytes = step_bytes(c->T, c->T, 1, 1, 0, c->n),
+                                    .adapters = c->adapters,
+                                    .step_bytes = step_bytes(c->T, c->T, BENCH_SEQ, 1, 0, c->n),
                                     .blocks = &blocks[i]};
         st = slabs_init(&blocks[i], bench_device[i], 4096, 2, 4096, PITH_MEM_SCRATCH, err);
         if (st == PITH_OK)
@@ -198,7 +207,7 @@ static pith_status bench_exec(struct bench_case *c, struct plan *p, float *out,
         st = plan_open(&run, p, jp, err);
     if (st != PITH_OK)
         return st;
-    step_init(s, c->T, c->T, 1, 1, 0, c->n);
+    step_init(s, c->T, c->T, BENCH_SEQ, 1, 0, c->n);
     for (int i = 0; i < bench_n_devices; i++)
         if (run.job[i] && buffer_map(&run.act[i])) /* numbers that stand out */
             memset(buffer_map(&run.act[i]), 0x7f, p->act_bytes[i]);
@@ -210,7 +219,8 @@ static pith_status bench_exec(struct bench_case *c, struct plan *p, float *out,
         bench_step(c, s, at, at + chunk < c->T ? at + chunk : c->T, nth);
         st = plan_submit(&run, &r, err);
         if (st == PITH_OK)
-            st = plan_read(&run, &p->logits, 0, s->T, out + at * c->cols, err);
+            st = plan_read(&run, &p->logits, 0, p->logits.rows == ROWS_N ? s->N : s->T,
+                           out + at * c->cols, err);
     }
     plan_close(&run);
     for (int i = 0; i < bench_n_devices; i++)
@@ -243,15 +253,20 @@ static pith_status bench_run(struct bench_case *c, float *out, struct pith_error
                                       .dims = {(int64_t)(sizeof bench_table / 4) / c->n, c->n},
                                       .bytes = sizeof bench_table}};
     node y = c->build(&g, graph_embed(&g, &embd.t, &(struct embed_op){.scale = 1}), c->ctx);
-    g.logits = graph_select(&g, y, "rows");
+    g.logits = y && y->rows == ROWS_N ? y : graph_select(&g, y, "rows");
     c->cols = g.logits ? g.logits->cols : 0;
+    c->rows = !g.logits || g.logits->rows != ROWS_N ? c->T : c->n_seq ? c->n_seq : 1;
     TRY(graph_finish(&g, err));
     TRY(bench_bring(&embd, bench_table, err));
     for (int i = 0; i < bench_n_w; i++)
         TRY(bench_bring(&bench_w[i], bench_w[i].t.file, err));
     bench_place(&g);
-    struct plan_params pp = {.cap_T = c->T, .cap_R = c->T, .cap_N = 1, .cap_spans = 1};
+    struct plan_params pp = {.cap_T = c->T, .cap_R = c->T, .cap_N = BENCH_SEQ, .cap_spans = 1};
+    if (c->adapters)
+        pp.n_sets = c->adapters->n_sets;
     TRY(plan_compile(&p, &g, bench_device, bench_n_devices, &pp, err));
+    for (int32_t i = 0; i < p.n_calls && c->level != CPU_REF; i++)
+        bench_met[p.calls[i].op] = 1;
     TRY(bench_exec(c, &p, out, err));
 fail:
     plan_deinit(&p);
@@ -289,7 +304,7 @@ static void bench_check(struct bench_case c, const float *want, const char *what
     c.level = CPU_BASE;
     REQUIRE(bench_run(&c, got, &err) == PITH_OK, "%s: %s", what, err.msg);
     want = want ? want : ref;
-    for (int64_t r = 0; r < c.T; r++) {
+    for (int64_t r = 0; r < c.rows; r++) {
         float most = 1;
         for (int64_t i = r * c.cols; i < (r + 1) * c.cols; i++)
             most = fabsf(want[i]) > most ? fabsf(want[i]) : most;
@@ -315,7 +330,7 @@ static void bench_check(struct bench_case c, const float *want, const char *what
         float *out = l == CPU_REF ? ref : got;
         REQUIRE(bench_run(&c, out, &err) == PITH_OK, "%s: %s", what, err.msg);
         const float *than = l != CPU_REF ? ref : want ? want : ref;
-        for (int64_t i = 0; i < c.T * c.cols; i++)
+        for (int64_t i = 0; i < c.rows * c.cols; i++)
             if (!bench_same(out[i], than[i])) {
                 CHECK_MSG(0, "%s at %s: row %d column %d is %.9g, wanted %.9g", what,
                           cpu_level_name(l), (int)(i / c.cols), (int)(i % c.cols), (double)out[i],
@@ -336,7 +351,7 @@ __attribute__((unused)) static void bench_near(struct bench_case c, const float 
     struct pith_error err;
     c.level = CPU_REF;
     REQUIRE(bench_run(&c, got, &err) == PITH_OK, "%s: %s", what, err.msg);
-    for (int64_t i = 0; i < c.T * c.cols; i++) {
+    for (int64_t i = 0; i < c.rows * c.cols; i++) {
         float size = fabsf(want[i]) > 1 ? fabsf(want[i]) : 1;
         if (!(bench_same(got[i], want[i]) || fabsf(got[i] - want[i]) <= off * size)) {
             CHECK_MSG(0, "%s: row %d column %d is %.9g, wanted about %.9g", what, (int)(i / c.cols),

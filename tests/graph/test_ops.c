@@ -7,6 +7,7 @@
 #include "base/fmath.h"
 
 static float in[1 << 17], want[1 << 18];
+static float sum64(const float *x, const float *y, int n);
 
 /* ---------------------------------------------------------------- RoPE */
 
@@ -176,15 +177,7 @@ static node build_heads(struct graph *g, node x, void *ctx)
 
 static void norm_want(const float *x, float *z, int n)
 {
-    float c[64] = {0}, v[16];
-    for (int i = 0; i < n; i++)
-        c[i % 64] = fmaf(x[i], x[i], c[i % 64]);
-    for (int i = 0; i < 16; i++)
-        v[i] = (c[i] + c[i + 16]) + (c[i + 32] + c[i + 48]);
-    for (int s = 8; s; s /= 2)
-        for (int i = 0; i < s; i++)
-            v[i] = v[i] + v[i + s];
-    float k = 1.0f / sqrtf(v[0] / (float)n + 1e-5f);
+    float k = 1.0f / sqrtf(sum64(x, x, n) / (float)n + 1e-5f);
     for (int i = 0; i < n; i++)
         z[i] = x[i] * k;
 }
@@ -1229,6 +1222,38 @@ static void rows_are_pooled(void)
               bench_refused(c));
 }
 
+#include "ops_rows.h"
+#include "ops_seq.h"
+
+/* ---------------------------------------------------------------- all of them */
+
+/* Every op has been run at every level, here or where attention has pages to read. A new op fails
+ * this test until it has one. */
+static void every_op_has_a_test(void)
+{
+    static const struct {
+        enum op op;
+        const char *where;
+    } elsewhere[] = {{OP_ATTN, "test_attention.c"},
+                     {OP_ATTN_MERGE, "test_attention.c"},
+                     {OP_BIAS_TABLE, "test_attention.c"},
+                     {OP_INDEX_TOPK, "test_attention.c"},
+                     {OP_CACHE_WRITE, "test_attention.c"}};
+    if (getenv("TEST_ONLY") && !bench_met[OP_ADD])
+        SKIP("with TEST_ONLY most ops have not been met");
+    for (int op = 0; op < OP_COUNT; op++) {
+        const char *where = NULL;
+        for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
+            if ((int)elsewhere[i].op == op)
+                where = elsewhere[i].where;
+        if (op_has((enum op)op, OP_ALIAS) || op_has((enum op)op, OP_TRANSFER))
+            continue; /* no kernel */
+        CHECK_MSG(bench_met[op] || where, "%s is run by no test at every level",
+                  op_infos[op]->name);
+        CHECK_MSG(!bench_met[op] || !where, "%s has a test here, too", op_infos[op]->name);
+    }
+}
+
 int main(void)
 {
     TEST(rope_turns_a_part_of_each_head);
@@ -1254,6 +1279,18 @@ int main(void)
     TEST(streams_are_attended_to);
     TEST(slots_pick_a_matrix);
     TEST(rows_are_pooled);
+    TEST(rows_are_computed_element_by_element);
+    TEST(scores_are_capped);
+    TEST(activations_of_one_operand);
+    TEST(gated_products_are_fused);
+    TEST(adapters_are_added);
+    TEST(rows_are_convolved);
+    TEST(grids_are_convolved);
+    TEST(groups_are_normalised);
+    TEST(states_are_scanned);
+    TEST(attention_is_linear);
+    TEST(sequences_become_rows);
+    TEST(every_op_has_a_test);
     bench_reset();
     return test_end();
 }

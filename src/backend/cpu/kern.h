@@ -130,6 +130,15 @@ struct conv_job {
     int32_t width, left, n_rows, first, end;
 };
 
+/* Rows of a group of n columns by one mean and one variance: y = (x - mean) * (1/sqrt(var + eps)).
+ * Both sums go over the group's elements row by row, as those of layer_norm. */
+struct group_job {
+    const float *x;
+    float *y;
+    int64_t x_ld, y_ld, n_rows, n;
+    float eps;
+};
+
 typedef void kern_mm_fn(const void *panel, int64_t n, const struct act_tile *a, float *y);
 typedef void kern_pack_fn(const uint8_t *rows, int64_t row_bytes, int64_t n, void *panel);
 
@@ -210,6 +219,7 @@ struct kern {
                  const float *c, int n);
     void (*linear)(const struct linear_row *j);
     void (*conv)(const struct conv_job *j);
+    void (*group_norm)(const struct group_job *j);
     void (*attn)(const struct kern *k,
                  const struct attn_job *j); /* k: whose mm and quant_a32 it calls */
     void (*index)(const struct index_job *j);

@@ -234,12 +234,9 @@ GATED(relu2, v_relu2(x))
 
 /* ---- sums */
 
-/* Chain i of 64 takes elements i, i + 64, ..: acc = f(x, y, acc, k). Returns the tree over the
- * chains. */
-SIMD_FN float sum64(map_fn *f, const float *x, const float *y, int64_t n, float k)
+/* Chain i of 64 takes elements i, i + 64, ..: acc = f(x, y, acc, k). */
+SIMD_FN void chains64(map_fn *f, const float *x, const float *y, int64_t n, V vk, V *acc)
 {
-    const V vk = v_set(k);
-    V acc[4] = {v_set(0), v_set(0), v_set(0), v_set(0)};
     int64_t i = 0;
     for (; i + 4 * V_LANES <= n; i += 4 * V_LANES)
         EACH(j, 4)
@@ -252,7 +249,19 @@ SIMD_FN float sum64(map_fn *f, const float *x, const float *y, int64_t n, float 
             acc[j] = v_first(left, f(a, b, acc[j], vk), acc[j]);
         }
     }
+}
+
+/* The tree over the chains. */
+SIMD_FN float tree64(const V *acc)
+{
     return v_sum(v_add(v_add(acc[0], acc[1]), v_add(acc[2], acc[3])));
+}
+
+SIMD_FN float sum64(map_fn *f, const float *x, const float *y, int64_t n, float k)
+{
+    V acc[4] = {v_set(0), v_set(0), v_set(0), v_set(0)};
+    chains64(f, x, y, n, v_set(k), acc);
+    return tree64(acc);
 }
 
 SIMD_FN V sum_step(V x, V y, V acc, V k)
@@ -316,6 +325,45 @@ static void vec_layer_norm(const float *x, const float *w, const float *b, float
         else if (b)
             t = v_add(t, v_load_n(b + i, left));
         v_store_n(y + i, t, left);
+    }
+}
+
+/* ---- norms of groups of columns (kern.h, struct group_job) */
+
+enum { GROUP_BLOCK = 1024 }; /* elements brought side by side, a multiple of the chains */
+
+SIMD_FN float group_sum(map_fn *f, const struct group_job *j, float k)
+{
+    float block[GROUP_BLOCK];
+    const V vk = v_set(k);
+    V acc[4] = {v_set(0), v_set(0), v_set(0), v_set(0)};
+    int64_t have = 0;
+    for (int64_t r = 0; r < j->n_rows; r++)
+        for (int64_t i = 0, n; i < j->n; i += n) {
+            n = j->n - i < GROUP_BLOCK - have ? j->n - i : GROUP_BLOCK - have;
+            __builtin_memcpy(block + have, j->x + r * j->x_ld + i, (size_t)n * sizeof *block);
+            have += n;
+            if (have == GROUP_BLOCK) {
+                chains64(f, block, block, have, vk, acc);
+                have = 0;
+            }
+        }
+    chains64(f, block, block, have, vk, acc);
+    return tree64(acc);
+}
+
+static void vec_group_norm(const struct group_job *j)
+{
+    float count = (float)(j->n_rows * j->n), mean = group_sum(sum_step, j, 0) / count;
+    float s = 1.0f / __builtin_sqrtf(group_sum(variance_step, j, mean) / count + j->eps);
+    const V vm = v_set(mean), vs = v_set(s);
+    for (int64_t r = 0; r < j->n_rows; r++) {
+        const float *x = j->x + r * j->x_ld;
+        float *y = j->y + r * j->y_ld;
+        for (int64_t i = 0; i < j->n; i += V_LANES) {
+            V t = v_sub(v_load_n(x + i, j->n - i), vm);
+            v_store_n(y + i, v_mul(t, vs), j->n - i);
+        }
     }
 }
 

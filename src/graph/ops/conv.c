@@ -133,13 +133,11 @@ static OP_FN(ref_im2col)
     for (int64_t r = begin; r < end; r++) {
         int32_t seg = step_seg(x->step)[r], first = step_first(x->step)[seg];
         int64_t rows = step_first(x->step)[seg + 1] - first, line = p->line ? p->line : rows;
-        int64_t at = r - first;
         float *y = value_row(x, &c->dst, r);
         for (int i = 0; i < p->h; i++)
             for (int j = 0; j < p->w; j++) {
-                int64_t col = at % line - p->left + j, row = at / line - p->top + i;
-                int in = col >= 0 && col < line && row >= 0 && row * line + col < rows;
-                const float *from = in ? value_row(x, &c->src[0], first + row * line + col) : NULL;
+                int64_t at = im2col_at(p, r - first, line, rows, i, j);
+                const float *from = at < 0 ? NULL : value_row(x, &c->src[0], first + at);
                 for (int64_t k = 0; k < n; k++)
                     y[(k * p->h + i) * p->w + j] = from ? from[k] : 0;
             }
@@ -169,34 +167,44 @@ static void shape_group_norm(struct graph *g, struct node *n)
         graph_mismatch(g, n, "groups", p->groups, n->cols);
 }
 
-static int64_t group_norm_units(const struct call *c, const struct exec *x)
+int64_t group_norm_units(const struct call *c, const struct exec *x)
 {
     return (int64_t)x->step->N * ((const struct group_norm_op *)c->p)->groups;
+}
+
+struct group_part group_part(const struct call *c, const struct exec *x, int64_t unit)
+{
+    const struct group_norm_op *p = c->p;
+    int64_t per = (c->dst.cols + p->groups - 1) / p->groups, seg = unit / p->groups;
+    int64_t col = unit % p->groups * per, left = c->dst.cols - col;
+    struct group_part part = {.row = step_first(x->step)[seg], .col = col};
+    part.n_rows = step_first(x->step)[seg + 1] - part.row;
+    part.n_cols = left < 0 ? 0 : left < per ? left : per;
+    return part;
 }
 
 static OP_FN(ref_group_norm)
 {
     const struct group_norm_op *p = c->p;
-    int64_t per = (c->dst.cols + p->groups - 1) / p->groups;
     (void)ith;
     for (int64_t u = begin; u < end; u++) {
-        int64_t c0 = u % p->groups * per, c1 = c0 + per < c->dst.cols ? c0 + per : c->dst.cols;
-        int32_t seg = (int32_t)(u / p->groups);
-        int32_t from = step_first(x->step)[seg], to = step_first(x->step)[seg + 1];
+        struct group_part part = group_part(c, x, u);
+        int64_t c0 = part.col, c1 = c0 + part.n_cols;
+        int64_t from = part.row, to = from + part.n_rows;
         float sum[64] = {0}, sq[64] = {0};
         int64_t e = 0;
-        for (int32_t r = from; r < to; r++)
+        for (int64_t r = from; r < to; r++)
             for (int64_t i = c0; i < c1; i++, e++)
                 sum[e % 64] = sum[e % 64] + value_row(x, &c->src[0], r)[i];
         float count = (float)e, mean = ref_tree64(sum) / count;
         e = 0;
-        for (int32_t r = from; r < to; r++)
+        for (int64_t r = from; r < to; r++)
             for (int64_t i = c0; i < c1; i++, e++) {
                 float d = value_row(x, &c->src[0], r)[i] - mean;
                 sq[e % 64] = fmaf(d, d, sq[e % 64]);
             }
         float s = 1.0f / sqrtf(ref_tree64(sq) / count + p->eps);
-        for (int32_t r = from; r < to; r++)
+        for (int64_t r = from; r < to; r++)
             for (int64_t i = c0; i < c1; i++)
                 value_row(x, &c->dst, r)[i] = (value_row(x, &c->src[0], r)[i] - mean) * s;
     }

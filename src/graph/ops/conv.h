@@ -31,11 +31,26 @@ struct im2col_op {
     int32_t line;
 };
 node graph_im2col(struct graph *g, node x, const struct im2col_op *op, const char *name);
+/* The row of a sequence of so many, in lines of `line`, that lies under point [i][j] of the kernel
+ * at row r; -1: it lies outside. */
+static inline int64_t im2col_at(const struct im2col_op *p, int64_t r, int64_t line, int64_t rows,
+                                int i, int j)
+{
+    int64_t col = r % line - p->left + j, row = r / line - p->top + i, at = row * line + col;
+    return col >= 0 && col < line && row >= 0 && at < rows ? at : -1;
+}
 
 struct group_norm_op {
     int32_t groups;
     float eps;
 };
 node graph_group_norm(struct graph *g, node x, const struct group_norm_op *op, const char *name);
+/* A unit of GROUP_NORM: rows and columns of one group of one sequence. The last groups have no
+ * columns where ceil(C / groups) times fewer of them are all. */
+struct group_part {
+    int64_t row, n_rows, col, n_cols;
+};
+struct group_part group_part(const struct call *c, const struct exec *x, int64_t unit);
+int64_t group_norm_units(const struct call *c, const struct exec *x);
 
 #endif

@@ -1,4 +1,5 @@
-/* conv.c -- convolutions along the rows of a sequence: graph/ops/conv.c. */
+/* conv.c -- convolutions along the rows of a sequence, and what stands beside them:
+ * graph/ops/conv.c. */
 #include "backend/cpu/ops/ops.h"
 
 /* A unit is up to CONV_ROWS rows and so many channels that it is worth to be handed over: while
@@ -65,7 +66,70 @@ static OP_FN(cpu_conv)
     }
 }
 
+/* ---------------------------------------------------------------- what lies under a kernel */
+
+/* One line of w points of the kernel: those numbers stand side by side for each channel, so they
+ * are taken from all points at once. What lies outside is read from one zero, again and again. */
+struct line_from {
+    const float *x[CONV_MAX];
+    int64_t step[CONV_MAX];
+};
+
+static void put_line(const struct line_from *from, int32_t w, int64_t n, int64_t ld, float *y)
+{
+    for (int64_t k = 0; k < n; k++, y += ld)
+        for (int32_t j = 0; j < w; j++)
+            y[j] = from->x[j][k * from->step[j]];
+}
+
+static OP_FN(cpu_im2col)
+{
+    static const float zero;
+    const struct im2col_op *p = c->p;
+    struct line_from from;
+    int64_t n = c->src[0].cols;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++) {
+        int32_t seg = step_seg(x->step)[r], first = step_first(x->step)[seg];
+        int64_t rows = step_first(x->step)[seg + 1] - first, line = p->line ? p->line : rows;
+        for (int i = 0; i < p->h; i++) {
+            for (int j = 0; j < p->w; j++) {
+                int64_t at = im2col_at(p, r - first, line, rows, i, j);
+                from.x[j] = at < 0 ? &zero : value_row(x, &c->src[0], first + at);
+                from.step[j] = at >= 0;
+            }
+            put_line(&from, p->w, n, p->h * p->w, value_row(x, &c->dst, r) + i * p->w);
+        }
+    }
+}
+
+static int64_t im2col_units(const struct call *c, const struct exec *x)
+{
+    return exec_rows(x, c->dst.rows, c->dst.rows_mul);
+}
+
+/* ---------------------------------------------------------------- norms of groups */
+
+static OP_FN(cpu_group_norm)
+{
+    const struct group_norm_op *p = c->p;
+    (void)ith;
+    for (int64_t u = begin; u < end; u++) {
+        struct group_part part = group_part(c, x, u);
+        struct group_job j = {.x = value_row(x, &c->src[0], part.row) + part.col,
+                              .y = value_row(x, &c->dst, part.row) + part.col,
+                              .x_ld = c->src[0].ld,
+                              .y_ld = c->dst.ld,
+                              .n_rows = part.n_rows,
+                              .n = part.n_cols,
+                              .eps = p->eps};
+        kern_of(c)->group_norm(&j);
+    }
+}
+
 const struct cpu_op cpu_conv_ops[] = {
     {OP_CONV, "conv", .fn = cpu_conv, .units = conv_units},
+    {OP_IM2COL, "im2col", .fn = cpu_im2col, .units = im2col_units},
+    {OP_GROUP_NORM, "group_norm", .fn = cpu_group_norm, .units = group_norm_units},
     {.fn = NULL},
 };
