@@ -111,13 +111,20 @@ picture | awk '$1 !~ /^server/ && index($1 "/", $2 "/") != 1 && index($2 "/", $1
 awk '$3 !~ /^</ && $3 !~ /^missing:/ {print $2, $3}' <<<"$includes" | tsort 2>&1 >/dev/null |
     sed 's/^tsort: //' | rule no_include_cycle
 
+# Each by itself, if any header has changed since they all did.
 headers=(src/**/*.h include/**/*.h {cli,server,tools}/**/*.h)
-alone() { ${CC:-gcc} -std=gnu11 -D_GNU_SOURCE -Iinclude -Isrc -I. -w -fsyntax-only -x c "$1" 2>&1 |
-    grep -m 1 error; }
-export -f alone
-printf '%s\n' "${headers[@]}" | grep -v '/\(vulkan\|cuda\|cann\)/' |
-    xargs -r -n 1 -P "$(nproc)" bash -c 'alone "$1"; true' - |
-    sort -u | rule headers_compile_alone
+stamp=$B/.headers-alone
+if [ ! -e "$stamp" ] || find src include cli server -name '*.h' -newer "$stamp" -print \
+    -o -name '*.def' -newer "$stamp" -print -o -type d -newer "$stamp" -print | grep -q .; then
+    touch "$stamp.now"
+    printf '%s\n' "${headers[@]}" | grep -v '/\(vulkan\|cuda\|cann\)/' |
+        xargs -r -n 16 -P "$(nproc)" ${CC:-gcc} -std=gnu11 -D_GNU_SOURCE -Iinclude -Isrc -I. -w \
+            -fsyntax-only -x c 2>&1 | grep error | sort -u >"$stamp.found"
+    [ -s "$stamp.found" ] || mv "$stamp.now" "$stamp"
+    rule headers_compile_alone <"$stamp.found"
+else
+    rule headers_compile_alone </dev/null
+fi
 
 # Asking whether there is one (arch == NULL) is no comparison.
 code src/**/*.{c,h,inl} {cli,server,tools}/**/*.{c,h} | grep -v '^src/arch/' |
@@ -139,6 +146,11 @@ code src/**/*.{c,h,inl} | grep -v -e '^src/backend/' -e '^src/graph/memory\.' |
 code src/**/*.{c,h,inl} | grep -v -e '^src/backend/' -e '^src/graph/\(memory\|plan\)\.' \
     -e '^src/run/cache/cache\(_nodes\)\?\.c' -e '^src/run/model/\(load\|packed_file\|threads\)\.c' |
     grep -E '\bbuffer_map *\(' | rule few_look_into_buffers
+
+# What runs a node is the backend's business: the others see what it is called, whether it is slow
+# and the scratch it takes.
+code src/**/*.{c,h,inl} | grep -v -e '^src/backend/' -e '^src/graph/op\.c' |
+    grep -E 'impl(\.|->)(fn|units|ctx)\b' | rule kernels_belong_to_backends
 
 # Instruction sets belong to kernel folders: nothing else is compiled for one, whole or in part.
 # (cpu.c asks which there are; fmath.c takes fma as an instruction where there is one.)

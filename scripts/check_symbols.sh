@@ -43,14 +43,21 @@ for o in "$B"/obj/src/backend/cpu/{x86,arm}/*.o; do
 done | rule kernel_objects_stand_alone
 
 # Files of one room that call each other, each the other: no part of such a loop can be understood
-# by itself. Objects as "object symbol" of what they have and of what they want, joined. Left out
-# are rooms that are a loop by their nature, or still: a template's values call filters, which call
-# values; lists of ops and architectures name what uses them; the server goes around.
-loops='^src/(text/jinja|graph|arch|backend|run/(cache|model))/|^server/'
+# by itself. What code names counts (relocations of code), not what tables name: rows of ops and
+# architectures, a backend's functions, handlers. Objects as "object symbol" of what they have and
+# of what they want, joined. Left out are rooms that are a loop still: a template's values call
+# filters, which call values; the server goes around.
+loops='^src/text/jinja/|^server/'
 find "$B/obj/src" "$B/obj/cli" -name '*.o' | sed "s|^$B/obj/||; s|\.o$||" | grep -vE "$loops" |
     while read -r o; do [ ! -e "$o.c" ] || echo "$B/obj/$o.o"; done | sort >"$B/.objects"
-xargs -r nm -A <"$B/.objects" | sed -nE "s|^$B/obj/||; s|\.o:[0-9a-f ]* ([TDRBVWU]) | \1 |p" |
-    awk '$2 != "U" {has[$3] = $1} $2 == "U" {wants[n] = $3; by[n++] = $1}
+{
+    xargs -r nm -A --defined-only <"$B/.objects" |
+        sed -nE "s|^$B/obj/||; s|\.o:[0-9a-f ]* ([TDRBVW]) | has |p"
+    xargs -r readelf -rW <"$B/.objects" | awk -v b="$B/obj/" '
+        $1 == "File:" { o = substr($2, length(b) + 1); sub(/\.o$/, "", o) }
+        /^Relocation section/ { code = $3 ~ /^.\.rela\.text/ }
+        code && $3 ~ /^R_/ { print o, "wants", $5 }'
+} | awk '$2 == "has" {has[$3] = $1} $2 == "wants" {wants[n] = $3; by[n++] = $1}
         END {
             for (i = 0; i < n; i++) {
                 split(by[i], a, "/"); split(has[wants[i]], b, "/")

@@ -173,11 +173,6 @@ const float *arch_floats(const struct arch_model *m, const struct tensor *t)
     return x;
 }
 
-const char *arch_path(const struct arch_model *m)
-{
-    return m->gguf ? gguf_path(m->gguf) : "a synthetic model";
-}
-
 /* ---------------------------------------------------------------- states */
 
 void arch_state(struct arch_model *m, int32_t i, int slot, struct state s)

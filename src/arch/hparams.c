@@ -7,6 +7,11 @@
 
 const char *const rope_scaling_names[] = {"none", "linear", "yarn", "longrope", NULL};
 
+const char *arch_path(const struct arch_model *m)
+{
+    return m->gguf ? gguf_path(m->gguf) : "a synthetic model";
+}
+
 /* ---------------------------------------------------------------- defaults that follow */
 
 double key_like_heads(const struct arch_model *m, int32_t l)

@@ -22,14 +22,15 @@ struct exec;
 struct call;
 struct pool;
 
-/* A kernel as chosen for one node: op.h tells what fn and units are. */
+/* A kernel as chosen for one node. */
 struct op_impl {
     const char *kernel; /* "matmul q4_K p16 avx512vnni" */
-    op_fn fn;
+    int slow;           /* a fallback: named in the report, refused by strict */
+    size_t scratch;     /* bytes each thread needs */
+    /* What runs: for the backend alone, nobody else looks at it. */
+    op_fn fn;          /* op.h */
     op_units_fn units; /* NULL for row-local ops */
     const void *ctx;   /* the backend's own (the CPU: its kernel table) */
-    int slow;          /* a fallback: named in the report, refused by strict */
-    size_t scratch;    /* bytes each thread needs */
 };
 struct plan;
 

@@ -24,7 +24,7 @@ int fuse_supported(const struct fuser *f, const struct node *n)
 {
     const struct device *d = f->devices[n->device];
     struct op_impl impl;
-    return d->backend->impl(d, n, &impl) && impl.fn && !impl.slow;
+    return d->backend->impl(d, n, &impl) && !impl.slow;
 }
 
 const void *fuse_params(struct fuser *f, const void *p, size_t bytes)

@@ -49,6 +49,14 @@ const void *graph_params(struct graph *g, const void *p, size_t bytes)
     return copy ? memcpy(copy, p, bytes) : NULL;
 }
 
+static node pieces(struct graph *g, node x, const struct column_run *run)
+{
+    for (int op = 0; op < OP_COUNT; op++)
+        if (op_infos[op]->pieces)
+            return op_infos[op]->pieces(g, x, run);
+    return NULL;
+}
+
 node graph_adjacent(struct graph *g, node x, int64_t width)
 {
     if (!x || !x->head || x->head == width)
@@ -59,7 +67,7 @@ node graph_adjacent(struct graph *g, node x, int64_t width)
         first += root->first;
     struct column_run run = {
         .n = (int32_t)(x->cols / x->head), .first = first, .width = x->head, .stride = x->head_ld};
-    return graph_columns(g, &root, 1, &run, 1, "heads");
+    return pieces(g, root, &run);
 }
 
 static node make(struct graph *g, const struct node *like, const char *name)

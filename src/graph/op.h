@@ -43,6 +43,7 @@ enum op_flags {
 };
 
 struct call;
+struct column_run;
 struct exec;
 struct fuser;
 struct graph;
@@ -76,6 +77,9 @@ struct op_info {
     void (*cost)(const struct call *c, const struct exec *x, struct op_cost *cost);
     /* A pattern that ends in n as this op: rewrites n and returns 1. NULL: fusion makes it not. */
     int (*fuse)(struct fuser *f, struct node *n);
+    /* A node that brings pieces of x side by side (ops/move.h): what an operand goes through whose
+     * heads lie apart, where the op that reads it does not know of heads. NULL: not this op. */
+    struct node *(*pieces)(struct graph *g, struct node *x, const struct column_run *run);
     /* The definition in plain C, the units it works in (NULL: rows) and the scratch bytes it takes
      * of each thread (NULL: none). */
     op_fn reference;

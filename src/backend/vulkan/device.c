@@ -22,49 +22,6 @@ static struct {
 #undef X
 } vk; /* opened once, and there as long as the process */
 
-static _Atomic(uint64_t) n_calls, fail_at, lose_at;
-
-void vulkan_plan(const struct vulkan_plan *p)
-{
-    n_calls = 0;
-    fail_at = p->fail_at;
-    lose_at = p->lose_at;
-}
-
-uint64_t vulkan_calls(void)
-{
-    return n_calls;
-}
-
-/* ---------------------------------------------------------------- how calls end */
-
-pith_status vk_check(struct vk_device *v, VkResult r, const char *what, struct pith_error *err)
-{
-    switch (r) {
-    case VK_SUCCESS:
-        return PITH_OK;
-    case VK_ERROR_OUT_OF_HOST_MEMORY:
-        return error_set(err, PITH_NOMEM, "%s: %s: out of memory of the host", v->dev.name, what);
-    case VK_ERROR_OUT_OF_DEVICE_MEMORY:
-        return error_set(err, PITH_NOMEM, "%s: %s: out of device memory", v->dev.name, what);
-    case VK_ERROR_DEVICE_LOST:
-        atomic_store(&v->dev.lost, 1);
-        return error_set(err, PITH_DEVICE, "%s: %s: the device is lost", v->dev.name, what);
-    default:
-        return error_set(err, PITH_DEVICE, "%s: %s: Vulkan error %d", v->dev.name, what, (int)r);
-    }
-}
-
-pith_status vk_call(struct vk_device *v, const char *what, int memory, struct pith_error *err)
-{
-    uint64_t n = atomic_fetch_add(&n_calls, 1) + 1;
-    if (atomic_load(&v->dev.lost) || n == lose_at)
-        return vk_check(v, VK_ERROR_DEVICE_LOST, what, err);
-    if (n == fail_at)
-        return vk_check(v, memory ? VK_ERROR_OUT_OF_DEVICE_MEMORY : VK_ERROR_UNKNOWN, what, err);
-    return PITH_OK;
-}
-
 /* ---------------------------------------------------------------- the loader */
 
 static pith_status open_loader(struct pith_error *err)

@@ -394,11 +394,17 @@ static OP_FN(ref_columns)
     }
 }
 
+static node pieces_of(struct graph *g, node x, const struct column_run *run)
+{
+    return graph_columns(g, &x, 1, run, 1, "heads");
+}
+
 const struct op_info op_columns = {.name = "columns",
                                    .kind = OP_ROWS,
                                    .flags = OP_MOVER,
                                    .params_bytes = sizeof(struct columns_op),
                                    .shape = shape_columns,
+                                   .pieces = pieces_of,
                                    .reference = ref_columns};
 
 node graph_columns(struct graph *g, const node *x, int32_t n_src, const struct column_run *run,

@@ -61,7 +61,8 @@ struct cache_group {
     int32_t *open; /* [n_pages + n_spare] pages of which some quarters are in use, and some not */
     int32_t n_open;
     uint8_t *stored; /* [n_pages + n_spare] 1: the store holds this page; NULL: there is no store */
-    int32_t n_idle;  /* pages that only the store holds */
+    int32_t n_stored; /* pages that the store holds, */
+    int32_t n_idle;   /* and that nobody else does */
 };
 
 struct cache_slot {
@@ -127,7 +128,9 @@ struct cache {
      * nothing, only their accounting is of interest. */
     struct cache_log *log;
     struct plan_run *run[CACHE_RUNS]; /* each may know devices that others do not */
-    struct store *store; /* has pages to give back when there are none; NULL: there is none */
+    struct store *store; /* NULL: there is none */
+    /* When there are no pages: it gives back what frees one of the group. 0: it has none. */
+    int (*evict)(struct store *t, struct cache *c, int group);
     struct mem_account *account; /* of what is made later, NULL: nobody's */
     struct cache_draft *draft;   /* cache_edit.c's, from the first edit on */
 };

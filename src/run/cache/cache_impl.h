@@ -1,8 +1,11 @@
-/* cache_impl.h -- page accounting, between cache.c and cache_edit.c. */
+/* cache_impl.h -- between the files of the cache: cache_pages.c counts pages, cache_edit.c edits
+ * sequences over it, cache.c goes with both from call to call. */
 #ifndef PITH_RUN_CACHE_IMPL_H
 #define PITH_RUN_CACHE_IMPL_H
 
 #include "run/cache/cache.h"
+
+enum { TOKENS_BYTES = 16 << 10 }; /* the numbers of a sequence's tokens grow by so many */
 
 /* One reference more for a place in use. */
 void page_ref(struct cache_group *g, int32_t place);

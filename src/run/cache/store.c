@@ -129,6 +129,7 @@ pith_status store_init(struct store *t, struct cache *c, struct recurrent *r,
     for (int32_t i = 0; i < t->cap; i++)
         t->entry[i].next = i + 1 < t->cap ? i + 1 : -1;
     c->store = t;
+    c->evict = store_evict;
     return p->dir ? store_disk_open(t, c, p, err) : PITH_OK;
 }
 
