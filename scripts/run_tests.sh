@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # run_tests.sh [NAME...] -- runs the tests and closes with one line: "N passed, N failed, N
-# skipped".
+# skipped". Behind each test stand the seconds that it took and those of processors, which a busy
+# machine does not change; the sum of these comes before the closing line.
 #
 # A test is a program $B/tests/test_*, a script tests/ROOM/test_*.sh or tests/ROOM/test_*.py, or a
 # rule of the house scripts/check_*.sh. Each prints "ok NAME", "FAIL NAME: why" and "skip NAME: why"
@@ -24,13 +25,15 @@ cd "$(dirname "$0")/.." || exit 1
 export B=${B:-build} TEST_SCALE=${TEST_SCALE:-1}
 limit=${TEST_LIMIT:-60}
 logs=$B/test-logs
+times=$B/test-times # seconds of processors, a file for each test
 closing='^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$'
 
 # run_one PATH: runs it, leaves its output in $logs/NAME and says how it went. A bad end is written
 # into the log as a failure.
 run_one()
 {
-    local path=$1 name log rc line began=${EPOCHREALTIME/./} why=
+    local path=$1 name log rc line used began=${EPOCHREALTIME/./} why=
+    local TIMEFORMAT='%3U %3S'
     local -a cmd
     name=$(basename "$path")
     log=$logs/$name
@@ -45,9 +48,10 @@ run_one()
     *.py) cmd=("$TEST_PYTHON" "$path") ;;
     *) cmd=(${TEST_WRAP:-} "$path") ;;
     esac
-    # without bash's own word about a signal
-    { timeout -k 5 "$limit" "${cmd[@]}" >"$log" 2>&1 </dev/null; } 2>/dev/null
+    # apart from bash's own word about a signal
+    { time timeout -k 5 "$limit" "${cmd[@]}" >"$log" 2>&1 </dev/null; } 2>"$times/$name"
     rc=$?
+    used=$(tail -n 1 "$times/$name" | awk '{printf "%.1f\n", $1 + $2}' | tee "$times/$name.sum")
     line=$(tail -n 1 "$log")
     if [ $rc -eq 124 ] || [ $rc -eq 137 ]; then
         why="stopped after $limit s"
@@ -69,9 +73,9 @@ run_one()
         printf '\nFAIL %s: %s\n%s\n' "$name" "$why" "$line" >>"$log"
     fi
     [ -z "${V:-}" ] || sed "s/^/  $name: /" "$log"
-    printf '%-24s %s  (%d.%d s)\n' "$name" "$line" \
+    printf '%-24s %s  (%d.%d s, %s s of processors)\n' "$name" "$line" \
         $(((${EPOCHREALTIME/./} - began) / 1000000)) \
-        $(((${EPOCHREALTIME/./} - began) / 100000 % 10))
+        $(((${EPOCHREALTIME/./} - began) / 100000 % 10)) "$used"
 }
 
 if [ "${1:-}" = --one ]; then
@@ -98,8 +102,8 @@ if [ $# -gt 0 ]; then
     all=("${chosen[@]}")
 fi
 
-rm -rf "$logs"
-mkdir -p "$logs"
+rm -rf "$logs" "$times"
+mkdir -p "$logs" "$times"
 if [ "${TEST_MODEL:-0}" = 1 ]; then
     scripts/deps.sh test ||
         echo "programs of tests could not be had: tests that need them will be skipped"
@@ -149,6 +153,7 @@ for kind in skip FAIL; do
         sed -n "s/^$kind /$kind $(basename "$log"): /p" "$log"
     done
 done
+cat "$times"/*.sum /dev/null | awk '{n += $1} END {printf "%.0f s of processors in all\n", n}'
 for log in "$logs"/*; do
     grep -E "$closing" "$log" | tail -n 1
 done | awk '{p += $1; f += $3; s += $5}
