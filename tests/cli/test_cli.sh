@@ -185,12 +185,12 @@ gives synth_unknown_type 2 'q99' synth "$dir/x.gguf" --type q99
 gives synth_device 0 "" synth /dev/null
 [ -c /dev/null ] || fail synth_device "/dev/null was replaced"
 m=$dir/tiny.gguf
-# A type without a kernel is named without being asked; others say nothing.
-"$pith" synth "$dir/slow.gguf" --arch llama --type tq2_0 --embd 256 --ff 256
-gives slow_type 0 'weights of type tq2_0 have no fast kernel' run "$dir/slow.gguf" -p a -n 1
-"$pith" synth "$dir/fast.gguf" --arch llama --type iq2_s --embd 256 --ff 256
-"$pith" run "$dir/fast.gguf" -p a -n 1 >"$out" 2>"$err"
-same fast_type "$(grep -c 'fast kernel' "$err")" 0
+# A type without a kernel is named without being asked; all types have one.
+for type in nvfp4 q1_0 q2_0 tq1_0 tq2_0 iq2_s; do
+    "$pith" synth "$dir/fast.gguf" --arch llama --type $type --embd 256 --ff 256
+    "$pith" run "$dir/fast.gguf" -p a -n 1 >"$out" 2>"$err"
+    same "fast_$type" "$? $(grep -c 'fast kernel' "$err")" "0 0"
+done
 gives synth 0 '' synth "$m" --arch llama --type q8_0 --seed 7
 "$pith" synth "$dir/again.gguf" --arch llama --type q8_0 --seed 7
 "$pith" synth "$dir/other.gguf" --arch llama --type q8_0 --seed 8

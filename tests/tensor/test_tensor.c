@@ -231,6 +231,20 @@ static void quant_edges(void)
     }
 }
 
+/* A row of random bytes that packing keeps: of tq1_0 those that writers make, of nvfp4 no NaN as a
+ * scale. */
+static void fill_kept(struct rng *r, enum dtype t, uint8_t *row, uint64_t n)
+{
+    fill_bytes(r, row, n);
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t at = i % (uint64_t)dtypes[t].block_bytes;
+        if (t == DT_TQ1_0 && at < 52)
+            row[i] = (uint8_t)(((at < 48 ? row[i] % 243 : row[i] % 81 * 3) * 256 + 242) / 243);
+        if (t == DT_NVFP4 && at < 4 && row[i] == 0x7f)
+            row[i] = 0x7e;
+    }
+}
+
 static void pack_round_trip(void)
 {
     static uint8_t rows[64][MAX_BYTES], packed[64 * MAX_BYTES], back[MAX_BYTES];
@@ -252,7 +266,7 @@ static void pack_round_trip(void)
                      panel = dtype_panel_bytes((enum dtype)t, n);
             for (int n_rows = 1; n_rows <= d->pack_rows; n_rows++) {
                 for (int i = 0; i < n_rows; i++) {
-                    fill_bytes(&r, rows[i], row_bytes);
+                    fill_kept(&r, (enum dtype)t, rows[i], row_bytes);
                     src[i] = rows[i];
                 }
                 memset(packed, 0xa5, panel + 64);
@@ -301,6 +315,12 @@ static int packed_code32(enum dtype t, const uint8_t *p, int r, int k)
         return iq4_values[nibble];
     case DT_MXFP4:
         return fp4_values[nibble];
+    case DT_NVFP4: /* parts of 16: groups 0, 1 below, 2, 3 above */
+        return fp4_values[p[64 + 128 * (k / 16) + 64 * (g & 1) + at] >> (g & 2 ? 4 : 0) & 15];
+    case DT_Q1_0:
+        return p[32 + 64 * (k / 32) + at] >> (g & 7) & 1 ? 1 : -1;
+    case DT_Q2_0:
+        return (p[32 + 64 * (k / 16) + at] >> 2 * (g & 3) & 3) - 1;
     default:
         return nibble;
     }
@@ -325,6 +345,9 @@ static int packed_code256(enum dtype t, const uint8_t *p, int r, int k)
     const uint8_t *q;
     int q2;
     switch (t) {
+    case DT_TQ1_0:
+    case DT_TQ2_0:
+        return (p[32 + 256 * quarter + at16] >> 2 * f & 3) - 1;
     case DT_Q2_K:
         return p[320 + 256 * quarter + at16] >> 2 * f & 3;
     case DT_Q3_K:
@@ -368,10 +391,16 @@ static struct packed_weight packed_weight(enum dtype t, const uint8_t *p, int r,
     memcpy(&h2, p + 32 + 2 * r, 2);
     int s16 = k / 16, s32 = k / 32, six = p[64 + 32 * (s16 / 2) + 2 * r + (s16 & 1)];
     struct packed_weight w = {f16_to_f32(h), f16_to_f32(h2), 0, 1, 1, 0};
-    w.code = dtypes[t].block == 32 ? packed_code32(t, p, r, k) : packed_code256(t, p, r, k);
+    w.code =
+        dtypes[t].act == ACT_A32 ? packed_code32(t, p, r, k) : packed_code256(t, p, r, k);
     w.has_m = t == DT_Q4_1 || t == DT_Q5_1 || t == DT_Q2_K || t == DT_Q4_K || t == DT_Q5_K;
     if (t == DT_MXFP4) {
         w.d = bf16_to_f32(h);
+    } else if (t == DT_NVFP4) {
+        int s = p[16 * s16 + r], e = s >> 3 & 15, m = s & 7;
+        w.d = e ? ldexpf((float)(8 + m), e - 11) : ldexpf((float)m, -10);
+    } else if (t == DT_TQ1_0 || t == DT_TQ2_0) {
+        w.sc = 1;
     } else if (t == DT_Q2_K) {
         w.sc = six & 15;
         w.mn = six >> 4;
@@ -397,23 +426,24 @@ static float packed_value(enum dtype t, const uint8_t *p, int r, int k)
     return dtypes[t].block == 32 ? v + w.m : v - w.m * (float)w.mn;
 }
 
-/* The dot product of docs/numerics.md from packed bytes: integer sums of a block of 32 or a half of
- * 256, then one fma and one for the offsets or minima, in order of k. */
+/* The dot product of docs/numerics.md from packed bytes: integer sums of 32 or of a half of 256 (of
+ * nvfp4 of 16), then one fma and one for the offsets or minima, in order of k. */
 static float packed_dot(enum dtype t, const uint8_t *p, int r, const struct act_tile *a, int c,
                         int n)
 {
     const struct dtype_traits *d = &dtypes[t];
     float acc = 0;
     for (int b = 0; b < n / d->block; b++, p += d->packed_bytes) {
-        int isum = 0, msum = 0, halves = d->block == 256 ? 2 : 1;
+        int isum = 0, msum = 0, n_sum = t == DT_NVFP4 ? 16 : d->act == ACT_A256 ? 128 : 32;
         for (int k = 0; k < d->block; k++) {
             int at = b * d->block + k, q = a->q[(at / 32 * a->nc + c) * 32 + at % 32];
             struct packed_weight w = packed_weight(t, p, r, k);
             isum += w.sc * w.code * q;
             msum += w.mn * q;
-            if ((k + 1) % (d->block / halves))
+            if ((k + 1) % n_sum)
                 continue;
-            float dx = a->d[(b * a->nc + c) * halves + k / 128];
+            float dx = a->d[d->act == ACT_A256 ? (b * a->nc + c) * 2 + k / 128
+                                               : at / 32 * a->nc + c];
             acc = fmaf(w.d * dx, (float)isum, acc);
             if (w.has_m)
                 acc = fmaf(d->block == 32 ? w.m * dx : -(w.m * dx), (float)msum, acc);

@@ -4,12 +4,13 @@
  * so it gives the bits of every other level on any machine. It makes no attempt at speed beyond
  * decoding a row of a block once for all columns of the tile.
  *
- * A row of a block is decoded into one common form, whatever its type; of each block of 32 and half
- * block of 128:
+ * A row of a block is decoded into one common form, whatever its type; of each 32 of an A32 type and
+ * each half block of 128 of an A256 type:
  *     isum = sum over parts s of sc[s] * (sum over the part of w * x)        int32
  *     msum = sum over parts s of mn[s] * (sum over the part of x)            int32
  *     acc  = fma(d * dx, isum, acc); then, where the type has minima, acc = fma(m * dx, msum, acc)
- * so a type is one function. */
+ * so a type is one function. nvfp4, with a scale for 16 in front of everything, is a loop of its
+ * own. */
 #include <math.h>
 #include <string.h>
 #include "backend/cpu/kern_mm.h"
@@ -233,6 +234,29 @@ static void row_iq1(const uint8_t *b, int r, struct row_block *o)
     row_threes(b, r, table, 16, o);
 }
 
+static void row_q1_0(const uint8_t *b, int r, struct row_block *o)
+{
+    o->d = half_at(b + 2 * r);
+    for (int k = 0; k < 128; k++)
+        o->w[k] = b[32 + GROUP * (k / 32) + 4 * r + k % 4] >> (k % 32 / 4) & 1 ? 1 : -1;
+}
+
+static void row_q2_0(const uint8_t *b, int r, struct row_block *o)
+{
+    o->d = half_at(b + 2 * r);
+    for (int k = 0; k < 64; k++)
+        o->w[k] = (int8_t)(two_bits(b + 32 + GROUP * (k / 16) + 4 * r, k % 16 / 4, 0, k % 4) - 1);
+}
+
+static void row_tq(const uint8_t *b, int r, struct row_block *o)
+{
+    o->d = half_at(b + 2 * r);
+    for (int k = 0; k < 256; k++) {
+        const uint8_t *quarter = b + 32 + 256 * (2 * (k / 128) + k / 16 % 2) + 4 * r;
+        o->w[k] = (int8_t)(two_bits(quarter, k / 32 % 4, k % 16 / 4, k % 4) - 1);
+    }
+}
+
 struct format {
     void (*row)(const uint8_t *block, int r, struct row_block *out);
     int bytes, block, parts, minima;
@@ -242,17 +266,19 @@ static void mm_block(const struct format *f, const void *panel, int64_t n, const
                      float *y)
 {
     const uint8_t *b = panel;
-    const int nc = a->nc, part = f->block / f->parts, halves = f->block == 256 ? 2 : 1;
-    struct row_block w = {.sc = {1}, .mn = {1}};
+    const int nc = a->nc, part = f->block / f->parts;
+    const int sums = f->block == 256 ? 2 : f->block / 32; /* of which each is one fma */
+    struct row_block w = {.sc = {1, 1, 1, 1}, .mn = {1}};
     memset(y, 0, sizeof(float) * ROWS * (size_t)nc);
     for (int64_t i = 0; i < n / f->block; i++, b += f->bytes)
         for (int r = 0; r < ROWS; r++) {
             f->row(b, r, &w);
-            for (int u = 0; u < nc * halves; u++) {
-                const int c = u / halves, first = u % halves * f->parts / halves;
+            for (int u = 0; u < nc * sums; u++) {
+                const int c = u / sums, j = u % sums, first = j * f->parts / sums;
                 int32_t isum = 0, msum = 0;
-                float dx = a->d[i * nc * halves + u], acc = y[c * ROWS + r];
-                for (int s = first; s < first + f->parts / halves; s++) {
+                float acc = y[c * ROWS + r],
+                      dx = a->d[f->block == 256 ? i * nc * 2 + u : (i * sums + j) * nc + c];
+                for (int s = first; s < first + f->parts / sums; s++) {
                     int32_t dot = 0, sum = 0;
                     for (int k = s * part; k < (s + 1) * part; k++) {
                         int x = a->q[((i * (f->block / 32) + k / 32) * nc + c) * 32 + k % 32];
@@ -291,6 +317,32 @@ BLOCK_TYPE(iq3_xxs, P16_IQ3_XXS, 256, 8, 0)
 BLOCK_TYPE(iq3_s, P16_IQ3_S, 256, 8, 0)
 BLOCK_TYPE(iq2, P16_IQ2_S, 256, 16, 0)
 BLOCK_TYPE(iq1, P16_IQ1_S, 256, 16, 0)
+BLOCK_TYPE(q1_0, P16_Q1_0, 128, 4, 0)
+BLOCK_TYPE(q2_0, P16_Q2_0, 64, 2, 0)
+BLOCK_TYPE(tq, P16_TQ2_0, 256, 2, 0)
+
+static void mm_nvfp4(const void *panel, int64_t n, const struct act_tile *a, float *y)
+{
+    memset(y, 0, sizeof(float) * ROWS * (size_t)a->nc);
+    for (int64_t s = 0; s < n / 16; s++) { /* parts of 16 */
+        const uint8_t *b = (const uint8_t *)panel + s / 4 * P16_NVFP4, *scales = b + 16 * (s % 4),
+                      *codes = b + 64 + 2 * GROUP * (s % 4);
+        for (int r = 0; r < ROWS; r++) {
+            /* E4M3 as f16: the exponent's bias is 8 more, and half of the scale is wanted */
+            const float d = f16_to_f32((uint16_t)((scales[r] & 0x7f) << 7)) * 128.0f;
+            for (int c = 0; c < a->nc; c++) {
+                const int64_t at = s / 2 * a->nc + c;
+                const int8_t *x = a->q + at * 32 + s % 2 * 16;
+                int32_t isum = 0;
+                for (int k = 0; k < 16; k++) {
+                    int code = codes[GROUP * (k / 4 % 2) + 4 * r + k % 4] >> k / 8 * 4 & 15;
+                    isum += (fp4[code] - 16) * x[k];
+                }
+                y[c * ROWS + r] = fmaf(d * a->d[at], (float)isum, y[c * ROWS + r]);
+            }
+        }
+    }
+}
 
 static void mm_f32(const void *panel, int64_t n, const struct act_tile *a, float *y)
 {
@@ -404,7 +456,12 @@ const struct kern_mm kern_mm_base = {
            [DT_IQ2_XS] = mm_iq2,
            [DT_IQ2_S] = mm_iq2,
            [DT_IQ1_S] = mm_iq1,
-           [DT_IQ1_M] = mm_iq1},
+           [DT_IQ1_M] = mm_iq1,
+           [DT_NVFP4] = mm_nvfp4,
+           [DT_Q1_0] = mm_q1_0,
+           [DT_Q2_0] = mm_q2_0,
+           [DT_TQ1_0] = mm_tq,
+           [DT_TQ2_0] = mm_tq},
     .quant_a32 = act_quant_a32, /* the references themselves */
     .quant_a256 = act_quant_a256,
     .to_bf16 = act_to_bf16,

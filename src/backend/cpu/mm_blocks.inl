@@ -180,3 +180,5 @@ INLINE void mm256_rows(const struct piece *p, const struct form256 t, int s0, co
             mm256_step(acc + s * NC, w, x, d, s16, nc, t, s0 + s, NC);
     finish(p, acc, s0, S, NC);
 }
+
+#include "backend/cpu/mm_few.inl"

@@ -225,3 +225,74 @@ INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *
                  parts_of_32(t) ? s.s32[0] + 4 * half : s16 + 8 * half, d + half, t, slice, NC);
     }
 }
+
+/* ---- mm_few.inl */
+
+INLINE void few32(vf *acc, const uint8_t *v, vf scale, const int8_t *x, const float *d,
+                  const int32_t *s32, const struct few t, const int NC)
+{
+    vi q[8];
+    UNROLL for (int g = 0; g < 8; g++) q[g] = few_code(v, t, 0, g);
+    GROUPS_OF_COLUMNS(c)
+    {
+        vi sum[TOGETHER];
+        GROUP_COLUMNS(c, j) sum[j] = vi_set32(-s32[c + j]);
+        dot(sum, q, x + 32 * c, 8, together(c, NC));
+        GROUP_COLUMNS(c, j)
+        acc[c + j] = vf_fma(vf_mul(scale, vf_set(d[c + j])), vf_from_int(sum[j]), acc[c + j]);
+    }
+}
+
+/* With few columns the sums of fields are chains of their own, or the products would wait for one
+ * another. */
+INLINE void few128(vf *acc, const uint8_t *v, vf scale, const int8_t *x, int64_t nc, const float *d,
+                   const int16_t *s16, const struct few t, const int NC)
+{
+    vi isum[MAX_COLUMNS], q[8];
+    COLUMNS(c)
+    {
+        int32_t sum = 0;
+        if (NC > 8)
+            __asm__ volatile("" : "+m"(acc[c])); /* or it takes the registers of isum */
+        UNROLL for (int i = 0; i < 8; i++) sum += s16[16 * c + i];
+        isum[c] = vi_set32(-sum);
+    }
+    UNROLL for (int f = 0; f < 4; f++, x += 32 * nc)
+    {
+        UNROLL for (int g = 0; g < 8; g++) q[g] = few_code(v, t, f, g);
+        GROUPS_OF_COLUMNS(c)
+        {
+            vi sum[TOGETHER];
+            GROUP_COLUMNS(c, j) sum[j] = NC < 4 ? vi_zero() : isum[c + j];
+            dot(sum, q, x + 32 * c, 8, together(c, NC));
+            GROUP_COLUMNS(c, j)
+            {
+                isum[c + j] = NC < 4 ? vi_add32(isum[c + j], sum[j]) : sum[j];
+                PIN(isum[c + j]);
+            }
+        }
+    }
+    COLUMNS(c)
+    acc[c] = vf_fma(vf_mul(scale, vf_set(d[2 * c])), vf_from_int(isum[c]), acc[c]);
+}
+
+INLINE void nvfp4_32(vf *acc, const uint8_t *v, const vf scale[2], const int8_t *x, const float *d,
+                     const int32_t (*minus)[8], const int NC)
+{
+    vi q[4], table = vi_table(fp4);
+    table = SIGNED_WEIGHTS ? vi_sub8(table, vi_set8(16)) : table;
+    UNROLL for (int part = 0; part < 2; part++, v += 2 * GROUP)
+    {
+        UNROLL for (int g = 0; g < 4; g++) q[g] = nvfp4_code(v, table, g);
+        GROUPS_OF_COLUMNS(c)
+        {
+            vi sum[TOGETHER];
+            GROUP_COLUMNS(c, j)
+            sum[j] = SIGNED_WEIGHTS ? vi_zero() : vi_set32(minus[c + j][4 * part]);
+            dot(sum, q, x + 32 * c + 16 * part, 4, together(c, NC));
+            GROUP_COLUMNS(c, j)
+            acc[c + j] =
+                vf_fma(vf_mul(scale[part], vf_set(d[c + j])), vf_from_int(sum[j]), acc[c + j]);
+        }
+    }
+}

@@ -132,6 +132,80 @@ INLINE void pack_mxfp4(const uint8_t *p, int64_t ld, uint8_t *out, const int r0)
     put_groups(out + 32 + 4 * r0, p + 1, ld, 4);
 }
 
+/* The NaN of E4M3 is packed as 0: bytes that are 0x7f turn all of their bits but the highest. */
+INLINE void pack_nvfp4(const uint8_t *p, int64_t ld, uint8_t *out, const int r0)
+{
+    const vi nan = vi_set8(0x7f), top = vi_set8(-128);
+    vi v[4], other, is_nan;
+    rows4(v, p, ld);
+    other = vi_xor(v[0], nan);
+    other = vi_or(vi_add32(vi_and(other, nan), nan), other); /* top bit 0 where it is one */
+    is_nan = vi_and(vi_xor(other, top), top);
+    vi_store_bytes(out + r0, 16, vi_xor(v[0], vi_sub32(is_nan, vi_shr32(is_nan, 7))));
+    put_groups(out + 64 + 4 * r0, p + 4, ld, 8);
+}
+
+INLINE void pack_q1_0(const uint8_t *p, int64_t ld, uint8_t *out, const int r0)
+{
+    vi v[4];
+    rows4(v, p + 2, ld);
+    put_halves(out + 2 * r0, p, ld);
+    UNROLL for (int i = 0; i < 4; i++) vi_store(out + 32 + GROUP * i + 4 * r0, fifth_bits(v[i]));
+}
+
+/* Field j of byte f of each word to field f of byte j. */
+INLINE void pack_q2_0(const uint8_t *p, int64_t ld, uint8_t *out, const int r0)
+{
+    vi v[4];
+    rows4(v, p + 2, ld);
+    put_halves(out + 2 * r0, p, ld);
+    UNROLL for (int i = 0; i < 4; i++) vi_store(
+        out + 32 + GROUP * i + 4 * r0, swap_bits(swap_bits(v[i], 0x00cc00cc, 6), 0x0000f0f0, 12));
+}
+
+INLINE void pack_tq2_0(const uint8_t *p, int64_t ld, uint8_t *out, const int r0)
+{
+    put_halves(out + 2 * r0, p + 64, ld);
+    put_groups(out + 32 + 4 * r0, p, ld, 16);
+}
+
+/* The next digit to base 3 of every byte, and what is left behind it; bytes at even and odd places
+ * apart. */
+INLINE vi next_digit(vi *even, vi *odd)
+{
+    const vi low = vi_set32(0x00ff00ff);
+    const vi e = vi_add32(*even, vi_shl32(*even, 1)), o = vi_add32(*odd, vi_shl32(*odd, 1));
+    *even = vi_and(e, low);
+    *odd = vi_and(o, low);
+    return vi_or(vi_shr16(e, 8), vi_xor(o, *odd));
+}
+
+/* Digit n of word i of a block's 13 is a field of one of 16 vectors (tensor/quant/ternary.c): of
+ * words 0..7 field n of the first half, or the fifth field 0 of the second; of words 8..11 one of
+ * fields 1..3 of both quarters in turn; of word 12 what is left. */
+INLINE void pack_tq1_0(const uint8_t *p, int64_t ld, uint8_t *out, const int r0)
+{
+    vi v[16], to[16];
+    UNROLL for (int i = 0; i < 3; i++) rows4(v + 4 * i, p + 16 * i, ld);
+    rows4(v + 12, p + 36, ld);
+    v[12] = v[15];
+    UNROLL for (int i = 0; i < 16; i++) to[i] = vi_zero();
+    UNROLL for (int i = 0; i < 13; i++)
+    {
+        vi even = vi_and(v[i], vi_set32(0x00ff00ff)), odd = vi_shr16(v[i], 8);
+        UNROLL for (int n = 0; n < 5; n++)
+        {
+            if (i == 12 && n == 4)
+                break;
+            const int at = i < 8 ? i + 8 * (n / 4) : i < 12 ? i % 4 + 8 + 4 * (n % 2) : 12 + n,
+                      field = i < 8 ? n % 4 : i < 12 ? 1 + n / 2 : 3;
+            to[at] = vi_or(to[at], vi_shl16(next_digit(&even, &odd), 2 * field));
+        }
+    }
+    put_halves(out + 2 * r0, p + 52, ld);
+    UNROLL for (int i = 0; i < 16; i++) vi_store(out + 32 + GROUP * i + 4 * r0, to[i]);
+}
+
 INLINE void pack_q2_K(const uint8_t *p, int64_t ld, uint8_t *out, const int r0)
 {
     vi v[4];
@@ -293,6 +367,11 @@ PACK(q4_1, pack_q4_1, 32, 20, P16_Q4_1)
 PACK(q5_0, pack_q5_0, 32, 22, P16_Q5_0)
 PACK(q5_1, pack_q5_1, 32, 24, P16_Q5_1)
 PACK(mxfp4, pack_mxfp4, 32, 17, P16_MXFP4)
+PACK(nvfp4, pack_nvfp4, 64, 36, P16_NVFP4)
+PACK(q1_0, pack_q1_0, 128, 18, P16_Q1_0)
+PACK(q2_0, pack_q2_0, 64, 18, P16_Q2_0)
+PACK(tq1_0, pack_tq1_0, 256, 54, P16_TQ1_0)
+PACK(tq2_0, pack_tq2_0, 256, 66, P16_TQ2_0)
 PACK(q2_K, pack_q2_K, 256, 84, P16_Q2_K)
 PACK(q3_K, pack_q3_K, 256, 110, P16_Q3_K)
 PACK(q4_K, pack_q4_K, 256, 144, P16_Q4_K)
@@ -347,4 +426,6 @@ static void panel_bf16(const uint8_t *rows, int64_t ld, int64_t n, void *panel)
     [DT_Q4_0] = panel_q4_0, [DT_Q4_1] = panel_q4_1, [DT_Q5_0] = panel_q5_0,                        \
     [DT_Q5_1] = panel_q5_1, [DT_IQ4_NL] = panel_q4_0, [DT_MXFP4] = panel_mxfp4,                    \
     [DT_Q2_K] = panel_q2_K, [DT_Q3_K] = panel_q3_K, [DT_Q4_K] = panel_q4_K,                        \
-    [DT_Q5_K] = panel_q5_K, [DT_Q6_K] = panel_q6_K, [DT_IQ4_XS] = panel_iq4_xs
+    [DT_Q5_K] = panel_q5_K, [DT_Q6_K] = panel_q6_K, [DT_IQ4_XS] = panel_iq4_xs,                    \
+    [DT_NVFP4] = panel_nvfp4, [DT_Q1_0] = panel_q1_0, [DT_Q2_0] = panel_q2_0,                      \
+    [DT_TQ1_0] = panel_tq1_0, [DT_TQ2_0] = panel_tq2_0

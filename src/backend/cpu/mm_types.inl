@@ -65,10 +65,15 @@ RARE_TYPE(iq3_xxs, 256, P16_IQ3_XXS, mm256_rows, IQ3_XXS)
 RARE_TYPE(iq3_s, 256, P16_IQ3_S, mm256_rows, IQ3_S)
 RARE_TYPE(iq2, 256, P16_IQ2_S, mm256_rows, IQ2)
 RARE_TYPE(iq1, 256, P16_IQ1_S, mm256_rows, IQ1)
+RARE_TYPE(nvfp4, 64, P16_NVFP4, nvfp4_rows, NVFP4)
+RARE_TYPE(q1_0, 128, P16_Q1_0, few32_rows, Q1_0)
+RARE_TYPE(q2_0, 64, P16_Q2_0, few32_rows, Q2_0)
+RARE_TYPE(tq, 256, P16_TQ2_0, few256_rows, TQ)
 
 #define KERN_MM_BLOCKS                                                                             \
     [DT_Q8_0] = q8_0, [DT_Q4_0] = q4_0, [DT_Q4_1] = q4_1, [DT_Q5_0] = q5_0, [DT_Q5_1] = q5_1,      \
     [DT_IQ4_NL] = iq4_nl, [DT_MXFP4] = mxfp4, [DT_Q2_K] = q2_K, [DT_Q3_K] = q3_K,                  \
     [DT_Q4_K] = q4_K, [DT_Q5_K] = q5_K, [DT_Q6_K] = q6_K, [DT_IQ4_XS] = iq4_xs,  \
     [DT_IQ3_XXS] = iq3_xxs, [DT_IQ3_S] = iq3_s, [DT_IQ2_XXS] = iq2, [DT_IQ2_XS] = iq2,             \
-    [DT_IQ2_S] = iq2, [DT_IQ1_S] = iq1, [DT_IQ1_M] = iq1
+    [DT_IQ2_S] = iq2, [DT_IQ1_S] = iq1, [DT_IQ1_M] = iq1, [DT_NVFP4] = nvfp4, [DT_Q1_0] = q1_0,    \
+    [DT_Q2_0] = q2_0, [DT_TQ1_0] = tq, [DT_TQ2_0] = tq

@@ -94,6 +94,21 @@ static void MXFP4_unpack1(const uint8_t *packed, int r, uint8_t *p)
     get_groups(packed + 32, r, p + 1, 4);
 }
 
+/* The NaN of E4M3 is packed as the 0 that it stands for. */
+static void NVFP4_pack1(const uint8_t *p, int r, uint8_t *out)
+{
+    for (int j = 0; j < 4; j++)
+        out[16 * j + r] = p[j] == 0x7f ? 0 : p[j];
+    put_groups(out + 64, r, p + 4, 8);
+}
+
+static void NVFP4_unpack1(const uint8_t *packed, int r, uint8_t *p)
+{
+    for (int j = 0; j < 4; j++)
+        p[j] = packed[16 * j + r];
+    get_groups(packed + 64, r, p + 4, 8);
+}
+
 static int8_t nvfp4_weight(const uint8_t *qs, int i)
 {
     return doubled[i < 8 ? qs[i] & 15 : qs[i - 8] >> 4];
@@ -180,3 +195,4 @@ void NVFP4_quant(const float *in, void *blocks, int64_t n)
 
 TYPE32(MXFP4, 17, 1, 0, MXFP4_scale)
 PACKED16(MXFP4, 32, 17)
+PACKED16(NVFP4, 64, 36)

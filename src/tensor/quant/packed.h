@@ -14,6 +14,11 @@
  *     iq4_nl 288  as q4_0; the nibbles are indices into the type's 16 values
  *     mxfp4  288  as iq4_nl with [16 bf16 d]: d = 2^(e-128), which multiplies the doubled values
  *                 0 1 2 3 4 6 8 12, is exact in bf16 (e = 0xff: NaN)
+ *   P16, one longer block of an A32 type
+ *     nvfp4  576  64 weights: [s: 4 parts x 16 rows, E4M3 as in the file, its NaN as 0]
+ *                 [4 parts x (2 x 64: low nibbles groups 0 and 1 of the part, high 2 and 3)]
+ *     q2_0   288  64 weights: [16 f16 d][4 x 64: 2-bit field f of vector v = group 4v + f]
+ *     q1_0   288  128 weights: [16 f16 d][4 x 64: bit g of vector v = group g of the v-th 32]
  *   P16, one 256-block of 16 rows, "sub" = a part with its own scale
  *     q2_K  1344  [16 f16 d][16 f16 dmin]
  *                 [8 pairs of subs x (16 rows x 2 subs) u8: low nibble sc, high nibble min]
@@ -38,6 +43,8 @@
  *     iq2_*  1824 as q3_K, without the code book: third bit = minus sign; sc = 2s + 1 (twice where
  *                 it is that of 32); times d / 8
  *     iq1_*  1824 as iq2_*; third bit = shift
+ *     tq*   1056  [16 f16 d][2 halves of 128 k x 2 (j) x (4 x 64 of 2-bit)]; fields as q2_K,
+ *                 also those of tq1_0, whose digits they are
  *   P64
  *     f32, f16    [k][64 rows]
  *     bf16        [k/2][64 rows][2]; an odd K is padded with a zero
@@ -53,6 +60,9 @@ enum {
     P16_Q5_1 = 384,
     P16_IQ4_NL = 288,
     P16_MXFP4 = 288,
+    P16_NVFP4 = 576,
+    P16_Q1_0 = 288,
+    P16_Q2_0 = 288,
     P16_Q2_K = 1344,
     P16_Q3_K = 1824,
     P16_Q4_K = 2368,
@@ -66,6 +76,8 @@ enum {
     P16_IQ2_S = 1824,
     P16_IQ1_S = 1824,
     P16_IQ1_M = 1824,
+    P16_TQ1_0 = 1056,
+    P16_TQ2_0 = 1056,
     P64_F32 = 256,
     P64_F16 = 128,
     P64_BF16 = 256 /* per k, per k, per pair of k */

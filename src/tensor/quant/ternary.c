@@ -55,6 +55,12 @@ static int digit_at(int k, int *n)
 
 static const uint8_t power3[5] = {1, 3, 9, 27, 81};
 
+/* Of the number v that has the digits. */
+static uint8_t byte_of_digits(int v)
+{
+    return (uint8_t)((v * 256 + 242) / 243);
+}
+
 static struct scale TQ1_0_scale(const uint8_t *p)
 {
     return scale_first(p + 52);
@@ -106,10 +112,102 @@ static void TQ1_0_quant1(const float *x, uint8_t *p)
         v[at] += nearest(x[k] * id + 1.0f, 0, 2) * power3[4 - n];
     }
     for (int i = 0; i < 52; i++)
-        p[i] = (uint8_t)((v[i] * 256 + 242) / 243);
+        p[i] = byte_of_digits(v[i]);
+}
+
+/* ---------------------------------------------------------------- packed layouts */
+
+/* Bit i = 4g + j of a word is bit g of byte j of the packed one. */
+static void Q1_0_pack1(const uint8_t *p, int r, uint8_t *out)
+{
+    memcpy(out + 2 * r, p, 2);
+    for (int v = 0; v < 4; v++) {
+        const uint32_t bits = load_u32(p + 2 + 4 * v);
+        uint8_t *word = out + 32 + 64 * v + 4 * r;
+        memset(word, 0, 4);
+        for (int i = 0; i < 32; i++)
+            word[i & 3] |= (uint8_t)((bits >> i & 1) << (i >> 2));
+    }
+}
+
+static void Q1_0_unpack1(const uint8_t *packed, int r, uint8_t *p)
+{
+    memcpy(p, packed + 2 * r, 2);
+    memset(p + 2, 0, 16);
+    for (int k = 0; k < 128; k++) {
+        int bit = packed[32 + 64 * (k / 32) + 4 * r + (k & 3)] >> (k % 32 >> 2) & 1;
+        p[2 + k / 8] |= (uint8_t)(bit << (k & 7));
+    }
+}
+
+/* Field j of byte f of a word is field f of byte j of the other one. */
+static void exchange_fields(const uint8_t *in, uint8_t *out)
+{
+    memset(out, 0, 4);
+    for (int f = 0; f < 4; f++)
+        for (int j = 0; j < 4; j++)
+            out[j] |= (uint8_t)((in[f] >> 2 * j & 3) << 2 * f);
+}
+
+static void Q2_0_pack1(const uint8_t *p, int r, uint8_t *out)
+{
+    memcpy(out + 2 * r, p, 2);
+    for (int v = 0; v < 4; v++)
+        exchange_fields(p + 2 + 4 * v, out + 32 + 64 * v + 4 * r);
+}
+
+static void Q2_0_unpack1(const uint8_t *packed, int r, uint8_t *p)
+{
+    memcpy(p, packed + 2 * r, 2);
+    for (int v = 0; v < 4; v++)
+        exchange_fields(packed + 32 + 64 * v + 4 * r, p + 2 + 4 * v);
+}
+
+static void TQ2_0_pack1(const uint8_t *p, int r, uint8_t *out)
+{
+    memcpy(out + 2 * r, p + 64, 2);
+    put_groups(out + 32, r, p, 16);
+}
+
+static void TQ2_0_unpack1(const uint8_t *packed, int r, uint8_t *p)
+{
+    memcpy(p + 64, packed + 2 * r, 2);
+    get_groups(packed + 32, r, p, 16);
+}
+
+/* As tq2_0: 2 bits a weight instead of 1.6, and no multiplications to read them. A byte that no
+ * writer makes comes back as the one with the same digits. */
+static void TQ1_0_pack1(const uint8_t *p, int r, uint8_t *out)
+{
+    struct part256 e;
+    uint8_t fields[64] = {0};
+    TQ1_0_expand(p, &e);
+    for (int k = 0; k < 256; k++)
+        fields[(k >> 7) * 32 + (k & 31)] |= (uint8_t)((e.w[k] + 1) << (k >> 5 & 3) * 2);
+    memcpy(out + 2 * r, p + 52, 2);
+    put_groups(out + 32, r, fields, 16);
+}
+
+static void TQ1_0_unpack1(const uint8_t *packed, int r, uint8_t *p)
+{
+    uint8_t fields[64];
+    int v[52] = {0};
+    get_groups(packed + 32, r, fields, 16);
+    for (int k = 0; k < 256; k++) {
+        int n, at = digit_at(k, &n);
+        v[at] += (fields[(k >> 7) * 32 + (k & 31)] >> (k >> 5 & 3) * 2 & 3) * power3[4 - n];
+    }
+    for (int i = 0; i < 52; i++)
+        p[i] = byte_of_digits(v[i]);
+    memcpy(p + 52, packed + 2 * r, 2);
 }
 
 TYPE32(Q1_0, 18, 4, 0, scale_first)
 TYPE32(Q2_0, 18, 2, 0, scale_first)
 TYPE256(TQ2_0, 66, 0, TQ2_0_scale)
 TYPE256(TQ1_0, 54, 0, TQ1_0_scale)
+
+PACKED16(Q1_0, 128, 18)
+PACKED16(Q2_0, 64, 18)
+PACKED16(TQ2_0, 256, 66)
+PACKED16(TQ1_0, 256, 54)

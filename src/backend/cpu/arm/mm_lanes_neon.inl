@@ -189,6 +189,14 @@ INLINE vf vf_load_bf16(const void *p)
 {
     return (vf)vshll_n_u16(vld1_u16(p), 16);
 }
+/* Half of LANES scales of E4M3 without sign: as f16, whose exponent's bias is 8 more. */
+INLINE vf vf_load_e4m3(const uint8_t *p)
+{
+    uint32_t four;
+    __builtin_memcpy(&four, p, 4);
+    const uint16x4_t s = vget_low_u16(vmovl_u8(vcreate_u8(four & 0x7f7f7f7f)));
+    return vmulq_n_f32(vcvt_f32_f16(vreinterpret_f16_u16(vshl_n_u16(s, 7))), 128.0f);
+}
 INLINE void vf_store(float *p, vf a)
 {
     vst1q_f32(p, a);
@@ -290,6 +298,12 @@ INLINE int flush_end(flush_state saved)
                      : "r"(saved.fpcr), "r"(saved.fpsr | fpsr)
                      : "memory");
     return (fpsr & FPSR_UFC) != 0;
+}
+
+/* Not wanted: weights are signed here. */
+INLINE void minus_sums_of_16(int32_t out[8], const int8_t *x)
+{
+    (void)out, (void)x;
 }
 
 /* sum + the products of both int16 of each lane. */

@@ -29,3 +29,14 @@ INLINE int32_t store_16_bytes(int8_t *q, __m128i bytes)
     _mm_storeu_si128((void *)q, bytes);
     return _mm_cvtsi128_si32(sum) + _mm_extract_epi16(sum, 4) - 16 * 128;
 }
+
+/* out[0] and out[4]: -16 times the sums of the 16 bytes at x and of the 16 behind them. */
+INLINE void minus_sums_of_16(int32_t out[8], const int8_t *x)
+{
+    const __m256i v =
+        _mm256_xor_si256(_mm256_loadu_si256((const void *)x), _mm256_set1_epi8(-128));
+    __m256i sum = _mm256_sad_epu8(v, _mm256_setzero_si256()); /* of bytes + 128, by eights */
+    sum = _mm256_add_epi32(sum, _mm256_shuffle_epi32(sum, 0x4e));
+    sum = _mm256_sub_epi32(_mm256_set1_epi32(16 * 16 * 128), _mm256_slli_epi32(sum, 4));
+    _mm256_store_si256((void *)out, sum);
+}

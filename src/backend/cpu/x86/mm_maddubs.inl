@@ -274,6 +274,55 @@ INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *
     }
 }
 
+/* ---- mm_few.inl: codes up to 3 let an int16 hold 42 pair sums, so that a half of 128 is widened
+ * once */
+
+INLINE void add_sums(vf *acc, const vi *isum, vf scale, const float *d, const int stride,
+                     const int NC)
+{
+    COLUMNS(c)
+    acc[c] = vf_fma(vf_mul(scale, vf_set(d[stride * c])), vf_from_int(isum[c]), acc[c]);
+}
+
+INLINE void few32(vf *acc, const uint8_t *v, vf scale, const int8_t *x, const float *d,
+                  const int32_t *s32, const struct few t, const int NC)
+{
+    vi sum[MAX_COLUMNS];
+    UNROLL for (int g = 0; g < 8; g++) add_quads(sum, g == 0, few_code(v, t, 0, g), x + 4 * g, NC);
+    COLUMNS(c) sum[c] = vi_sub32(vi_madd16(sum[c], vi_set16(1)), vi_set32(s32[c]));
+    add_sums(acc, sum, scale, d, 1, NC);
+}
+
+INLINE void few128(vf *acc, const uint8_t *v, vf scale, const int8_t *x, int64_t nc, const float *d,
+                   const int16_t *s16, const struct few t, const int NC)
+{
+    vi sum[MAX_COLUMNS];
+    UNROLL for (int f = 0; f < 4; f++, x += 32 * nc) UNROLL for (int g = 0; g < 8; g++)
+        add_quads(sum, f == 0 && g == 0, few_code(v, t, f, g), x + 4 * g, NC);
+    COLUMNS(c)
+    {
+        int32_t minus = 0;
+        UNROLL for (int i = 0; i < 8; i++) minus += s16[16 * c + i];
+        sum[c] = vi_sub32(vi_madd16(sum[c], vi_set16(1)), vi_set32(minus));
+    }
+    add_sums(acc, sum, scale, d, 2, NC);
+}
+
+INLINE void nvfp4_32(vf *acc, const uint8_t *v, const vf scale[2], const int8_t *x, const float *d,
+                     const int32_t (*minus)[8], const int NC)
+{
+    const vi table = vi_table(fp4);
+    vi sum[MAX_COLUMNS];
+    UNROLL for (int part = 0; part < 2; part++, v += 2 * GROUP, x += 16)
+    {
+        UNROLL for (int g = 0; g < 4; g++)
+            add_quads(sum, g == 0, nvfp4_code(v, table, g), x + 4 * g, NC);
+        COLUMNS(c)
+        sum[c] = vi_add32(vi_madd16(sum[c], vi_set16(1)), vi_set32(minus[c][4 * part]));
+        add_sums(acc, sum, scale[part], d, 1, NC);
+    }
+}
+
 /* Without vpdpbusd and without sums of int16. */
 enum { INT8_STEP_OPS = 4 * LANES * 2 };
 INLINE vi int8_step(vi sum, vi u, vi x)
