@@ -14,6 +14,7 @@
 
 struct entry {
     int32_t token, pos, delta;
+    int32_t axes[STEP_AXES], turns[STEP_AXES]; /* the same of its other positions */
     uint8_t *kv; /* per layer and head: the row of K, the row of V, as they are cached */
 };
 struct naive_seq {
@@ -107,6 +108,11 @@ static void naive_move(struct naive *m, int32_t seq, int64_t p0, int64_t p1, int
             continue;
         q->e[i].pos = (int32_t)((pos + delta) / by);
         q->e[i].delta += q->e[i].pos - pos;
+        for (int k = 0; k < 2; k++) { /* the last stays */
+            int32_t was = q->e[i].axes[k];
+            q->e[i].axes[k] = (int32_t)((was + delta) / by);
+            q->e[i].turns[k] += q->e[i].axes[k] - was;
+        }
     }
     for (int32_t i = 1; i < q->n; i++) /* insertion sort: stable */
         for (int32_t j = i; j && q->e[j - 1].pos > q->e[j].pos; j--) {
@@ -148,7 +154,9 @@ static void naive_rotate(struct naive *m, struct entry *e)
     for (int32_t l = 0; l < m->s->n_states; l++) {
         const struct state *kv = &m->s->states[l];
         if (kv->rope)
-            ref_rope_angles(kv->rope, e->delta, 1.0, angles);
+            ref_rope_angles4(kv->rope,
+                             (const double[]){e->delta, e->turns[0], e->turns[1], e->turns[2]},
+                             1.0, angles);
         for (int h = 0; h < kv->n_head_kv; h++) {
             if (kv->rope) {
                 dtypes[kv->k_type].dequant(row, x, kv->d_k);
@@ -159,19 +167,33 @@ static void naive_rotate(struct naive *m, struct entry *e)
         }
     }
     e->delta = 0;
+    memset(e->turns, 0, sizeof e->turns);
 }
 
 static void naive_settle(struct naive *m, int32_t seq)
 {
     for (int32_t i = 0; i < m->seq[seq].n; i++)
-        if (m->seq[seq].e[i].delta)
+        if (m->seq[seq].e[i].delta || m->seq[seq].e[i].turns[0] || m->seq[seq].e[i].turns[1])
             naive_rotate(m, &m->seq[seq].e[i]);
 }
 
-static void naive_fill(struct naive *m, const struct naive_seq *q, const int32_t *token, int32_t n)
+/* Position of a row of text behind one at these. */
+static int32_t naive_after(int32_t pos, const int32_t axes[STEP_AXES])
+{
+    int32_t most = pos > axes[0] ? pos : axes[0];
+    return (most > axes[1] ? most : axes[1]) + 1;
+}
+
+static int32_t naive_next(const struct naive_seq *q)
+{
+    return q->n ? naive_after(q->e[q->n - 1].pos, q->e[q->n - 1].axes) : 0;
+}
+
+static void naive_fill(struct naive *m, const struct naive_seq *q, const int32_t *token,
+                       const int32_t *pos, int32_t n)
 {
     struct step *t = m->s->step;
-    int32_t next = q->n ? q->e[q->n - 1].pos + 1 : 0;
+    int32_t next = naive_next(q);
     t->T = t->R = n;
     t->N = 1;
     t->n_tiles = t->embd = 0;
@@ -182,12 +204,16 @@ static void naive_fill(struct naive *m, const struct naive_seq *q, const int32_t
             step_tile(t)[t->n_tiles++] = r;
         step_token(t)[r] = token[r];
         step_seg(t)[r] = 0;
-        step_pos(t)[r] = next + r;
+        if (pos && pos[4 * r] >= 0)
+            step_place4(t, r, pos + 4 * r);
+        else
+            step_place(t, r, next);
+        next = naive_after(step_pos(t)[r], step_axes(t) + STEP_AXES * r);
         step_out(t)[r] = r;
         for (int g = 0; g < t->n_groups; g++) {
             int32_t w = m->s->cache.group[g].span, lo = 0;
             while (w && lo < q->n + r &&
-                   (lo < q->n ? q->e[lo].pos : next + lo - q->n) <= next + r - w)
+                   (lo < q->n ? q->e[lo].pos : step_pos(t)[lo - q->n]) <= step_pos(t)[r] - w)
                 lo++;
             step_slot(t, g)[r] = q->n + r;
             step_lo(t, g)[r] = lo;
@@ -199,8 +225,10 @@ static void naive_fill(struct naive *m, const struct naive_seq *q, const int32_t
                (size_t)m->s->cache.cap_pages * sizeof(int32_t));
 }
 
-/* Appends n tokens (at most a step's worth); logits of row r: naive_logits until the next call. */
-static int naive_feed(struct naive *m, int32_t seq, const int32_t *token, int32_t n)
+/* Appends n tokens (at most a step's worth) at positions pos [n][4], or, where it is NULL or has -1,
+ * the next of text; logits of row r: naive_logits until the next call. */
+static int naive_feed(struct naive *m, int32_t seq, const int32_t *token, const int32_t *pos,
+                      int32_t n)
 {
     struct naive_seq *q = &m->seq[seq];
     struct pith_error err;
@@ -211,13 +239,14 @@ static int naive_feed(struct naive *m, int32_t seq, const int32_t *token, int32_
         return 0;
     for (int32_t i = 0; i < q->n; i++)
         naive_entry_move(m, &q->e[i], i, 1);
-    naive_fill(m, q, token, n);
+    naive_fill(m, q, token, pos, n);
     m->s->run.n_threads = m->s->n_threads;
     if (plan_submit(&m->s->role[ROLE_DECODER].run, &m->s->run, &err) != PITH_OK)
         return 0;
     for (int32_t r = 0; r < n; r++) {
         struct entry *e = &q->e[q->n + r];
         *e = (struct entry){.token = token[r], .pos = step_pos(m->s->step)[r]};
+        memcpy(e->axes, step_axes(m->s->step) + STEP_AXES * r, sizeof e->axes);
         e->kv = malloc(m->kv_bytes);
         naive_entry_move(m, e, q->n + r, 0);
     }

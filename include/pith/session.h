@@ -98,6 +98,15 @@ struct pith_batch {
     const float *embd;    /* [n, E], or NULL: all are tokens; of tokens' rows nothing is read */
     const int32_t *seq;   /* [n], NULL: all in sequence 0 */
     const uint8_t *want;  /* [n] */
+    /* [n, 4], or NULL: every row comes next. Four positions of each row: of models that rotate
+     * pairs of a head by several (M-RoPE: time, height, width and one more) all four, of others the
+     * first alone, which also says what windows see. A row whose first is -1 is text and comes
+     * next: the greatest of the first three of the row before it, plus 1, as all three, and 0. The
+     * first never goes back within a sequence, but may stay. PITH_RANGE: it goes back, or one is
+     * not within 0 .. 2^30 - 1. PITH_STATE: what a window has given up would be seen.
+     * PITH_UNSUPPORTED: positions other than the next in a model that is not causal, goes by
+     * distance (ALiBi, T5), or keeps one row for several tokens. */
+    const int32_t *pos;
 };
 #define PITH_BATCH_INIT PITH_SIZED(struct pith_batch)
 PITH_API pith_status pith_step(pith_session *s, const struct pith_batch *batch,
@@ -170,9 +179,9 @@ PITH_API pith_status pith_adapt(pith_session *s, int32_t seq, const struct pith_
                                 int32_t n, struct pith_error *err);
 
 /* Edits. Ranges [p0, p1) are of positions; p1 = -1 means to the end; negative or reversed ones and
- * unknown sequences are PITH_RANGE. A new row's position is one after the last. Edits are recorded
- * and carried out before the next step that reads the sequence; rotations of K by several shifts
- * are summed and done once. Where layers with a window have given up what the next row would see,
+ * unknown sequences are PITH_RANGE. A new row's position is one after the last; of rows with four
+ * positions ranges are of the first. Edits are recorded and carried out before the next step that
+ * reads the sequence; rotations of K by several shifts are summed and done once. Where layers with a window have given up what the next row would see,
  * and where recurrent layers would have to forget a part of what they saw: PITH_STATE. */
 PITH_API pith_status pith_remove(pith_session *s, int32_t seq, int64_t p0, int64_t p1,
                                  struct pith_error *err);
@@ -182,7 +191,7 @@ PITH_API pith_status pith_copy(pith_session *s, int32_t dst, int32_t src, int64_
 PITH_API pith_status pith_keep(pith_session *s, int32_t seq,
                                struct pith_error *err); /* empties all other sequences */
 /* Positions become p + delta, or p / by rounded down; below 0 or above 2^30 - 1 is PITH_RANGE.
- * Equal positions are allowed. */
+ * Equal positions are allowed. Of rows with four positions (pith_batch) the first three move. */
 PITH_API pith_status pith_shift(pith_session *s, int32_t seq, int64_t p0, int64_t p1, int64_t delta,
                                 struct pith_error *err);
 PITH_API pith_status pith_divide(pith_session *s, int32_t seq, int64_t p0, int64_t p1, int64_t by,

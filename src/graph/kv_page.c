@@ -182,7 +182,8 @@ void kv_gather(const struct state *kv, int head, const struct cache_view *view,
 {
     _Alignas(8) uint8_t row[MAX_D * 4];
     float angles[MAX_D];
-    int32_t angle_of = 0, every = state_every(kv);
+    const int32_t *angle_of = NULL;
+    int32_t every = state_every(kv);
     uint8_t *to = view_at(view, op->page);
     for (int32_t j = 0; j < op->n; j++) {
         const struct cache_slot_from *from = &op->from[j];
@@ -190,11 +191,14 @@ void kv_gather(const struct state *kv, int head, const struct cache_view *view,
             from->slot % every != every - 1)
             continue;
         const uint8_t *page = view_at(view, from->page);
-        int32_t delta = kv->rope ? from->delta : 0;
+        const int32_t *d = from->delta;
+        int turned = kv->rope && (d[0] || d[1] || d[2] || d[3]);
         kv_get_k(kv, page, head, from->slot, row);
-        if (delta && delta != angle_of)
-            ref_rope_angles(kv->rope, angle_of = delta, 1.0, angles);
-        if (delta)
+        if (turned && (!angle_of || memcmp(d, angle_of, sizeof from->delta) != 0)) {
+            ref_rope_angles4(kv->rope, (const double[4]){d[0], d[1], d[2], d[3]}, 1.0, angles);
+            angle_of = d;
+        }
+        if (turned)
             rotate_row(kv, row, angles, rotate, ctx);
         kv_put_k(kv, to, head, op->first + j, row);
         if (!kv_has_v(kv))

@@ -7,7 +7,8 @@
  * keep the same kind of state on the same device share a cache group; a group has its own page
  * tables and its own visible range per row.
  *
- *   row r: token[r] (-1: it is embedding row r), seg[r] = its segment, pos[r], and per group g:
+ *   row r: token[r] (-1: it is embedding row r), seg[r] = its segment, pos[r], axes[r] = three
+ *       positions more (of text pos[r], pos[r], 0), and per group g:
  *       slot[g][r] where its K and V go,
  *          lo[g][r] <= slot < hi[g][r] what it sees
  *   segment n: first[n] .. first[n+1] its rows, seq[n] the caller's sequence; pages[g][n][i] =
@@ -29,6 +30,7 @@
 
 enum { STEP_PAGE = 64, STEP_QUARTER = 16, STEP_TILE = 16, STEP_MAX_GROUPS = 24 };
 enum { STEP_QUARTERS = STEP_PAGE / STEP_QUARTER };
+enum { STEP_AXES = 3 }; /* positions of a row beside the first */
 
 struct step {
     int32_t T, R, N, n_tiles;
@@ -38,7 +40,7 @@ struct step {
     int64_t bytes; /* of the whole struct with its arrays */
     /* Offsets of the arrays in int32 units from `data`. */
     int64_t o_token, o_seg, o_pos, o_out, o_first, o_seq, o_tile, o_embd, o_state, o_keep,
-        o_adapter;
+        o_adapter, o_axes;
     int64_t o_slot[STEP_MAX_GROUPS], o_lo[STEP_MAX_GROUPS], o_hi[STEP_MAX_GROUPS],
         o_pages[STEP_MAX_GROUPS];
     int32_t data[];
@@ -70,6 +72,7 @@ STEP_ARRAY(tile)
 STEP_ARRAY(state)
 STEP_ARRAY(keep)
 STEP_ARRAY(adapter)
+STEP_ARRAY(axes)
 STEP_GROUP_ARRAY(slot)
 STEP_GROUP_ARRAY(lo)
 STEP_GROUP_ARRAY(hi)
@@ -90,6 +93,19 @@ static inline int step_is_embd(const struct step *s, int64_t r)
 {
     return step_token(s)[r] < 0;
 }
+/* Gives row r the positions of text, or four of its own. */
+static inline void step_place(struct step *s, int64_t r, int32_t pos)
+{
+    int32_t *axes = step_axes(s) + STEP_AXES * r;
+    step_pos(s)[r] = axes[0] = axes[1] = pos;
+    axes[2] = 0;
+}
+static inline void step_place4(struct step *s, int64_t r, const int32_t pos[1 + STEP_AXES])
+{
+    step_pos(s)[r] = pos[0];
+    for (int i = 0; i < STEP_AXES; i++)
+        step_axes(s)[STEP_AXES * r + i] = pos[1 + i];
+}
 static inline float *step_embd(const struct step *s)
 {
     return (float *)(uintptr_t)(s->data + s->o_embd);
@@ -104,7 +120,7 @@ static inline int32_t *step_pages(const struct step *s, int g, int n)
  *
  *     zero     page `page` of group `group` becomes zero
  *     gather   slot first + j of it becomes a copy of a slot of another page, for j < n, its K
- *              rotated by `delta` positions
+ *              rotated by `delta`, of each of a row's four positions
  *
  * No operation reads what it writes, so one that failed half way can be done again. What a device
  * has not done yet when a step fails stays in the list: pages are dealt out in the order of the
@@ -112,13 +128,13 @@ static inline int32_t *step_pages(const struct step *s, int g, int n)
 enum cache_op_kind { CACHE_ZERO, CACHE_GATHER };
 struct cache_slot_from {
     int32_t page, slot; /* page -1: from nowhere, nobody sees it */
-    int32_t delta;
+    int32_t delta[1 + STEP_AXES];
 };
 struct cache_op {
     int32_t kind, group, page, first, n;
     struct cache_slot_from from[]; /* [n] */
 };
-enum { CACHE_OP_INTS = 5, CACHE_FROM_INTS = 3 };
+enum { CACHE_OP_INTS = 5, CACHE_FROM_INTS = 3 + STEP_AXES };
 struct cache_log {
     int32_t *op; /* [n] ints of operations one after the other */
     uint32_t n, cap;

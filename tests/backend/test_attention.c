@@ -64,7 +64,7 @@ static void make_step(const int64_t *page_bytes, int longest)
             if (i % STEP_TILE == 0)
                 step_tile(step)[step->n_tiles++] = t;
             step_seg(step)[t] = n;
-            step_pos(step)[t] = slot + 5;
+            step_place(step, t, slot + 5);
             for (int g = 0; g < N_GROUPS; g++) {
                 step_slot(step, g)[t] = slot;
                 step_hi(step, g)[t] = slot + 1;

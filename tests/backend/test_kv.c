@@ -129,19 +129,20 @@ static void a_page_takes_its_bytes(void)
 enum { GATHER_D = 64, N_ROT = 48 };
 
 static double freq[N_ROT / 2];
+static uint8_t axis[N_ROT / 2];
 
 /* What becomes of a row of K: to numbers, turned by delta positions, rounded again. */
-static void turned(const struct state *kv, int delta, uint8_t *row)
+static void turned(const struct state *kv, const int32_t delta[4], uint8_t *row)
 {
     float x[GATHER_D];
     int half = N_ROT / 2;
-    if (!delta)
+    if (!delta[0] && !delta[1] && !delta[2] && !delta[3])
         return;
     dtypes[kv->k_type].dequant(row, x, kv->d_k);
     for (int i = 0; i < half; i++) {
         int a = kv->rope->neox ? i : 2 * i, b = kv->rope->neox ? i + half : 2 * i + 1;
         double sn, cs;
-        fmath_sincos(delta * freq[i], &sn, &cs);
+        fmath_sincos(delta[kv->rope->axis ? kv->rope->axis[i] : 0] * freq[i], &sn, &cs);
         float x0 = x[a], x1 = x[b], c = (float)cs, s = (float)sn;
         x[a] = fmaf(-x1, s, x0 * c);
         x[b] = fmaf(x1, c, x0 * s);
@@ -202,8 +203,13 @@ static void slots_are_gathered_and_turned(void)
     REQUIRE((pool = pool_new(2, &err)) != NULL, "%s", err.msg);
     for (int i = 0; i < N_ROT / 2; i++)
         freq[i] = 1.0 / (1 + i * i);
+    rope_axis_sections(axis, N_ROT / 2, (const int32_t[]){5, 4, 3, 2});
     for (int t = 0; t < KV_N_TYPES * 2; t++) {
-        struct rope_set rope = {.n_rot = N_ROT, .neox = t & 1, .freq = freq, .mscale = 1.3f};
+        struct rope_set rope = {.n_rot = N_ROT,
+                                .neox = t & 1,
+                                .freq = freq,
+                                .mscale = 1.3f,
+                                .axis = t % 3 ? axis : NULL};
         struct state kv;
         struct plan plan = {0};
         struct cache_log log = {0};
@@ -220,7 +226,9 @@ static void slots_are_gathered_and_turned(void)
         for (int i = 0; i < op->n; i++) {
             op->from[i].page = (int32_t)rng_below(&r, 8) ? (int32_t)rng_below(&r, 2) : -1;
             op->from[i].slot = (int32_t)rng_below(&r, 64);
-            op->from[i].delta = (int32_t)rng_below(&r, 3) * ((int32_t)rng_below(&r, 2001) - 1000);
+            for (int a = 0; a < 1 + STEP_AXES; a++)
+                op->from[i].delta[a] =
+                    (int32_t)rng_below(&r, 3) * ((int32_t)rng_below(&r, 2001) - 1000);
         }
         for (size_t l = 0; l < sizeof levels / sizeof *levels; l++) {
             struct device *d;

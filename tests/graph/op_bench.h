@@ -106,7 +106,7 @@ static void bench_step(const struct bench_case *c, struct step *s, int32_t from,
     }
     for (int32_t r = 0; r < s->T; r++) {
         step_token(s)[r] = c->by_token ? bench_tokens[from + r] : -1; /* of an embedding row */
-        step_pos(s)[r] = bench_pos[from + r];
+        step_place(s, r, bench_pos[from + r]);
         step_out(s)[r] = r;
         step_adapter(s)[r] = c->adapters ? (from + r) % (c->adapters->n_sets + 1) - 1 : -1;
         step_keep(s)[r] = r == s->T - 1 ? (nth + 1) % 2 : -1;

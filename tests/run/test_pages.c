@@ -68,7 +68,7 @@ static pith_status open_cache(struct cache *c, struct state *kv, const int32_t *
 static void append(struct cache *c, int32_t seq, int32_t n)
 {
     for (int32_t i = 0; i < n; i++)
-        cache_append(c, seq, i % 100);
+        cache_append(c, seq, i % 100, NULL);
     c->seq[seq].floor = c->seq[seq].n;
 }
 

@@ -18,17 +18,22 @@ static const struct kind {
     int32_t n_tokens; /* of the session: with few, window layers give pages back */
     int32_t store;    /* bytes of the prefix store */
     const char *const *overrides;
+    int axes; /* positions that rows are given: of so many axes */
 } kinds[] = {
-    {"full f16", "llama", "f16", 0, 0, NULL},
-    {"full f32, store", "qwen2", "f32", 0, 300000, NULL},
-    {"window", "gemma3", "f16", 0, 0, NULL},
-    {"window, short of pages", "gemma3", "f16", 150, 0, NULL},
-    {"window, store", "gemma3", "f16", 150, 40000, NULL},
-    {"mixed q8_0", "gemma2", "q8_0", 0, 0, NULL},
-    {"mixed, short of pages", "gemma2", "f32", 400, 0, NULL},
-    {"mixed, short of pages, store", "gemma2", "f16", 300, 100000, NULL},
-    {"full q4_0, short of pages", "llama", "q4_0", 400, 0, NULL},
-    {"a window of the context", "gemma3", "f16", 0, 0, wide},
+    {"full f16", "llama", "f16", 0, 0, NULL, 0},
+    {"full f32, store", "qwen2", "f32", 0, 300000, NULL, 0},
+    {"window", "gemma3", "f16", 0, 0, NULL, 0},
+    {"window, short of pages", "gemma3", "f16", 150, 0, NULL, 0},
+    {"window, store", "gemma3", "f16", 150, 40000, NULL, 0},
+    {"mixed q8_0", "gemma2", "q8_0", 0, 0, NULL, 0},
+    {"mixed, short of pages", "gemma2", "f32", 400, 0, NULL, 0},
+    {"mixed, short of pages, store", "gemma2", "f16", 300, 100000, NULL, 0},
+    {"full q4_0, short of pages", "llama", "q4_0", 400, 0, NULL, 0},
+    {"a window of the context", "gemma3", "f16", 0, 0, wide, 0},
+    {"four positions", "qwen2vl", "f16", 0, 0, NULL, 4},
+    {"four positions, short of pages, store", "qwen3vl", "f32", 400, 100000, NULL, 4},
+    {"four positions q8_0", "qwen2vl", "q8_0", 0, 0, NULL, 4},
+    {"positions given, a window, store", "gemma2", "f16", 400, 100000, NULL, 1},
 };
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
@@ -83,9 +88,38 @@ static int refused(struct script *x, pith_status st, const struct pith_error *er
     return 1;
 }
 
+/* Positions of n rows that follow what a sequence holds: of text, or an image's. */
+static void random_places(const struct script *x, int32_t q, int32_t n, int32_t *pos)
+{
+    const struct naive_seq *m = &x->m.seq[q];
+    int32_t last = m->n ? m->e[m->n - 1].pos : 0, next = naive_next(m);
+    for (int32_t i = 0; i < n; i++, pos += 4) {
+        if (!below(4)) {
+            pos[0] = -1;
+            last = next++;
+            continue;
+        }
+        last = pos[0] = below(4) ? last : last + below(3) + (i == 0) * below(9);
+        for (int k = 1; k < 4; k++) /* of others what is behind the first does not matter */
+            pos[k] = k < 3 ? last + below(6) : below(3);
+        next = x->kind->axes == 4 ? naive_after(last, pos + 1) : last + 1;
+    }
+}
+
+/* What a model that goes by one position has of those that were given. */
+static void narrow(const struct script *x, int32_t *pos, int32_t n)
+{
+    for (int32_t i = 0; i < n && x->kind->axes < 4; i++, pos += 4) {
+        pos[1] = pos[2] = pos[0];
+        pos[3] = 0;
+    }
+}
+
 /* Rows of one or more sequences in one call. */
 static void add(struct script *x)
 {
+    static int32_t pos[N_SEQ * MANY * 4];
+    int given = x->kind->axes && below(3);
     int32_t token[N_SEQ * MANY], seq[N_SEQ * MANY], n_of[N_SEQ] = {0}, n = 0, out = 0, extra = 0;
     uint8_t want[N_SEQ * MANY];
     struct pith_error err;
@@ -98,12 +132,15 @@ static void add(struct script *x)
             seq[n] = q;
             want[n] = i == n_of[q] - 1 || (!below(16) && extra++ < N_BATCH - N_SEQ);
         }
+        if (given)
+            random_places(x, q, n_of[q], pos + 4 * (n - n_of[q]));
     }
     struct pith_batch b = PITH_BATCH_INIT;
     b.n = n;
     b.token = token;
     b.seq = seq;
     b.want = want;
+    b.pos = given ? pos : NULL;
     if (!n)
         return;
     note(" add %d %d %d %d %d;", n_of[0], n_of[1], n_of[2], n_of[3], n_of[4]);
@@ -118,10 +155,13 @@ static void add(struct script *x)
     pith_status st = pith_step(x->s, &b, &err);
     if (refused(x, st, &err))
         return;
+    if (given)
+        narrow(x, pos, n);
     for (int32_t at = 0, end; at < n; at = end) {
         for (end = at; end < n && end < at + N_BATCH && seq[end] == seq[at]; end++)
             ;
-        REQUIRE(naive_feed(&x->m, seq[at], token + at, end - at), "the naive cache failed");
+        REQUIRE(naive_feed(&x->m, seq[at], token + at, given ? pos + 4 * at : NULL, end - at),
+                "the naive cache failed");
         for (int32_t i = at; i < end; i++)
             if (want[i])
                 compare(x, seq[at], pith_logits(x->s, out++), naive_logits(&x->m, i - at));
@@ -155,7 +195,7 @@ static void prefix(struct script *x, int32_t seq)
     }
     naive_remove(&x->m, seq, 0, -1);
     for (int32_t at = 0; at < n; at += N_BATCH)
-        REQUIRE(naive_feed(&x->m, seq, token + at, n - at < N_BATCH ? n - at : N_BATCH),
+        REQUIRE(naive_feed(&x->m, seq, token + at, NULL, n - at < N_BATCH ? n - at : N_BATCH),
                 "the naive cache failed");
     if (n)
         compare(x, seq, pith_logits(x->s, 0), naive_logits(&x->m, (n - 1) % N_BATCH));
@@ -168,7 +208,10 @@ static void shift(struct script *x, int32_t seq, int64_t p0, int64_t p1)
     int64_t delta = (below(60) - 30) * (x->kind->overrides == wide ? 15 : 1), lowest = INT64_MAX;
     for (int32_t i = q->n - 1; i >= 0; i--)
         if (q->e[i].pos >= p0 && (p1 < 0 || q->e[i].pos < p1))
-            lowest = q->e[i].pos;
+            for (int k = 0; k < STEP_AXES; k++) {
+                int32_t pos = k ? q->e[i].axes[k - 1] : q->e[i].pos;
+                lowest = pos < lowest ? pos : lowest;
+            }
     note(" shift %d [%d, %d) by %d;", seq, (int)p0, (int)p1, (int)delta);
     pith_status st = pith_shift(x->s, seq, p0, p1, delta, &err);
     if (lowest < -delta)
@@ -372,7 +415,7 @@ static void test_meaning(void)
  * not seen. */
 static void test_wide_window(void)
 {
-    struct kind k = {"wide", "gemma3", "f32", 0, 0, wide};
+    struct kind k = {"wide", "gemma3", "f32", 0, 0, wide, 0};
     struct pith_error err;
     int32_t token[60];
     float far[N_VOCAB], near[N_VOCAB];

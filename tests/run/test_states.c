@@ -224,7 +224,7 @@ static void feed(struct cache *c, int32_t seq, int32_t n)
         cache_begin(c, seq);
         CHECK_MSG(cache_grow(c, seq, 64, &err) == PITH_OK, "%s", err.msg);
         for (int k = 0; k < 64; k++)
-            cache_append(c, seq, 1);
+            cache_append(c, seq, 1, NULL);
         cache_end(c, seq, 0);
     }
 }

@@ -313,9 +313,12 @@ static uint32_t rope_constants(const struct call *c, const struct vk_places *at,
     (void)at;
     const struct rope_set *set = ((const struct rope_table_op *)c->p)->set;
     uint64_t *y = out;
-    for (int i = 0; y && i < set->n_rot / 2; i++)
-        y[i] = set->axis && set->axis[i] == 3 ? 0 : turns(set->freq[i]);
-    return (uint32_t)set->n_rot / 2 * 8;
+    int half = set->n_rot / 2;
+    for (int i = 0; y && i < half; i++) {
+        y[i] = turns(set->freq[i]);
+        y[half + i] = set->axis ? set->axis[i] : 0;
+    }
+    return (uint32_t)half * 16;
 }
 
 /* ---------------------------------------------------------------- embed.comp, columns, pool */

@@ -36,11 +36,12 @@ AT(o_first, 22);
 AT(o_embd, 28);
 AT(o_state, 30);
 AT(o_keep, 32);
-AT(o_slot, 36);
-AT(o_lo, 84);
-AT(o_hi, 132);
-AT(o_pages, 180);
-AT(data, 228);
+AT(o_axes, 36);
+AT(o_slot, 38);
+AT(o_lo, 86);
+AT(o_hi, 134);
+AT(o_pages, 182);
+AT(data, 230);
 
 struct key {
     int32_t first, n, T, R, N, spans;

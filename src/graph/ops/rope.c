@@ -1,8 +1,9 @@
 /* rope.c -- rotary position embedding [RoFormer, arXiv:2104.09864, sec. 3.4].
  *
  *   ROPE_TABLE  z [T, n_rot] = cos(p freq[i]) mscale for i < n_rot/2, then sin(p freq[i]) mscale; p
- *               the row's position, or that of the first of each `every`. Angles in double,
- *               reduced and rounded once; layers share it.
+ *               that of the row's four positions which pair i goes by (axis), or the first
+ *               position of each `every`. Angles in double, reduced and rounded once; layers
+ *               share it.
  *   ROPE        of each head of x [T, H width] the first n_rot elements, as pairs (a, b):
  *               a' = fma(-b, sin, a cos), b' = fma(b, cos, a sin); the rest as it is. In place
  * where wanted. Pairs are neighbours, or half of n_rot apart (neox). */
@@ -76,8 +77,11 @@ static OP_FN(ref_rope_table)
     const struct rope_set *set = ((const struct rope_table_op *)c->p)->set;
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
-        int32_t pos = step_pos(x->step)[r], first = set->every > 1 ? pos - pos % set->every : pos;
-        double at[4] = {first, first, first, set->every > 1 ? first : 0};
+        int32_t pos = step_pos(x->step)[r];
+        const int32_t *axes = step_axes(x->step) + STEP_AXES * r;
+        double at[4] = {pos, axes[0], axes[1], axes[2]};
+        if (set->every > 1)
+            at[0] = at[1] = at[2] = at[3] = pos - pos % set->every;
         ref_rope_angles4(set, at, (double)set->mscale, value_row(x, &c->dst, r));
     }
 }

@@ -5,8 +5,9 @@
 #include "graph/graph.h"
 
 /* The angle of pair i at position p is p * freq[i]; cos and sin are scaled by mscale (YaRN,
- * LongRoPE). A row has four positions: of time, height and width, which are the same for text, and
- * one more that is 0 for text. `axis` says which of them turns each pair (M-RoPE). */
+ * LongRoPE). A row has four positions (step.h): of time, height and width, which are the same for
+ * text, and one more that is 0 for text. `axis` says which of them turns each pair (M-RoPE,
+ * arXiv:2409.12191, sec. 2.1). */
 struct rope_set {
     int32_t n_rot; /* rotated elements of a head, even */
     int neox;      /* pairs (i, i + n_rot/2) instead of (2i, 2i+1) */
@@ -48,8 +49,8 @@ node graph_rope(struct graph *g, node x, node table, int64_t width, const char *
 node graph_rope_part(struct graph *g, node x, node table, const struct rope_op *p,
                      const char *name);
 
-/* cos, then sin of every pair's angle at four positions, or at those of text, times scale: [n_rot].
- */
+/* cos, then sin of every pair's angle at four positions, or at those of text, times scale:
+ * [n_rot]. */
 void ref_rope_angles4(const struct rope_set *set, const double pos[4], double scale, float *angles);
 void ref_rope_angles(const struct rope_set *set, double pos, double scale, float *angles);
 /* For kernels: the angles that a row's heads are turned by, in scratch where they are not the

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/machine/pool.h"
 #include "graph/kv_page.h"
+#include "graph/ops/rope.h"
 
 /* LOG_PAGES: changed by a step as most are; the list grows for others. */
 enum { LOG_PAGES = 64 };
@@ -78,6 +79,7 @@ static pith_status lay_out(struct cache *c, struct state *states, enum cache_of 
             continue;
         k->group = -1;
         c->by_distance |= k->by_distance;
+        c->axes |= k->rope && k->rope->axis;
         pith_status st = check_rows(k, i, err);
         if (!k->fixed) {
             k->k_type = p->k_type;
@@ -244,6 +246,7 @@ void cache_deinit(struct cache *c)
 {
     for (int32_t s = 0; c->seq && s < c->n_seq; s++) {
         mem_free(c->seq[s].slot);
+        mem_free(c->seq[s].axes);
         for (int g = 0; g < STEP_MAX_GROUPS; g++) {
             mem_free(c->seq[s].pages[g]);
             mem_free(c->seq[s].was[g]);
@@ -300,15 +303,35 @@ void cache_end(struct cache *c, int32_t seq, int failed)
     q->floor = q->n;
 }
 
-void cache_append(struct cache *c, int32_t seq, int32_t token)
+void cache_append(struct cache *c, int32_t seq, int32_t token, const int32_t pos[1 + STEP_AXES])
 {
     struct cache_seq *q = &c->seq[seq];
-    int32_t n = q->n, pos = cache_next(q, n);
+    int32_t n = q->n, next = cache_next(q, n), text[1 + STEP_AXES] = {next, next, next, 0};
+    pos = pos ? pos : text;
     q->token[n] = token;
     if (q->edited)
-        q->slot[n] = (struct cache_slot){.pos = pos, .src = n};
-    q->pure += q->pure == n && pos == n;
+        q->slot[n] = (struct cache_slot){.pos = pos[0], .src = n};
+    if (q->axes && q->edited) {
+        q->axes[n] = (struct cache_axes){{pos[1], pos[2], pos[3]}, {0}};
+        q->axed |= !cache_is_text(pos);
+    }
+    q->pure += q->pure == n && pos[0] == n && cache_is_text(pos);
     q->n++;
+}
+
+pith_status cache_place(struct cache *c, int32_t seq, struct pith_error *err)
+{
+    struct cache_seq *q = &c->seq[seq];
+    pith_status st = cache_edit_init(c, q, err);
+    if (st != PITH_OK)
+        return st;
+    for (int32_t i = 0; i < q->n && !q->edited; i++) {
+        q->slot[i] = (struct cache_slot){.pos = i, .src = i};
+        if (q->axes)
+            q->axes[i] = (struct cache_axes){{i, i, 0}, {0}};
+    }
+    q->edited = 1;
+    return PITH_OK;
 }
 
 void cache_cut(struct cache *c, int32_t seq, int32_t n)
@@ -328,7 +351,7 @@ void cache_cut(struct cache *c, int32_t seq, int32_t n)
         q->torn[i] = q->torn[i] < n ? q->torn[i] : n;
     q->n = n;
     if (!n)
-        q->edited = q->pending = q->foreign = 0;
+        q->edited = q->pending = q->foreign = q->axed = q->placed = 0;
 }
 
 /* Pages up to the last one in use. */
@@ -371,7 +394,7 @@ uint64_t cache_tables_most(const struct cache *c)
     const struct cache_seq *q = c->seq;
     uint64_t n = 0, each = sizeof *q;
     each += size_align((uint64_t)c->n_ctx * sizeof *q->token, TOKENS_BYTES);
-    each += (uint64_t)c->n_ctx * sizeof *q->slot;
+    each += (uint64_t)c->n_ctx * (sizeof *q->slot + (c->axes ? sizeof *q->axes : 0));
     each += (uint64_t)c->cap_pages * (uint64_t)c->n_groups * (sizeof **q->pages + sizeof **q->was);
     each += (uint64_t)(c->n_groups > c->n_own) * (uint64_t)c->cap_pages * sizeof **c->fresh;
     for (int i = 0; i < c->n_groups; i++)

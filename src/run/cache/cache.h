@@ -9,8 +9,10 @@
  *            in a head)
  *
  * A sequence is a page table per group: entry i is the place (graph/step.h) of slots 64i .. 64i+63.
- * Slot i is the i-th token held, without holes; slot = position until the sequence is edited, and
- * positions never descend along slots. Places are counted and shared by copies of a sequence; one
+ * Slot i is the i-th token held, without holes; slot = position until the sequence is edited or a
+ * row is given its position, and positions never descend along slots. Where K goes by four
+ * positions (M-RoPE) `position` is the first: it alone says what is seen, and the others go with it
+ * through every edit. Places are counted and shared by copies of a sequence; one
  * that is written while shared is copied first. The last slots of a sequence lie in a quarter of a
  * page as long as they are 16 or fewer, so that many short ends of one prefix take few pages; then
  * they move to a page of their own. Address space for the limit is reserved at open; 2 MiB slabs
@@ -41,6 +43,7 @@
 /* What a group has pages of: tokens of sequences, their memories, rows of a step of the encoder. */
 enum cache_of { CACHE_TOKENS, CACHE_MEMORY, CACHE_STEP };
 enum { CACHE_OWN_GROUPS = 8 }; /* at most, of tokens */
+enum { POS_MAX = 1 << 30 };    /* positions are below */
 
 struct cache_group {
     enum cache_of of;
@@ -71,6 +74,11 @@ struct cache_slot {
     int32_t delta; /* K is to be rotated by so many positions */
 };
 
+/* The three positions of a slot beside `pos`, and by how much K is to be rotated of each. */
+struct cache_axes {
+    int32_t pos[STEP_AXES], delta[STEP_AXES];
+};
+
 /* The last page of a sequence in the store's tree: its entry, or that there is none any more, and
  * how many pages lead to it. */
 struct store_mark {
@@ -98,9 +106,13 @@ struct cache_seq {
     int32_t torn[CACHE_OWN_GROUPS];
     int foreign; /* some of it came from a snapshot's file: the store does not take it on trust */
     int edited;  /* positions are in `slot`, not the slots' own numbers */
+    int axed;    /* edited, and the other positions of some slot, in `axes`, or by how much they are
+                    still to be rotated, are not those of text */
+    int placed;  /* some row was given its position: the next one's may be that of the last */
     int pending; /* some src is not the slot itself, or some delta not 0 */
     int settled; /* in the call in progress: src and delta tell of `was`, the tables before */
     struct cache_slot *slot; /* [n_ctx], NULL until the first edit, as the tables: */
+    struct cache_axes *axes; /* [n_ctx], kept where `edited` is and the cache has axes */
     int32_t *was[STEP_MAX_GROUPS];
 };
 
@@ -117,6 +129,7 @@ struct cache {
     const struct state *states; /* [n_states] of the session; those with pages take part */
     int32_t n_states;
     int by_distance; /* some state is */
+    int axes;        /* K of some state goes by more than one position: M-RoPE */
     int n_nodes; /* memory nodes that threads of the pool are dealt over; 1: nodes do not matter */
     struct pool *pool;
     int32_t *tokens; /* of all sequences: reserved, and committed as they grow */
@@ -168,10 +181,38 @@ static inline int32_t cache_pos(const struct cache_seq *q, int32_t slot)
 {
     return q->edited ? q->slot[slot].pos : slot;
 }
-/* Position of the row that comes after the first n slots. */
+/* 1: those of text. */
+static inline int cache_is_text(const int32_t pos[1 + STEP_AXES])
+{
+    return pos[1] == pos[0] && pos[2] == pos[0] && !pos[3];
+}
+/* All four; those beside the first are 0 of text where the model goes by the first alone. */
+static inline void cache_pos4(const struct cache_seq *q, int32_t slot, int32_t pos[1 + STEP_AXES])
+{
+    pos[0] = pos[1] = pos[2] = cache_pos(q, slot);
+    pos[3] = 0;
+    for (int i = 0; q->axed && i < STEP_AXES; i++)
+        pos[1 + i] = q->axes[slot].pos[i];
+}
+/* Position of a row of text that comes after these. */
+static inline int32_t cache_after(const int32_t pos[1 + STEP_AXES])
+{
+    int32_t most = pos[0] > pos[1] ? pos[0] : pos[1];
+    return (most > pos[2] ? most : pos[2]) + 1;
+}
+/* The same after the first n slots. */
 static inline int32_t cache_next(const struct cache_seq *q, int32_t n)
 {
-    return n ? cache_pos(q, n - 1) + 1 : 0;
+    int32_t pos[1 + STEP_AXES];
+    if (!n)
+        return 0;
+    cache_pos4(q, n - 1, pos);
+    return cache_after(pos);
+}
+/* The least position that a row after the first n slots can have. */
+static inline int32_t cache_least(const struct cache_seq *q, int32_t n)
+{
+    return q->placed && n ? cache_pos(q, n - 1) : cache_next(q, n);
 }
 /* A call that feeds the sequence begins, has succeeded, or goes back to where it began. */
 void cache_begin(struct cache *c, int32_t seq);
@@ -184,13 +225,18 @@ pith_status cache_flush(const struct cache *c, struct pith_error *err);
 /* Makes slots [seq.n, seq.n + add) of a settled sequence writable: pages taken, shared ones copied.
  * PITH_NOMEM tells needed and free pages. */
 pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pith_error *err);
-/* Appends a slot that cache_grow made and a step filled. */
-void cache_append(struct cache *c, int32_t seq, int32_t token);
+/* Rows that come with positions of their own are about to be appended to a settled sequence: makes
+ * what will hold them. */
+pith_status cache_place(struct cache *c, int32_t seq, struct pith_error *err);
+/* Appends a slot that cache_grow made and a step filled; pos NULL: the next one, of text. */
+void cache_append(struct cache *c, int32_t seq, int32_t token, const int32_t pos[1 + STEP_AXES]);
 /* Keeps the first n slots. */
 void cache_cut(struct cache *c, int32_t seq, int32_t n);
 /* 1: the sequence can be cut to n and go on; 0: a window group has given back pages that the row
  * after slot n needs. */
 int cache_can_resume(const struct cache *c, const struct cache_seq *q, int32_t n);
+/* The same of a row after slot n whose position is `pos`. */
+int cache_can_see(const struct cache *c, const struct cache_seq *q, int32_t n, int32_t pos);
 /* Makes room for the numbers of n tokens in a sequence; whoever writes more of them asks first. */
 pith_status cache_tokens(struct cache *c, struct cache_seq *q, int32_t n, struct pith_error *err);
 uint64_t cache_bytes(const struct cache *c); /* of pages, committed */
@@ -211,7 +257,8 @@ void cache_memory_drop(struct cache *c, int32_t seq);
 void cache_memory_share(struct cache *c, int32_t dst, int32_t src);
 
 /* Edits; [a, b) are slots. PITH_STATE: a window group has given back what the row to come would see
- * then. On failure nothing has changed. */
+ * then. PITH_RANGE: one of a slot's other positions would be below 0 or above 2^30 - 1. On failure
+ * nothing has changed. */
 pith_status cache_remove(struct cache *c, int32_t seq, int32_t a, int32_t b,
                          struct pith_error *err);
 /* The same, and what follows moves down to the positions of what is gone. */
@@ -220,7 +267,8 @@ pith_status cache_close_up(struct cache *c, int32_t seq, int32_t a, int32_t b,
 /* dst becomes slots [a, b) of src, sharing their pages. */
 pith_status cache_share(struct cache *c, int32_t dst, int32_t src, int32_t a, int32_t b,
                         struct pith_error *err);
-/* Positions of slots [a, b) become (pos + delta) / divisor; all stay within int32_t, 0 or above. */
+/* Positions of slots [a, b) become (pos + delta) / divisor, the fourth stays as it is; the first
+ * ones stay within 0 and 2^30 - 1. */
 pith_status cache_move(struct cache *c, int32_t seq, int32_t a, int32_t b, int32_t delta,
                        int32_t divisor, struct pith_error *err);
 /* Carries out the edits of a sequence, for the call in progress: afterwards K and V of slot i lie

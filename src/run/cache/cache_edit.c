@@ -11,33 +11,43 @@
 
 struct cache_draft {
     struct cache_seq q; /* the sequence as it will be; its pages are those it comes from */
+    int outside;        /* some position beside the first would be below 0 or too great */
     int32_t *used;      /* [cap_pages] 1: some slot lies in this page */
     int32_t n_groups;   /* of tokens */
 };
 
 /* ---------------------------------------------------------------- drafts */
 
+/* Of positions beside the first, of one sequence. */
+static size_t axes_words(const struct cache *c)
+{
+    return c->axes ? (size_t)c->n_ctx * (sizeof(struct cache_axes) / sizeof(int32_t)) : 0;
+}
+
 static pith_status make(struct cache *c, struct cache_seq *q, struct pith_error *err)
 {
     size_t n = (size_t)c->n_ctx, pages = (size_t)c->cap_pages;
-    size_t words = n * 4 + pages; /* far from overflow: n_ctx is below 2^25 */
+    size_t words = n * 4 + pages + axes_words(c); /* far from overflow: n_ctx is below 2^25 */
     struct cache_draft *d = c->draft;
     if (!d && (d = mem_alloc(sizeof *d + words * sizeof(int32_t), PITH_MEM_CACHE))) {
         d->q.slot = (struct cache_slot *)(d + 1);
         d->q.token = (int32_t *)(d->q.slot + n);
         d->used = d->q.token + n;
+        d->q.axes = c->axes ? (struct cache_axes *)(d->used + pages) : NULL;
         d->q.edited = d->q.pending = 1;
         c->draft = d;
     }
     int ok = d != NULL;
     if (q && !q->slot)
         q->slot = mem_alloc(n * sizeof *q->slot, PITH_MEM_CACHE);
+    if (q && c->axes && !q->axes)
+        q->axes = mem_alloc(n * sizeof *q->axes, PITH_MEM_CACHE);
     for (int g = 0; q && g < c->n_own; g++) {
         if (!q->was[g] && (q->was[g] = mem_alloc(pages * sizeof **q->was, PITH_MEM_CACHE)))
             memset(q->was[g], -1, pages * sizeof **q->was);
         ok = ok && q->was[g];
     }
-    if (!ok || (q && !q->slot))
+    if (!ok || (q && (!q->slot || (c->axes && !q->axes))))
         return error_set(err, PITH_NOMEM, "out of memory for editing a sequence of %d positions",
                          c->n_ctx);
     return PITH_OK;
@@ -58,11 +68,13 @@ uint64_t cache_growth(const struct cache *c)
 {
     const struct cache_draft *d = c->draft;
     uint64_t n = 0, slots = (uint64_t)c->n_ctx, pages = (uint64_t)c->cap_pages;
+    uint64_t axes = axes_words(c) * sizeof(int32_t);
     if (!d)
-        n += BLOCK + sizeof *d + (slots * 4 + pages) * sizeof(int32_t);
+        n += BLOCK + sizeof *d + (slots * 4 + pages) * sizeof(int32_t) + axes;
     for (int32_t s = 0; s < c->n_seq; s++) {
         const struct cache_seq *q = &c->seq[s];
         n += q->slot ? 0 : BLOCK + slots * sizeof *q->slot;
+        n += q->axes || !axes ? 0 : BLOCK + axes;
         for (int g = 0; g < c->n_own; g++)
             n += q->was[g] ? 0 : BLOCK + pages * sizeof **q->was;
     }
@@ -78,28 +90,82 @@ static struct cache_draft *draft_of(struct cache *c, const struct cache_seq *fro
     d->n_groups = c->n_own;
     memcpy(d->q.pages, from->pages, sizeof d->q.pages);
     memset(d->q.torn, 0, sizeof d->q.torn);
-    d->q.n = 0;
+    d->q.n = d->q.axed = d->outside = 0;
     return d;
 }
 
-/* Appends slot i of the sequence, now at position pos. */
-static void put(struct cache_draft *d, const struct cache_seq *from, int32_t i, int32_t pos)
+/* The positions beside the first of slot i of a sequence. */
+static struct cache_axes axes_of(const struct cache_seq *q, int32_t i)
+{
+    struct cache_axes x = {{i, i, 0}, {0}};
+    return q->edited ? q->axes[i] : x;
+}
+
+/* By how much K of slot i is to be rotated; 0: not at all. */
+static int turn_of(const struct cache_seq *q, int32_t i, int32_t delta[1 + STEP_AXES])
+{
+    delta[0] = delta[1] = delta[2] = q->slot[i].delta;
+    delta[3] = 0;
+    if (q->axes)
+        memcpy(delta + 1, q->axes[i].delta, sizeof q->axes[i].delta);
+    return delta[0] || delta[1] || delta[2] || delta[3];
+}
+
+/* What becomes of a position when an edit moves a slot. */
+struct shift {
+    int32_t delta, divisor;
+};
+
+static int32_t moved_to(int32_t pos, struct shift by)
+{
+    return (pos + by.delta) / by.divisor;
+}
+
+static int is_axed(const struct cache_slot *s, const struct cache_axes *x)
+{
+    return x->pos[0] != s->pos || x->pos[1] != s->pos || x->pos[2] || x->delta[0] != s->delta ||
+           x->delta[1] != s->delta || x->delta[2];
+}
+
+/* The second and third position go as the first; the fourth is 0 of text wherever it stands. */
+static void put_axes(struct cache_draft *d, const struct cache_seq *from, int32_t i, struct shift by)
+{
+    struct cache_axes *x = &d->q.axes[d->q.n];
+    *x = axes_of(from, i);
+    for (int k = 0; k < STEP_AXES - 1; k++) {
+        int64_t to = (int64_t)x->pos[k] + by.delta;
+        d->outside |= to < 0 || to >= POS_MAX;
+        int32_t then = d->outside ? 0 : moved_to(x->pos[k], by);
+        x->delta[k] += then - x->pos[k];
+        x->pos[k] = then;
+    }
+    d->q.axed |= is_axed(&d->q.slot[d->q.n], x);
+}
+
+/* Appends slot i of the sequence, moved. */
+static void put(struct cache_draft *d, const struct cache_seq *from, int32_t i, struct shift by)
 {
     struct cache_slot old = {.pos = i, .src = i};
     if (from->edited)
         old = from->slot[i];
+    int32_t pos = moved_to(old.pos, by);
     d->q.token[d->q.n] = from->token[i];
-    d->q.slot[d->q.n++] =
+    d->q.slot[d->q.n] =
         (struct cache_slot){.pos = pos, .src = old.src, .delta = old.delta + pos - old.pos};
+    if (d->q.axes)
+        put_axes(d, from, i, by);
+    d->q.n++;
     for (int g = 0; g < d->n_groups; g++)
         if (from->pages[g] && (i < from->torn[g] || from->pages[g][old.src / STEP_PAGE] < 0))
             d->q.torn[g] = d->q.n;
 }
 
+static const struct shift stay = {0, 1};
+
 static void put_slots(struct cache_draft *d, const struct cache_seq *from, int32_t a, int32_t b)
 {
     for (int32_t i = a; i < b; i++)
-        put(d, from, i, cache_pos(from, i));
+        put(d, from, i, stay);
 }
 
 /* The pages that the first n slots lie in. */
@@ -127,7 +193,13 @@ static pith_status install(struct cache *c, struct cache_seq *dst, const struct 
 {
     struct cache_draft *d = c->draft;
     int32_t n = d->q.n, pure = 0;
-    int edited = 0, pending = 0;
+    int edited = d->q.axed, pending = 0;
+    int32_t delta[1 + STEP_AXES];
+    if (d->outside)
+        return error_set(err, PITH_RANGE,
+                         "positions of a sequence moved: one beside the first would not be within "
+                         "0..%d",
+                         POS_MAX - 1);
     if (!cache_can_resume(c, &d->q, n))
         return error_set(err, PITH_STATE,
                          "layers with a window no longer hold what position %d sees; use "
@@ -135,7 +207,7 @@ static pith_status install(struct cache *c, struct cache_seq *dst, const struct 
                          cache_next(&d->q, n));
     for (int32_t i = 0; i < n; i++) {
         const struct cache_slot *s = &d->q.slot[i];
-        pending |= s->src != i || s->delta;
+        pending |= s->src != i || turn_of(&d->q, i, delta);
         edited |= s->pos != i;
         pure += pure == i && i < from->pure && !pending && !edited;
     }
@@ -156,6 +228,8 @@ static pith_status install(struct cache *c, struct cache_seq *dst, const struct 
     memcpy(dst->token, d->q.token, (size_t)n * sizeof *dst->token);
     if (edited)
         memcpy(dst->slot, d->q.slot, (size_t)n * sizeof *dst->slot);
+    if (edited && dst->axes)
+        memcpy(dst->axes, d->q.axes, (size_t)n * sizeof *dst->axes);
     memcpy(dst->torn, d->q.torn, sizeof dst->torn);
     dst->n = dst->floor = n;
     dst->pure = pure;
@@ -165,6 +239,8 @@ static pith_status install(struct cache *c, struct cache_seq *dst, const struct 
     memmove(dst->adapter, from->adapter, sizeof dst->adapter);
     dst->adapter_set = from->adapter_set;
     dst->edited = edited;
+    dst->axed = d->q.axed;
+    dst->placed = from->placed && n;
     dst->pending = pending;
     return PITH_OK;
 }
@@ -191,7 +267,7 @@ pith_status cache_close_up(struct cache *c, int32_t seq, int32_t a, int32_t b,
         return err->code;
     put_slots(d, q, 0, a);
     for (int32_t i = b; i < q->n; i++)
-        put(d, q, i, cache_pos(q, i) - (cache_pos(q, b) - cache_pos(q, a)));
+        put(d, q, i, (struct shift){cache_pos(q, a) - cache_pos(q, b), 1});
     return install(c, q, q, err);
 }
 
@@ -212,16 +288,17 @@ pith_status cache_move(struct cache *c, int32_t seq, int32_t a, int32_t b, int32
     struct cache_draft *d = draft_of(c, q, err);
     if (!d)
         return err->code;
+    const struct shift by = {delta, divisor};
     int32_t moved = a,
             rest = a ? 0 : b; /* two ascending lists, merged; equal positions keep their order */
     while (moved < b || rest < q->n) {
-        int32_t pos = moved < b ? (cache_pos(q, moved) + delta) / divisor : 0;
+        int32_t pos = moved < b ? moved_to(cache_pos(q, moved), by) : 0;
         int32_t other = rest < q->n ? cache_pos(q, rest) : 0;
         if (moved == b || (rest < q->n && (other < pos || (other == pos && rest < moved)))) {
-            put(d, q, rest, other);
+            put(d, q, rest, stay);
             rest = rest + 1 == a ? b : rest + 1;
         } else {
-            put(d, q, moved++, pos);
+            put(d, q, moved++, by);
         }
     }
     return install(c, q, q, err);
@@ -232,9 +309,9 @@ pith_status cache_move(struct cache *c, int32_t seq, int32_t a, int32_t b, int32
 /* The old page that new page `page` is, -1: it has to be gathered. */
 static int32_t same_page(const struct cache_seq *q, int32_t page)
 {
-    int32_t first = page * STEP_PAGE, shift = q->slot[first].src - first;
+    int32_t first = page * STEP_PAGE, shift = q->slot[first].src - first, delta[1 + STEP_AXES];
     for (int32_t i = first; i < q->n && i < first + STEP_PAGE; i++)
-        if (q->slot[i].src - i != shift || q->slot[i].delta)
+        if (q->slot[i].src - i != shift || turn_of(q, i, delta))
             return -1;
     return shift % STEP_PAGE ? -1 : page + shift / STEP_PAGE;
 }
@@ -255,8 +332,8 @@ static int32_t sources(const struct cache_seq *q, int group, int32_t page,
         const struct cache_slot *s = &q->slot[first + j];
         int32_t place = q->pages[group][s->src / STEP_PAGE];
         from[j] = (struct cache_slot_from){.page = place < 0 ? -1 : place_page(place),
-                                           .slot = place_slot(place, s->src),
-                                           .delta = s->delta};
+                                           .slot = place_slot(place, s->src)};
+        turn_of(q, first + j, from[j].delta);
         n += place >= 0;
     }
     return n;
@@ -375,10 +452,16 @@ void cache_settle_end(struct cache *c, struct cache_seq *q, int failed)
         q->pending = 1;
         return;
     }
-    q->edited = 0;
+    int edited = q->axed = 0;
     for (int32_t i = 0; i < q->n; i++) {
         q->slot[i].src = i;
         q->slot[i].delta = 0;
-        q->edited |= q->slot[i].pos != i;
+        edited |= q->slot[i].pos != i;
+        if (!q->axes)
+            continue;
+        struct cache_axes *x = &q->axes[i];
+        memset(x->delta, 0, sizeof x->delta);
+        q->axed |= is_axed(&q->slot[i], x);
     }
+    q->edited = edited || q->axed;
 }

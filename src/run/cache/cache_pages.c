@@ -213,15 +213,20 @@ int32_t cache_find(const struct cache_seq *q, int64_t pos)
     return a;
 }
 
-int cache_can_resume(const struct cache *c, const struct cache_seq *q, int32_t n)
+int cache_can_see(const struct cache *c, const struct cache_seq *q, int32_t n, int32_t pos)
 {
     for (int g = 0; g < c->n_own; g++) {
-        int64_t lo = cache_first_seen(&c->group[g], cache_next(q, n));
+        int64_t lo = cache_first_seen(&c->group[g], pos);
         for (int32_t i = n - 1; c->group[g].span && i >= 0 && cache_pos(q, i) >= lo; i--)
             if (i < q->torn[g] || q->pages[g][(q->edited ? q->slot[i].src : i) / STEP_PAGE] < 0)
                 return 0;
     }
     return 1;
+}
+
+int cache_can_resume(const struct cache *c, const struct cache_seq *q, int32_t n)
+{
+    return cache_can_see(c, q, n, cache_next(q, n));
 }
 
 /* Gives back pages of a window group that neither rows to come nor rows from `floor` on can see. */
@@ -230,8 +235,8 @@ static void slide(struct cache_group *g, struct cache_seq *q, int group)
     if (q->pending) /* its tables are of the slots before the edit */
         return;
     int32_t *pages = q->pages[group];
-    int32_t see = cache_find(q, cache_first_seen(g, cache_next(q, q->n)));
-    int32_t keep = cache_find(q, cache_first_seen(g, cache_next(q, q->floor)));
+    int32_t see = cache_find(q, cache_first_seen(g, cache_least(q, q->n)));
+    int32_t keep = cache_find(q, cache_first_seen(g, cache_least(q, q->floor)));
     for (int32_t i = 0; (i + 1) * STEP_PAGE <= see; i++) {
         int32_t first = i * STEP_PAGE, end = first + STEP_PAGE;
         if (end <= keep || first >= q->floor)

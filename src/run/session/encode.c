@@ -49,7 +49,7 @@ static void fill(struct pith_session *s, int32_t seq, const int32_t *tokens, int
     for (int32_t r = 0; r < n; r++) {
         step_token(t)[r] = tokens[r];
         step_seg(t)[r] = 0;
-        step_pos(t)[r] = r;
+        step_place(t, r, r);
         step_keep(t)[r] = -1;
         step_adapter(t)[r] = c->seq[seq].adapter[0] ? c->seq[seq].adapter_set : -1;
         if (r % STEP_TILE == 0)

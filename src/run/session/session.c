@@ -329,9 +329,11 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
     s->kept = mem_reserve(s->kept_bytes);
     s->seq_rows = mem_array((size_t)s->n_seq + 1, sizeof *s->seq_rows, PITH_MEM_SCRATCH);
     s->seq_last = mem_array((size_t)s->n_seq, sizeof *s->seq_last, PITH_MEM_SCRATCH);
+    s->seq_at = mem_array((size_t)s->n_seq, sizeof *s->seq_at, PITH_MEM_SCRATCH);
     s->order = mem_array((size_t)s->n_batch, sizeof *s->order, PITH_MEM_SCRATCH);
     s->output = mem_array((size_t)s->cap_outputs, sizeof *s->output, PITH_MEM_SCRATCH);
-    if (!s->step || !s->kept || !s->seq_rows || !s->seq_last || !s->order || !s->output)
+    if (!s->step || !s->kept || !s->seq_rows || !s->seq_last || !s->seq_at || !s->order ||
+        !s->output)
         return error_set(err, PITH_NOMEM, "out of memory for a session of %d rows a step",
                          s->n_batch);
     st = mem_commit(s->step, s->step_reserved, PITH_MEM_SCRATCH, err);
@@ -520,6 +522,7 @@ void session_close(struct pith_session *s)
     mem_release(s->kept, s->kept_bytes);
     mem_free(s->seq_rows);
     mem_free(s->seq_last);
+    mem_free(s->seq_at);
     mem_free(s->order);
     mem_free((void *)s->output);
     for (int i = 0; i < N_ROLES; i++)
@@ -561,6 +564,13 @@ static int is_embd(const struct pith_batch *b, int32_t i)
     return b->embd && (!b->token || b->token[i] == -1);
 }
 
+/* The four positions that row i is given; NULL: it is text and comes next. */
+static const int32_t *given(const struct pith_batch *b, int32_t i)
+{
+    const int32_t *pos = b->pos ? b->pos + (int64_t)(1 + STEP_AXES) * i : NULL;
+    return pos && pos[0] != -1 ? pos : NULL;
+}
+
 pith_status session_needs_memory(const struct pith_session *s, int32_t seq, struct pith_error *err)
 {
     if (s->n_roles < 2 || s->cache.seq[seq].n_memory)
@@ -570,6 +580,75 @@ pith_status session_needs_memory(const struct pith_session *s, int32_t seq, stru
         "sequence %d: the decoder of %s looks at what the encoder has read, and it has "
         "read nothing; give it its tokens first (pith_encode)",
         seq, s->model->info.arch);
+}
+
+/* Why rows of this model cannot be given positions other than the next; NULL: they can. */
+static const char *follows(const struct pith_session *s)
+{
+    if (!s->causal)
+        return "rows of a non-causal model see each other by their order";
+    if (s->cache.by_distance)
+        return "attention of this model goes by distance";
+    for (int32_t i = 0; i < s->n_states; i++)
+        if (s->states[i].ratio > 1)
+            return "layers keep one row for several tokens";
+    return NULL;
+}
+
+/* Row i of sequence q is given four positions. */
+static pith_status check_given(const struct pith_session *s, int32_t i, int32_t q,
+                               const int32_t pos[1 + STEP_AXES], struct pith_error *err)
+{
+    const struct cache_seq *c = &s->cache.seq[q];
+    const int32_t *at = s->seq_at[q];
+    const char *why = follows(s);
+    int text = cache_is_text(pos) || !s->cache.axes;
+    for (int k = 0; k <= STEP_AXES; k++)
+        if (pos[k] < 0 || pos[k] >= POS_MAX)
+            return error_set(err, PITH_RANGE, "row %d has %d as position %d, wanted 0..%d", i,
+                             pos[k], k, POS_MAX - 1);
+    if (pos[0] < at[0])
+        return error_set(err, PITH_RANGE,
+                         "row %d is at position %d of sequence %d, behind the row before it, which "
+                         "is at %d: positions cannot go back; wanted %d or more",
+                         i, pos[0], q, at[0], at[0]);
+    if (why && (pos[0] != at[1] || !text))
+        return error_set(err, PITH_UNSUPPORTED,
+                         "row %d is at position %d of sequence %d, wanted %d, the next: %s", i,
+                         pos[0], q, at[1], why);
+    if (pos[0] < at[1] && at[0] == (c->n ? cache_pos(c, c->n - 1) : 0) &&
+        !cache_can_see(&s->cache, c, c->n, pos[0]))
+        return error_set(err, PITH_STATE,
+                         "row %d is at position %d of sequence %d: layers with a window no longer "
+                         "hold what it sees; wanted %d or more",
+                         i, pos[0], q, at[1]);
+    return PITH_OK;
+}
+
+/* Positions of rows, where the batch gives any. */
+static pith_status check_positions(struct pith_session *s, const struct pith_batch *b,
+                                   int32_t n_pos, struct pith_error *err)
+{
+    for (int32_t q = 0; q < s->n_seq; q++) {
+        const struct cache_seq *c = &s->cache.seq[q];
+        s->seq_at[q][0] = c->n ? cache_pos(c, c->n - 1) : 0;
+        s->seq_at[q][1] = cache_next(c, c->n);
+    }
+    for (int32_t i = 0; i < b->n; i++) {
+        int32_t q = seq_of(s, b, i), *at = s->seq_at[q];
+        const int32_t *pos = given(b, i), text[1 + STEP_AXES] = {at[1], at[1], at[1], 0};
+        pith_status st = pos ? check_given(s, i, q, pos, err) : PITH_OK;
+        if (st != PITH_OK)
+            return st;
+        pos = pos ? pos : text;
+        if (pos[0] >= n_pos)
+            return error_set(err, PITH_RANGE,
+                             "row %d is at position %d of sequence %d, the last possible is %d", i,
+                             pos[0], q, n_pos - 1);
+        at[0] = pos[0];
+        at[1] = s->cache.axes ? cache_after(pos) : pos[0] + 1;
+    }
+    return PITH_OK;
 }
 
 static pith_status check_batch(struct pith_session *s, const struct pith_batch *b,
@@ -608,7 +687,8 @@ static pith_status check_batch(struct pith_session *s, const struct pith_batch *
         int64_t over = (int64_t)s->cache.seq[q].n + s->seq_rows[q] - s->n_ctx;
         if (s->seq_rows[q] && over > 0)
             return session_over_context(s, (uint64_t)(over + s->n_ctx), err);
-        if ((int64_t)cache_next(&s->cache.seq[q], s->cache.seq[q].n) + s->seq_rows[q] > n_pos)
+        if (!b->pos &&
+            (int64_t)cache_next(&s->cache.seq[q], s->cache.seq[q].n) + s->seq_rows[q] > n_pos)
             return error_set(
                 err, PITH_RANGE,
                 "sequence %d is at position %d, the last possible is %d; shift it back", q,
@@ -630,7 +710,7 @@ static pith_status check_batch(struct pith_session *s, const struct pith_batch *
                          "%d outputs asked for, at most %d in one call; ask in parts or open the "
                          "model with a larger n_outputs",
                          n_out, s->cap_outputs);
-    return PITH_OK;
+    return b->pos ? check_positions(s, b, n_pos, err) : PITH_OK;
 }
 
 /* ---------------------------------------------------------------- one step */
@@ -663,6 +743,11 @@ static void fill_rows(struct pith_session *s, const struct pith_batch *b, int32_
             memcpy(step_embd(t) + (int64_t)r * t->n_embd, b->embd + (int64_t)i * t->n_embd,
                    (size_t)t->n_embd * sizeof(float));
         step_token(t)[r] = is_embd(b, i) ? -1 : b->token[i];
+        const int32_t *pos = given(b, i);
+        if (pos && s->cache.axes)
+            step_place4(t, r, pos);
+        else
+            step_place(t, r, pos ? pos[0] : -1); /* -1: the next, when those before are known */
         t->embd |= is_embd(b, i);
     }
     t->R = 0;
@@ -692,6 +777,42 @@ static void see_memory(struct pith_session *s, int g, int32_t k, const struct ca
            (size_t)((n + STEP_PAGE - 1) / STEP_PAGE) * sizeof(int32_t));
 }
 
+static void row_pos4(const struct step *t, int32_t r, int32_t pos[1 + STEP_AXES])
+{
+    pos[0] = step_pos(t)[r];
+    memcpy(pos + 1, step_axes(t) + STEP_AXES * (int64_t)r, STEP_AXES * sizeof *pos);
+}
+
+/* Those of rows that were given none. */
+static void fill_next(struct step *t, int32_t k, const struct cache_seq *q)
+{
+    int32_t next = cache_next(q, q->n), pos[1 + STEP_AXES];
+    for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r++) {
+        if (step_pos(t)[r] < 0)
+            step_place(t, r, next);
+        row_pos4(t, r, pos);
+        next = cache_after(pos);
+    }
+}
+
+/* The first slot that row r of a segment sees, whose rows begin with `first`: that of the first
+ * position from `seen` on. */
+static int32_t first_slot(const struct step *t, const struct cache_seq *q, int32_t first, int32_t r,
+                          int64_t seen)
+{
+    int32_t lo = seen > 0 ? cache_find(q, seen) : 0, a = first, b = r;
+    if (seen <= 0 || lo < q->n)
+        return lo;
+    while (a < b) {
+        int32_t m = a + (b - a) / 2;
+        if (step_pos(t)[m] < seen)
+            a = m + 1;
+        else
+            b = m;
+    }
+    return q->n + a - first;
+}
+
 /* Positions, slots, visible ranges and page tables; sequences are settled, pages are there. */
 static void fill_positions(struct pith_session *s)
 {
@@ -702,19 +823,15 @@ static void fill_positions(struct pith_session *s)
         for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r += STEP_TILE)
             step_tile(t)[t->n_tiles++] = r;
         int32_t first = step_first(t)[k], end = step_first(t)[k + 1];
-        int32_t ahead = cache_next(q, q->n) - q->n; /* new slots are at position slot + ahead */
+        fill_next(t, k, q);
         for (int32_t r = first; r < end; r++) {
-            int32_t slot = q->n + r - first, pos = slot + ahead;
+            int32_t slot = q->n + r - first, pos = step_pos(t)[r];
             step_seg(t)[r] = k;
-            step_pos(t)[r] = pos;
             step_adapter(t)[r] = q->adapter[0] ? q->adapter_set : -1;
             for (int g = 0; g < s->cache.n_own; g++) {
                 int64_t seen = cache_first_seen(&s->cache.group[g], pos);
-                int32_t lo = seen > 0 ? cache_find(q, seen) : 0;
-                if (seen > 0 && lo == q->n && seen - ahead > lo)
-                    lo = (int32_t)seen - ahead;
                 step_slot(t, g)[r] = slot;
-                step_lo(t, g)[r] = lo;
+                step_lo(t, g)[r] = first_slot(t, q, first, r, seen);
                 step_hi(t, g)[r] = s->causal ? slot + 1 : q->n + end - first;
                 if (!s->causal && s->cache.group[g].range == RANGE_WINDOW)
                     see_both_sides(t, g, r, s->cache.group[g].span / 2);
@@ -728,12 +845,22 @@ static void fill_positions(struct pith_session *s)
     }
 }
 
+static int some_given(const struct step *t, int32_t k)
+{
+    int some = 0;
+    for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r++)
+        some |= step_pos(t)[r] >= 0;
+    return some;
+}
+
 static pith_status take_pages(struct pith_session *s, struct pith_error *err)
 {
     const struct step *t = s->step;
     for (int32_t k = 0; k < t->N; k++) {
         int32_t seq = step_seq(t)[k], rows = step_first(t)[k + 1] - step_first(t)[k];
         pith_status st = cache_settle(&s->cache, seq, err);
+        if (st == PITH_OK && some_given(t, k))
+            st = cache_place(&s->cache, seq, err);
         if (st == PITH_OK)
             st = cache_grow(&s->cache, seq, rows, err);
         if (st != PITH_OK)
@@ -745,9 +872,12 @@ static pith_status take_pages(struct pith_session *s, struct pith_error *err)
 static void commit_rows(struct pith_session *s)
 {
     const struct step *t = s->step;
+    int32_t pos[1 + STEP_AXES];
     for (int32_t k = 0; k < t->N; k++)
-        for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r++)
-            cache_append(&s->cache, step_seq(t)[k], step_token(t)[r]);
+        for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r++) {
+            row_pos4(t, r, pos);
+            cache_append(&s->cache, step_seq(t)[k], step_token(t)[r], pos);
+        }
 }
 
 static const struct value *output_value(const struct pith_session *s)
@@ -875,6 +1005,8 @@ pith_status session_step(struct pith_session *s, const struct pith_batch *b, str
         return st;
     s->n_outputs = s->last_outputs = 0;
     s->last_seq = -1;
+    for (int32_t i = 0; b->pos && i < b->n; i++) /* windows keep what they may see */
+        s->cache.seq[seq_of(s, b, i)].placed |= given(b, i) != NULL;
     for (int32_t q = 0; q < s->n_seq; q++) {
         cache_begin(&s->cache, q);
         recurrent_begin(&s->recurrent, q, s->seq_rows[q]);

@@ -12,7 +12,6 @@
 #include "run/cache/recurrent.h"
 #include "run/cache/store.h"
 
-enum { POS_MAX = 1 << 30 }; /* positions are below */
 enum { CONTEXT_MOST = 1 << 24 };
 
 /* Raised with every change that makes a kernel or an op give other bits: stored pages and snapshots
@@ -56,6 +55,7 @@ struct pith_session {
     /* Sorting a batch by sequence. */
     int32_t *seq_rows, *order; /* [n_seq + 1], [n_batch] */
     int32_t *seq_last;         /* [n_seq] last row of each sequence in the call */
+    int32_t (*seq_at)[2];      /* [n_seq] position of its last row so far, and of a next one */
     int32_t one_seq;           /* of a batch without sequence numbers */
     /* Outputs of the last call: the plan's own rows for its last step, copies for earlier ones. */
     const float **output;            /* [cap_outputs] */

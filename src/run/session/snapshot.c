@@ -4,9 +4,9 @@
  *     section:  id u32, 0 u32, length u64 | payload | checksum u64 of all before     in order of
  *               id, each once, nothing behind the last
  *       1 layout     struct layout: what the model and the session have to be
- *       2 sequences  per sequence: struct seq_head, tokens[n], slots[n] if edited, of models with
- *                    an encoder struct memory_head, per cache group table[]: which page, -1 none;
- *                    of n_tab pages, or those of the memory
+ *       2 sequences  per sequence: struct seq_head, tokens[n], slots[n] if edited, axes[n] if axed
+ *                    (cache.h), of models with an encoder struct memory_head, per cache group
+ *                    table[]: which page, -1 none; of n_tab pages, or those of the memory
  *       3 pages      per cache group: count u32, then its pages: per layer of the group K and V in
  *                    canonical form (kv_page.h)
  *       4 recurrent  per sequence: count u32, then so many times: positions u32, 0 u32, block
@@ -24,7 +24,8 @@
  * memory instead.
  *
  * A sampler is in it where the caller gives one. Edits that are still to be carried out are saved
- * as such. */
+ * as such. Files of version 4, which knew one position of a slot, are read as well: a sequence of
+ * theirs is not axed. */
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -38,7 +39,8 @@
 #include "run/sample/sample.h"
 #include "run/session/session.h"
 
-enum { VERSION = 4, N_SECTIONS = 6, HEAD = 24, SECTION_HEAD = 16, PAGES = 2 };
+enum { VERSION = 5, VERSION_ONE_POSITION = 4 };
+enum { N_SECTIONS = 6, HEAD = 24, SECTION_HEAD = 16, PAGES = 2 };
 static const char magic[8] = "pithsnap";
 static const char *const section_names[N_SECTIONS] = {"layout",    "sequences", "pages",
                                                       "recurrent", "logits",    "sampler"};
@@ -49,7 +51,7 @@ struct layout {
 };
 struct seq_head {
     int32_t n, pure, edited, pending, n_tab;
-    int32_t torn[CACHE_OWN_GROUPS], zero;
+    int32_t torn[CACHE_OWN_GROUPS], axed;
     uint64_t adapter[2]; /* what it was computed with */
 };
 struct memory_head {
@@ -161,13 +163,15 @@ static void put_sequences(struct out *o, const struct save *v)
     for (int32_t i = v->first; i < v->first + v->n_seq; i++) {
         const struct cache_seq *q = &c->seq[i];
         struct seq_head h = {
-            q->n, q->pure, q->edited, q->pending, table_length(c, q), {0}, 0, {0}};
+            q->n, q->pure, q->edited, q->pending, table_length(c, q), {0}, q->axed, {0}};
         memcpy(h.torn, q->torn, sizeof h.torn);
         memcpy(h.adapter, q->adapter, sizeof h.adapter);
         put(o, &h, sizeof h);
         put(o, q->token, (uint64_t)q->n * sizeof *q->token);
         if (q->edited)
             put(o, q->slot, (uint64_t)q->n * sizeof *q->slot);
+        if (q->axed)
+            put(o, q->axes, (uint64_t)q->n * sizeof *q->axes);
         struct memory_head m = {{q->memory[0], q->memory[1]}, q->n_memory, 0};
         if (!q->n_memory)
             memset(&m, 0, sizeof m);
@@ -397,7 +401,7 @@ pith_status session_save_memory(const struct pith_session *s, int32_t seq, void 
 struct image { /* one sequence as it lies in the bytes, which need not be aligned */
     struct seq_head h;
     struct memory_head memory;
-    const uint8_t *token, *slot, *table[STEP_MAX_GROUPS];
+    const uint8_t *token, *slot, *axes, *table[STEP_MAX_GROUPS];
 };
 
 /* Entries of its table of a group. */
@@ -418,6 +422,7 @@ struct load {
     int32_t first, n_seq, seq; /* of the session; seq -1: all */
     const char *name;          /* for messages */
     struct source from;
+    uint32_t version;
     struct cursor at[N_SECTIONS];    /* but for the pages of a file: */
     uint64_t pages_from;             /* where that section begins */
     uint8_t *copy[N_SECTIONS];       /* of a file's sections */
@@ -494,7 +499,7 @@ static pith_status take_section(struct load *v, int i, uint64_t from, uint64_t l
     return PITH_OK;
 }
 
-static pith_status check_start(const struct load *v, struct pith_error *err)
+static pith_status check_start(struct load *v, struct pith_error *err)
 {
     uint8_t p[HEAD] = {0};
     uint32_t head[2];
@@ -509,9 +514,10 @@ static pith_status check_start(const struct load *v, struct pith_error *err)
     memcpy(&sum, p + HEAD - sizeof sum, sizeof sum);
     if (n < HEAD)
         return damaged(v, err, "the header is short");
-    if (head[0] != VERSION)
-        return error_set(err, PITH_UNSUPPORTED, "%s: format version %u, wanted %d", v->name,
-                         head[0], VERSION);
+    v->version = head[0];
+    if (head[0] != VERSION && head[0] != VERSION_ONE_POSITION)
+        return error_set(err, PITH_UNSUPPORTED, "%s: format version %u, wanted %d or %d", v->name,
+                         head[0], VERSION, VERSION_ONE_POSITION);
     if (sum != XXH3_64bits(p, HEAD - 8) || head[1] != N_SECTIONS)
         return damaged(v, err, "the header's checksum differs");
     return PITH_OK;
@@ -593,9 +599,43 @@ static int good_slots(const struct image *m)
     return 1;
 }
 
+static struct cache_axes image_axes(const struct image *m, int64_t i)
+{
+    struct cache_axes x;
+    if (m->h.axed) {
+        memcpy(&x, m->axes + i * (int64_t)sizeof x, sizeof x);
+        return x;
+    }
+    int32_t pos = int_at(m->slot, 3 * i), delta = int_at(m->slot, 3 * i + 2);
+    return (struct cache_axes){{pos, pos, 0}, {delta, delta, 0}};
+}
+
+/* The same of the positions beside the first. */
+static int good_axes(const struct image *m)
+{
+    for (int32_t i = 0; i < m->h.n; i++) {
+        struct cache_axes x = image_axes(m, i);
+        for (int k = 0; k < STEP_AXES; k++)
+            if (x.pos[k] < 0 || x.pos[k] >= POS_MAX || x.delta[k] < -POS_MAX ||
+                x.delta[k] > POS_MAX || (!m->h.pending && x.delta[k]))
+                return 0;
+    }
+    return 1;
+}
+
 static int32_t position(const struct image *m, int32_t slot)
 {
     return m->h.edited ? int_at(m->slot, 3 * (int64_t)slot) : slot;
+}
+
+/* Of the row that comes after all. */
+static int32_t next_position(const struct image *m)
+{
+    int32_t n = m->h.n, pos = n ? position(m, n - 1) : -1;
+    if (!n || !m->h.axed)
+        return pos + 1;
+    struct cache_axes x = image_axes(m, n - 1);
+    return cache_after((const int32_t[]){pos, x.pos[0], x.pos[1], x.pos[2]});
 }
 
 /* No page is beyond the file's; every slot that a row to come sees (those of cache_can_resume) has
@@ -611,7 +651,7 @@ static int good_tables(const struct load *v, const struct image *m)
         }
     for (int g = 0; g < c->n_own; g++) {
         int32_t i = m->h.n - 1;
-        int64_t lo = i < 0 ? 0 : cache_first_seen(&c->group[g], (int64_t)position(m, i) + 1);
+        int64_t lo = i < 0 ? 0 : cache_first_seen(&c->group[g], next_position(m));
         for (int32_t k = 0; k < m->h.n_tab; k++) {
             int32_t page = int_at(m->table[g], k);
             if (page < -1 || page >= v->n_pages[g])
@@ -632,7 +672,8 @@ static int good_head(const struct seq_head *h)
 {
     int32_t most_pages = h->pending ? INT32_MAX : h->n / STEP_PAGE + (h->n % STEP_PAGE != 0);
     int ok = h->n >= h->pending && h->n_tab >= 0 && h->n_tab <= most_pages && h->pure >= 0 &&
-             h->pure <= h->n && !(h->edited & ~1) && !(h->pending & ~1) && h->pending <= h->edited;
+             h->pure <= h->n && !(h->edited & ~1) && !(h->pending & ~1) &&
+             h->pending <= h->edited && !(h->axed & ~1) && h->axed <= h->edited;
     for (int g = 0; g < CACHE_OWN_GROUPS; g++)
         ok = ok && h->torn[g] >= 0 && h->torn[g] <= h->n;
     return ok;
@@ -647,7 +688,7 @@ static pith_status check_sequence(const struct load *v, struct image *m, struct 
         return damaged_section(v, 1, err, "it is short");
     memcpy(&m->h, p, sizeof m->h);
     const struct seq_head *h = &m->h;
-    if (!good_head(h))
+    if (!good_head(h) || (h->axed && (v->version < VERSION || !s->cache.axes)))
         return damaged_section(v, 1, err, "a sequence is impossible");
     if (h->n > s->n_ctx || h->n_tab > s->cache.cap_pages)
         return error_set(err, PITH_RANGE, "%s holds %d positions, the session has n_ctx = %d",
@@ -655,6 +696,7 @@ static pith_status check_sequence(const struct load *v, struct image *m, struct 
     const struct cache_seq *q = &s->cache.seq[v->first + (m - v->image)];
     m->token = cursor_bytes(c, (uint64_t)h->n * 4, "tokens");
     m->slot = cursor_bytes(c, h->edited ? (uint64_t)h->n * 12 : 0, "slots");
+    m->axes = cursor_bytes(c, h->axed ? (uint64_t)h->n * sizeof(struct cache_axes) : 0, "axes");
     if (s->cache.n_memory && (p = cursor_bytes(c, sizeof m->memory, "memory")))
         memcpy(&m->memory, p, sizeof m->memory);
     if ((h->n || m->memory.n) && memcmp(h->adapter, q->adapter, sizeof h->adapter) != 0)
@@ -676,7 +718,7 @@ static pith_status check_sequence(const struct load *v, struct image *m, struct 
     for (int32_t i = 0; i < h->n; i++)
         if (int_at(m->token, i) < -1 || int_at(m->token, i) >= s->model->arch.hp.n_vocab)
             return damaged_section(v, 1, err, "a token is not of the vocabulary");
-    if ((h->edited && !good_slots(m)) || !good_tables(v, m))
+    if ((h->edited && !good_slots(m)) || (h->axed && !good_axes(m)) || !good_tables(v, m))
         return damaged_section(v, 1, err, "slots or pages of a sequence are impossible");
     return PITH_OK;
 }
@@ -954,6 +996,7 @@ static void load_sequence(struct load *v, int32_t i)
     q->published = 0;
     q->foreign = 1;
     q->edited = m->h.edited;
+    q->axed = q->placed = m->h.axed;
     q->pending = m->h.pending;
     q->n_memory = m->memory.n;
     memcpy(q->memory, m->memory.hash, sizeof q->memory);
@@ -961,6 +1004,8 @@ static void load_sequence(struct load *v, int32_t i)
     memcpy(q->token, m->token, (size_t)q->n * sizeof *q->token);
     if (q->edited)
         memcpy(q->slot, m->slot, (size_t)q->n * sizeof *q->slot);
+    for (int32_t k = 0; q->edited && q->axes && k < q->n; k++)
+        q->axes[k] = image_axes(m, k);
 }
 
 static pith_status load_recurrent(struct load *v, struct pith_error *err)
