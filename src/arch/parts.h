@@ -1,7 +1,7 @@
 /* parts.h -- what families with files of their own share: attention with one matrix for q, k and v
  * or three, feed-forwards, experts, Mamba-2, delta attention, RWKV, residual streams, positions
- * rotated alike in all layers. Each part is a struct of tensors for the family's layer, rows for its table
- * (which use the family's L), and a function that fills in the block of nn.h. */
+ * rotated alike in all layers. Each part is a struct of tensors for the family's layer, rows for
+ * its table (which use the family's L), and a function that fills in the block of nn.h. */
 #ifndef PITH_ARCH_PARTS_H
 #define PITH_ARCH_PARTS_H
 

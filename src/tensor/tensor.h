@@ -55,8 +55,9 @@ struct tensor {
     int32_t n_at;
     /* The file's: for whoever fills placements, and for constants that the host computes. */
     enum dtype file_type;
-    const void *file; /* mapped; valid while the model is open */
+    const void *file; /* mapped, or computed from what is; valid while the model is open */
     uint64_t file_bytes;
+    int computed;
 };
 
 /* Its placement on a device, NULL: it is not there. */

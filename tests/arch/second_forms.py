@@ -25,9 +25,11 @@ def biased(*names):
 
 
 def times(x, w, name, ignored=()):
-    """The product, times its number if it has one, and its bias, if there is one and it counts."""
-    y = x @ w[name].T * w.get(name + ".scale", 1.0)
-    return y + w[name + ".bias"] if name + ".bias" in w and name not in ignored else y
+    """The product, times its number if it has one, and its bias, if there is one and it counts;
+    in a feed-forward the bias comes first."""
+    scale = w.get(name + ".scale", 1.0)
+    bias = w[name + ".bias"] if name + ".bias" in w and name not in ignored else 0.0
+    return (x @ w[name].T + bias) * scale if "ffn" in name else x @ w[name].T * scale + bias
 
 
 def decoder(layers, turn=dict(base=BASE), turns=None, norm=rms, act=silu, embed=1.0, scale=1.0,
@@ -351,7 +353,7 @@ def scaled(experts):
     layer = {**PAIR_OF_NORMS, **qkv(), **QKV_BIAS, **OUT_BIAS}
     layer.update({k: [X, F, E] if "gate_exps" in k or "up_exps" in k else
                   [X, E, F] if "down_exps" in k else v for k, v in MOE.items()}
-                 if experts else FFN)
+                 if experts else {**FFN, **FFN_BIAS})
     layer.update({k.replace("weight", "scale"): [X] if "exps" in k else [1]
                   for k in list(layer) if k.endswith("weight") and "norm" not in k
                   and "inp" not in k})

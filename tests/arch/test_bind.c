@@ -770,8 +770,14 @@ static int experts_open(const char *arch, const char *path, struct model_file *f
 static const char *const stacks[] = {"ffn_gate_exps",   "ffn_up_exps",   "ffn_down_exps",
                                      "ffn_gate_chexps", "ffn_up_chexps", "ffn_down_chexps"};
 
-/* NAME.scale multiplies each matrix of a stack: the same bits as of a file whose matrices are,
- * by powers of two. How many stacks there were. */
+static void scaled(float *v, uint64_t n, uint64_t each, const float *by)
+{
+    for (uint64_t i = 0; i < n; i++)
+        v[i] *= by[i / each];
+}
+
+/* NAME.scale multiplies each matrix of a stack and its bias: the same bits as of a file whose
+ * matrices and biases are, by powers of two. How many stacks there were. */
 static int factors_of(const char *arch, const char *path)
 {
     static const float by[4] = {2, 0.5f, 1, 4};
@@ -785,9 +791,13 @@ static int factors_of(const char *arch, const char *path)
         const struct info *t = info_of(&other, name);
         if (!t)
             continue;
-        float *w = (float *)(other.p + other.data + t->offset);
-        for (uint64_t i = 0, each = t->dims[0] * t->dims[1]; i < each * t->dims[2]; i++)
-            w[i] *= by[i / each];
+        uint64_t each = t->dims[0] * t->dims[1], stack = t->dims[2];
+        scaled((float *)(other.p + other.data + t->offset), each * stack, each, by);
+        snprintf(name, sizeof name, "blk.%d.%s.bias", k % 2, stacks[k / 2]);
+        if (info_of(&other, name)) {
+            const struct info *b = info_of(&other, name);
+            scaled((float *)(other.p + other.data + b->offset), b->dims[0] * stack, b->dims[0], by);
+        }
         snprintf(name, sizeof name, "blk.%d.%s.scale", k % 2, stacks[k / 2]);
         memcpy(append_floats(&f, name, (uint64_t[3]){t->dims[2]}), by, t->dims[2] * sizeof *by);
         n++;
@@ -807,7 +817,8 @@ static int factors_of(const char *arch, const char *path)
 
 static void experts_have_factors(void)
 {
-    static const char *const archs[] = {"qwen3moe", "grok", "grovemoe", "deepseek2", "gemma4"};
+    static const char *const archs[] = {"qwen3moe",  "grok",   "grovemoe",
+                                        "deepseek2", "gemma4", "gpt-oss"};
     char path[300];
     struct model_file f;
     struct pith_error err = {PITH_OK, ""};

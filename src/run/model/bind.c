@@ -183,6 +183,37 @@ static void bind_factor(struct binder *b, struct tensor *w, const struct gguf_te
     w->factor = f;
 }
 
+/* Feed-forwards are (W x + bias) times NAME.scale in files; products here are (W x) times it, plus
+ * the bias, as attention has it. So that the former come out, their bias becomes scale times bias. */
+static void scale_bias(struct binder *b, const struct tensor *w)
+{
+    struct pith_model *m = b->m;
+    struct tensor *bias = NULL;
+    const uint8_t *by = w->factor ? w->factor->file : (const void *)&w->scale;
+    char name[160];
+    snprintf(name, sizeof name, "%.*s.bias", (int)strlen(w->name) - 7, w->name);
+    if (!strstr(name, ".ffn_") || !gguf_tensor_find(m->gguf, slice_of(name)))
+        return;
+    for (int32_t i = 0; i < m->n_tensors && !bias; i++)
+        bias = strcmp(m->tensors[i]->name, name) ? NULL : m->tensors[i];
+    if (!bias)
+        return;
+    int64_t n = bias->dims[0] * (bias->n_dims > 1 ? bias->dims[1] : 1);
+    int64_t each = n / (w->factor ? w->factor->dims[0] : 1); /* expert by expert */
+    float *v = arena_array(&m->arena, (size_t)n, sizeof *v), s;
+    if (!v)
+        return;
+    dtypes[bias->file_type].dequant(bias->file, v, n);
+    for (int64_t i = 0; i < n; i++) {
+        memcpy(&s, by + i / each * (int64_t)sizeof s, sizeof s);
+        v[i] *= s;
+    }
+    bias->type = bias->file_type = DT_F32;
+    bias->bytes = bias->file_bytes = (uint64_t)n * sizeof *v;
+    bias->file = v;
+    bias->computed = 1;
+}
+
 /* NAME.scale, a number that products with NAME.weight are multiplied with, for each matrix of a
  * stack: blocks of four bits and ternary weights come with one. */
 static void bind_scale(struct binder *b, struct tensor *w)
@@ -212,10 +243,12 @@ static void bind_scale(struct binder *b, struct tensor *w)
         fault(b, PITH_RANGE, what);
         return;
     }
-    if (!stack)
-        return;
-    w->scale = 0;
-    bind_factor(b, w, t, name);
+    if (stack) {
+        w->scale = 0;
+        bind_factor(b, w, t, name);
+    }
+    if (w->factor || w->scale != 0)
+        scale_bias(b, w);
 }
 
 /* ---------------------------------------------------------------- rows that belong together */

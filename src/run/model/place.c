@@ -116,7 +116,7 @@ static void size_weights(struct pith_model *m)
             if (p->layout == LAYOUT_PANELS)
                 p->bytes = t->packed_bytes =
                     size_align((uint64_t)tensor_stack(t) * tensor_packed_matrix_bytes(t), 64);
-            else if (t->type != t->file_type || !d->backend->import)
+            else if (t->type != t->file_type || t->computed || !d->backend->import)
                 p->bytes = size_align(t->bytes, 64);
         }
     }
