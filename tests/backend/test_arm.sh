@@ -21,7 +21,8 @@ ok arm_builds
 tokens=1,9,17,25,33,41,49,57,2,10,18,26,34,42,50,58
 models=(arch/{llama,gemma3,qwen3moe}
     quant/llama-q.{f16,bf16,q8_0,q4_0,q4_1,q5_0,q5_1,iq4_nl,mxfp4,iq4_xs,Q4_K_M-mix}
-    quant/llama-q.{q2_K,q3_K_S,q4_K_S,q5_K_S,q6_K})
+    quant/llama-q.{q2_K,q3_K_S,q4_K_S,q5_K_S,q6_K}
+    quant/llama-q.{iq1_s,iq1_m,iq2_xs,iq3_s,nvfp4,q1_0,q2_0,tq1_0,tq2_0})
 # with these instructions and no more
 declare -A cpu=([neon]=cortex-a57 [dotprod]=cortex-a76 [i8mm]=max)
 for m in "${models[@]}"; do

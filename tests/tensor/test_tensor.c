@@ -326,12 +326,10 @@ static int packed_code32(enum dtype t, const uint8_t *p, int r, int k)
     }
 }
 
-/* Magnitudes of the code books; the code above them is the sign, of iq1 the shift. */
+/* Magnitudes of the code books; the code above them is the sign. */
 static int book_value(enum dtype t, int code)
 {
     static const int two[4] = {8, 25, 43, 0}, three[8] = {4, 12, 20, 28, 36, 44, 52, 62};
-    if (t == DT_IQ1_S || t == DT_IQ1_M)
-        return (code & 3) == 3 ? 0 : 8 * ((code & 3) - 1) + (code & 4 ? -1 : 1);
     int top = t == DT_IQ3_XXS || t == DT_IQ3_S ? 8 : 4, low = code & (top - 1);
     int v = t == DT_IQ3_S ? 2 * low + 1 : top == 8 ? three[low] : two[low];
     return code & top ? -v : v;
@@ -354,12 +352,14 @@ static int packed_code256(enum dtype t, const uint8_t *p, int r, int k)
     case DT_IQ2_XXS:
     case DT_IQ2_XS:
     case DT_IQ2_S:
-    case DT_IQ1_S:
-    case DT_IQ1_M:
         q = p + 288 + 384 * quarter;
         q2 = (q[at16] >> 2 * f & 3) +
              4 * (q[256 + 64 * ((g & 3) / 2) + at] >> (4 * (g & 1) + f) & 1);
         return t == DT_Q3_K ? q2 - 4 : book_value(t, q2);
+    case DT_IQ1_S:
+    case DT_IQ1_M:
+        q2 = p[160 + 16 * quarter + r] >> (2 * f + (g & 3) / 2) & 1;
+        return 8 * ((p[224 + 256 * quarter + at16] >> 2 * f & 3) - 1) + (q2 ? 1 : -1);
     case DT_IQ3_XXS:
     case DT_IQ3_S:
         return book_value(t, p[160 + 256 * s + at16] >> (g >= 4 ? 4 : 0) & 15);
@@ -410,6 +410,9 @@ static struct packed_weight packed_weight(enum dtype t, const uint8_t *p, int r,
     } else if (t == DT_IQ4_XS || t == DT_IQ3_S || t == DT_IQ3_XXS) {
         w.sc = (int8_t)p[32 + 16 * s32 + r];
         w.d *= t == DT_IQ3_XXS ? 0.25f : 1.0f;
+    } else if (t == DT_IQ1_S || t == DT_IQ1_M) {
+        w.sc = p[32 + 16 * s32 + r] >> 4 * (s16 & 1) & 15;
+        w.d *= 0.125f;
     } else if (dtypes[t].block == 256) {
         w.sc = (int8_t)p[32 + 16 * s16 + r];
         w.d *= t == DT_Q3_K || t == DT_Q6_K ? 1.0f : 0.125f;

@@ -27,11 +27,10 @@ void kern_mm_table(int level, struct kern_mm *out); /* enum cpu_level; no entry 
 #define KERN_VALUES_IQ4 1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241
 #define KERN_VALUES_FP4 16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4
 
-/* Likewise of iq3_xxs, iq3_s, iq2_* (plus 64) and iq1_* (plus 16), packed. */
+/* Likewise of iq3_xxs, iq3_s and iq2_* (plus 64), packed. */
 #define KERN_VALUES_IQ3_XXS 68, 76, 84, 92, 100, 108, 116, 126, 60, 52, 44, 36, 28, 20, 12, 2
 #define KERN_VALUES_IQ3_S   65, 67, 69, 71, 73, 75, 77, 79, 63, 61, 59, 57, 55, 53, 51, 49
 #define KERN_VALUES_IQ2     72, 89, 107, 64, 56, 39, 21, 64
-#define KERN_VALUES_IQ1     9, 17, 25, 16, 7, 15, 23, 16
 
 extern const struct kern_mm kern_mm_base; /* plain C, complete, any machine */
 #ifdef __x86_64__

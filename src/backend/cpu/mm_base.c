@@ -191,7 +191,7 @@ static void row_iq4_xs(const uint8_t *b, int r, struct row_block *o)
     }
 }
 
-/* iq3: as iq4_xs; iq2 and iq1: as q3_K, through a table. */
+/* iq3: as iq4_xs; iq2: as q3_K, through a table. */
 static void row_nibbles(const uint8_t *b, int r, const uint8_t *table, float unit,
                         struct row_block *o)
 {
@@ -202,13 +202,6 @@ static void row_nibbles(const uint8_t *b, int r, const uint8_t *table, float uni
     }
 }
 
-static void row_threes(const uint8_t *b, int r, const uint8_t *table, int bias, struct row_block *o)
-{
-    row_q3_K(b, r, o);
-    o->d *= 0.125f;
-    for (int k = 0; k < 256; k++)
-        o->w[k] = (int8_t)(table[o->w[k] + 4] - bias);
-}
 
 static void row_iq3_xxs(const uint8_t *b, int r, struct row_block *o)
 {
@@ -225,13 +218,23 @@ static void row_iq3_s(const uint8_t *b, int r, struct row_block *o)
 static void row_iq2(const uint8_t *b, int r, struct row_block *o)
 {
     static const uint8_t table[8] = {KERN_VALUES_IQ2};
-    row_threes(b, r, table, 64, o);
+    row_q3_K(b, r, o);
+    o->d *= 0.125f;
+    for (int k = 0; k < 256; k++)
+        o->w[k] = (int8_t)(table[o->w[k] + 4] - 64);
 }
 
 static void row_iq1(const uint8_t *b, int r, struct row_block *o)
 {
-    static const uint8_t table[8] = {KERN_VALUES_IQ1};
-    row_threes(b, r, table, 16, o);
+    o->d = 0.125f * half_at(b + 2 * r);
+    for (int s = 0; s < 16; s++) {
+        const int f = s >> 1 & 3, quarter = 2 * (s >> 3) + (s & 1);
+        const uint8_t *low = b + 224 + 256 * quarter + 4 * r, shifts = b[160 + 16 * quarter + r];
+        o->sc[s] = b[32 + 16 * (s / 2) + r] >> 4 * (s & 1) & 15;
+        for (int i = 0; i < 16; i++)
+            o->w[16 * s + i] = (int8_t)(8 * two_bits(low, f, i / 4, i % 4) - 8 +
+                                        (shifts >> (2 * f + i / 8) & 1 ? 1 : -1));
+    }
 }
 
 static void row_q1_0(const uint8_t *b, int r, struct row_block *o)

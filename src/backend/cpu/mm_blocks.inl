@@ -58,7 +58,9 @@ static const struct form32 Q8_0 = {P16_Q8_0, 8, 8, 7, 0, NULL, 0},
  * indices into its table.
  * Parts of 16 come in quarters (half of 128, j): part 8 * half + j + 2f is field f, that 2-bit
  * field of the quarter's first four vectors, with a third bit from the next two (q3_K) or above
- * nibbles of the next eight (q6_K: low for f < 2, else high; va for even f, else vb). */
+ * nibbles of the next eight (q6_K: low for f < 2, else high; va for even f, else vb). iq1, whose
+ * `bits` are 1: that field is a level, which counts 8, and one bit for 8 weights counts 2; a weight
+ * is 9 less. */
 struct form256 {
     int bytes, bits, header, chunk,
         log2_bias; /* chunk: a pair of parts of 32, or a quarter of the parts of 16 */
@@ -66,8 +68,7 @@ struct form256 {
     float unit;            /* of d; 0: one */
 };
 static const uint8_t iq3_xxs_values[16] = {KERN_VALUES_IQ3_XXS},
-                     iq3_s_values[16] = {KERN_VALUES_IQ3_S}, iq2_values[16] = {KERN_VALUES_IQ2},
-                     iq1_values[16] = {KERN_VALUES_IQ1};
+                     iq3_s_values[16] = {KERN_VALUES_IQ3_S}, iq2_values[16] = {KERN_VALUES_IQ2};
 static const struct form256 Q4_K = {P16_Q4_K, 4, 320, 512, 0, NULL, 0},
                             Q5_K = {P16_Q5_K, 5, 320, 640, 0, NULL, 0},
                             IQ4_XS = {P16_IQ4_XS, 8, 160, 512, 7, iq4, 0},
@@ -76,7 +77,7 @@ static const struct form256 Q4_K = {P16_Q4_K, 4, 320, 512, 0, NULL, 0},
                             Q2_K = {P16_Q2_K, 2, 320, 256, 0, NULL, 0},
                             Q3_K = {P16_Q3_K, 3, 288, 384, 2, NULL, 0},
                             IQ2 = {P16_IQ2_S, 3, 288, 384, 6, iq2_values, 0.125f},
-                            IQ1 = {P16_IQ1_S, 3, 288, 384, 4, iq1_values, 0.125f},
+                            IQ1 = {P16_IQ1_S, 1, 224, 256, 3, NULL, 0.125f},
                             Q6_K = {P16_Q6_K, 6, 288, 768, 5, NULL, 0};
 
 /* d of a block's rows. */
@@ -103,10 +104,30 @@ INLINE void sums_of_32(int16_t out[][8], const int16_t *s16, const int NC)
     add_neighbours(out[c], s16 + 16 * c);
 }
 
+/* iq1: the byte of shifts of quarter i of each row, in all four bytes of its lane. */
+INLINE vi shifts_of(const uint8_t *w, const struct form256 t, int i, int slice)
+{
+    static const uint8_t first[16] = {0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12};
+    if (t.bits != 1)
+        return vi_zero();
+    return vi_look_up(vi_u8_to_32(w + 160 + 16 * i + LANES * slice), vi_table(first));
+}
+
+/* The bias of codes times a sum of x. */
+INLINE vi times_bias(vi sum, const struct form256 t)
+{
+    const vi power = vi_shl32(sum, t.log2_bias);
+    return t.bits == 1 ? vi_add32(power, sum) : power;
+}
+
 /* The codes of group g of field f of a quarter. */
-INLINE vi code16(const uint8_t *v, const struct form256 t, const int f, const int g)
+INLINE vi code16(const uint8_t *v, vi shifts, const struct form256 t, const int f, const int g)
 {
     const vi two = vi_load(v + GROUP * g);
+    if (t.bits == 1) {
+        const vi shift = vi_and(move_bits(shifts, 2 * f + g / 2, 1), vi_set8(2));
+        return vi_or_masked(shift, move_bits(two, 2 * f, 3), vi_set8(0x18));
+    }
     if (t.bits == 6) {
         vi codes = nibble(vi_load(v + 4 * GROUP + 4 * GROUP * (f & 1) + GROUP * g), f >> 1);
         return vi_or_masked(codes, move_bits(two, 2 * f, 4), vi_set8(0x30));

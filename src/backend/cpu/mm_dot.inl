@@ -145,6 +145,10 @@ INLINE vi part_scale(const uint8_t *w, const int bits, int part, int slice)
         vi pair = vi_u8_to_16(w + 64 + 32 * (part >> 1) + 2 * LANES * slice);
         return vi_and(vi_shr32_by(pair, 16 * (part & 1)), vi_set32(15));
     }
+    if (bits == 1)
+        return vi_and(
+            vi_shr32_by(vi_u8_to_32(w + 32 + 16 * (part >> 1) + LANES * slice), 4 * (part & 1)),
+            vi_set32(15));
     if (bits == 4 || bits == 5)
         return vi_u8_to_32(w + 64 + 16 * part + LANES * slice);
     return vi_s8_to_32(w + 32 + 16 * part + LANES * slice);
@@ -192,7 +196,7 @@ INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *
         if (!parts_of_32(t) && t.log2_bias)
             UNROLL for (int i = 0; i < 16; i += LANES) vi_store(
                 s.offset[c] + i,
-                vi_sub32(vi_zero(), vi_shl32(vi_s16_to_32(s16 + 16 * c + i), t.log2_bias)));
+                vi_sub32(vi_zero(), times_bias(vi_s16_to_32(s16 + 16 * c + i), t)));
     }
     for (int half = 0; half < 2; half++) {
         COLUMNS(c)
@@ -211,15 +215,17 @@ INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *
                     decode_part32(q, v, t, second);
                     add_part(isum, q, x, part_scale(w, t.bits, part, slice), &s, part, t, NC);
                 }
-            else
+            else {
+                const vi shifts = shifts_of(w, t, i, slice);
                 UNROLL for (int f = 0; f < 4; f++)
                 { /* quarter i is (half of 128, j); its field f is part j + 2f of that half */
                     const int part = 8 * half + (i & 1) + 2 * f;
                     prefetch_share(w, t.bytes, 4 * i + f, 16, slice);
-                    UNROLL for (int g = 0; g < 4; g++) q[g] = code16(v, t, f, g);
+                    UNROLL for (int g = 0; g < 4; g++) q[g] = code16(v, shifts, t, f, g);
                     add_part(isum, q, x + 32 * nc * (part >> 1) + 16 * (i & 1),
                              part_scale(w, t.bits, part, slice), &s, part, t, NC);
                 }
+            }
         }
         add_half(acc, isum, w, w + (t.bits == 2 ? 64 + 128 * half : 192 + 64 * half),
                  parts_of_32(t) ? s.s32[0] + 4 * half : s16 + 8 * half, d + half, t, slice, NC);

@@ -43,7 +43,7 @@
 #include "run/model/model.h"
 
 /* LAYOUT counts changes of tensor/quant/packed.h. */
-enum { VERSION = 1, LAYOUT = 1 };
+enum { VERSION = 1, LAYOUT = 2 };
 #define MAGIC         UINT64_C(0x31646b6368746970) /* "pithckd1" */
 #define DATA_ALIGN    (UINT64_C(2) << 20)
 #define DEFAULT_LIMIT (UINT64_C(32) << 30)

@@ -504,7 +504,6 @@ static const int8_t signed3_xxs[16] = {4,  12,  20,  28,  36,  44,  52,  62,
                                        -4, -12, -20, -28, -36, -44, -52, -62};
 static const int8_t signed3_s[16] = {1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15};
 static const int8_t signed2[8] = {8, 25, 43, 0, -8, -25, -43, 0};
-static const int8_t shifted1[8] = {-7, 1, 9, 0, -9, -1, 7, 0};
 
 static void pack_nibbles(const struct part256 *e, const int8_t *values, int r, uint8_t *out)
 {
@@ -561,6 +560,34 @@ static int packed_three(const uint8_t *packed, int r, int k)
     return (packed[at.low] >> at.low_shift & 3) | (packed[at.third] >> at.third_shift & 1) << 2;
 }
 
+/* iq1: levels as fields of 2 bits, a bit for each 8 weights with the same shift, nibbles of scales;
+ * times d / 8. */
+static void pack_levels(const struct part256 *e, int r, uint8_t *out)
+{
+    for (int s = 0; s < 8; s++)
+        out[32 + 16 * s + r] = (uint8_t)(e->sc[2 * s] | e->sc[2 * s + 1] << 4);
+    for (int i = 0; i < 4; i++) {
+        out[160 + 16 * i + r] = 0;
+        for (int v = 0; v < 4; v++)
+            memset(out + 224 + 256 * i + 64 * v + 4 * r, 0, 4);
+    }
+    for (int k = 0; k < 256; k++) {
+        int quarter = 2 * (k / 128) + (k >> 4 & 1), f = k >> 5 & 3, g = k >> 2 & 3;
+        int up = (e->w[k] & 7) == 1; /* 8 level + 1, not - 1 */
+        int level = (e->w[k] - (up ? 1 : -1)) / 8 + 1;
+        out[224 + 256 * quarter + 64 * g + 4 * r + k % 4] |= (uint8_t)(level << 2 * f);
+        out[160 + 16 * quarter + r] |= (uint8_t)(up << (2 * f + g / 2));
+    }
+}
+
+/* Level of weight k, and 4 where its shift is down. */
+static int packed_level(const uint8_t *packed, int r, int k)
+{
+    int quarter = 2 * (k / 128) + (k >> 4 & 1), f = k >> 5 & 3, g = k >> 2 & 3;
+    int up = packed[160 + 16 * quarter + r] >> (2 * f + g / 2) & 1;
+    return (packed[224 + 256 * quarter + 64 * g + 4 * r + k % 4] >> 2 * f & 3) | (up ? 0 : 4);
+}
+
 /* The entry with these codes: books are sorted. 0 when there is none. */
 static unsigned find_entry(const struct book *b, unsigned codes)
 {
@@ -582,8 +609,9 @@ static unsigned packed_entry(const struct book *b, const uint8_t *packed, int r,
     unsigned codes = 0;
     *signs = 0;
     for (int i = 0; i < 16 / b->bits; i++) {
-        unsigned c = (unsigned)(b->bits == 4 ? packed_nibble(packed, r, k + i)
-                                             : packed_three(packed, r, k + i));
+        unsigned c = (unsigned)(b->bits == 4     ? packed_nibble(packed, r, k + i)
+                                : b == &book1[0] ? packed_level(packed, r, k + i)
+                                                 : packed_three(packed, r, k + i));
         unsigned low = b->bits == 4 ? 7 : 3;
         codes |= (c & low) << b->bits * i;
         *signs |= (c > low) << i;
@@ -594,6 +622,12 @@ static unsigned packed_entry(const struct book *b, const uint8_t *packed, int r,
 static unsigned packed_scale(const uint8_t *packed, int r, int part)
 {
     return packed[32 + 16 * part + r] / 2u;
+}
+
+/* Likewise of iq1. */
+static unsigned packed_scale1(const uint8_t *packed, int r, int part)
+{
+    return (packed[32 + 16 * (part / 2) + r] >> 4 * (part & 1) & 15) / 2u;
 }
 
 #define PACK_IQ(NAME, FORM, VALUES)                                                                \
@@ -609,7 +643,14 @@ PACK_IQ(IQ3_S, nibbles, signed3_s)
 PACK_IQ(IQ2_XXS, threes, signed2)
 PACK_IQ(IQ2_XS, threes, signed2)
 PACK_IQ(IQ2_S, threes, signed2)
-PACK_IQ(IQ1_S, threes, shifted1)
+
+static void IQ1_S_pack1(const uint8_t *p, int r, uint8_t *out)
+{
+    struct part256 e;
+    IQ1_S_expand(p, &e);
+    memcpy(out + 2 * r, p, 2);
+    pack_levels(&e, r, out);
+}
 
 static void IQ1_M_pack1(const uint8_t *p, int r, uint8_t *out)
 {
@@ -617,7 +658,7 @@ static void IQ1_M_pack1(const uint8_t *p, int r, uint8_t *out)
     IQ1_M_expand(p, &e);
     for (int i = 0; i < 2; i++)
         out[2 * r + i] = (uint8_t)(p[49 + 4 * i] >> 4 | (p[51 + 4 * i] & 0xf0));
-    pack_threes(&e, shifted1, r, out);
+    pack_levels(&e, r, out);
 }
 
 static void IQ3_XXS_unpack1(const uint8_t *packed, int r, uint8_t *p)
@@ -694,7 +735,7 @@ static void IQ1_S_unpack1(const uint8_t *packed, int r, uint8_t *p)
 {
     memcpy(p, packed + 2 * r, 2);
     for (int j = 0; j < 8; j++) {
-        unsigned h = packed_scale(packed, r, 2 * j) << 12, shift = 0;
+        unsigned h = packed_scale1(packed, r, 2 * j) << 12, shift = 0;
         for (int g = 0; g < 4; g++) {
             unsigned index = packed_entry(&book1[0], packed, r, 32 * j + 8 * g, &shift);
             p[2 + 4 * j + g] = (uint8_t)index;
@@ -716,7 +757,7 @@ static void IQ1_M_unpack1(const uint8_t *packed, int r, uint8_t *p)
     for (int i = 0; i < 4; i++) {
         unsigned h = (d >> 4 * i & 15) << 12;
         for (int j = 0; j < 4; j++)
-            h |= packed_scale(packed, r, 4 * i + j) << 3 * j;
+            h |= packed_scale1(packed, r, 4 * i + j) << 3 * j;
         store_u16(p + 48 + 2 * i, h);
     }
 }

@@ -42,7 +42,10 @@
  *                 sc = 2s + 1; times d / 4 (xxs)
  *     iq2_*  1824 as q3_K, without the code book: third bit = minus sign; sc = 2s + 1 (twice where
  *                 it is that of 32); times d / 8
- *     iq1_*  1824 as iq2_*; third bit = shift
+ *     iq1_*  1248 [16 f16 d][2s + 1: 8 pairs of subs x 16 rows u8, the even one below]
+ *                 [shifts: 2 halves x 2 (j) x 16 rows u8, bit 2f + h: set +1, else -1, of groups
+ *                 2h and 2h + 1 of field f][2 halves x 2 (j) x (4 x 64 of 2-bit levels)]; times
+ *                 d / 8
  *     tq*   1056  [16 f16 d][2 halves of 128 k x 2 (j) x (4 x 64 of 2-bit)]; fields as q2_K,
  *                 also those of tq1_0, whose digits they are
  *   P64
@@ -74,8 +77,8 @@ enum {
     P16_IQ2_XXS = 1824,
     P16_IQ2_XS = 1824,
     P16_IQ2_S = 1824,
-    P16_IQ1_S = 1824,
-    P16_IQ1_M = 1824,
+    P16_IQ1_S = 1248,
+    P16_IQ1_M = 1248,
     P16_TQ1_0 = 1056,
     P16_TQ2_0 = 1056,
     P64_F32 = 256,

@@ -171,15 +171,15 @@ INLINE void part32(vi *isum, const uint8_t *v, const int8_t *x, vi scale, const 
 }
 
 /* One part of 16, field f of a quarter. */
-INLINE void part16(vi *isum, const uint8_t *v, const int8_t *x, vi scale, const struct form256 t,
-                   const int f, const int NC)
+INLINE void part16(vi *isum, const uint8_t *v, vi shifts, const int8_t *x, vi scale,
+                   const struct form256 t, const int f, const int NC)
 {
     /* vectors that an int16 has room for: of 6 bits two, of values up to 107 one */
     const int room = t.bits == 6 ? 2 : t.values && t.log2_bias == 6 ? 1 : 4;
     vi sum[MAX_COLUMNS];
     UNROLL for (int g = 0; g < 4; g++)
     {
-        add_quads(sum, g % room == 0, code16(v, t, f, g), x + 4 * g, NC);
+        add_quads(sum, g % room == 0, code16(v, shifts, t, f, g), x + 4 * g, NC);
         if (g % room == room - 1)
             widen(isum, 0, sum, scale, NC);
     }
@@ -187,15 +187,18 @@ INLINE void part16(vi *isum, const uint8_t *v, const int8_t *x, vi scale, const 
 
 /* sum[c] = sum of n pairs of bytes times pairs of int16 sums of x, [c][stride]: signed scales, byte
  * r of parts 2i and 2i + 1 at w + 32i + r and 16 later; or minima of q4_K and q5_K, neighbours; or
- * those of q2_K, neighbours and in the high nibbles. */
-enum pairs { SCALES, MINIMA, MINIMA_HIGH };
+ * those of q2_K, neighbours and in the high nibbles; or scales of iq1, the nibbles of byte r of 16. */
+enum pairs { SCALES, NIBBLES, MINIMA, MINIMA_HIGH };
 INLINE void dot_pairs(vi *sum, const uint8_t *w, const enum pairs kind, const int n,
                       const int16_t *sums, const int stride, int half, const int NC)
 {
     UNROLL for (int i = 0; i < n; i++)
     {
-        vi pairs = kind == SCALES ? vi_s8_pairs(w + 32 * i + LANES * half)
-                                  : vi_u8_to_16(w + 32 * i + 2 * LANES * half);
+        vi pairs = kind == SCALES    ? vi_s8_pairs(w + 32 * i + LANES * half)
+                   : kind == NIBBLES ? vi_u8_to_32(w + 16 * i + LANES * half)
+                                     : vi_u8_to_16(w + 32 * i + 2 * LANES * half);
+        if (kind == NIBBLES)
+            pairs = vi_and(vi_or(pairs, vi_shl32(pairs, 12)), vi_set32(0x000f000f));
         if (kind == MINIMA_HIGH)
             pairs = vi_shr16(pairs, 4);
         COLUMNS(c)
@@ -214,6 +217,10 @@ INLINE vi part_scale(const uint8_t *w, const int bits, int part, int half)
         vi pair = vi_u8_to_16(w + 64 + 32 * (part >> 1) + 2 * LANES * half);
         return vi_twice16(vi_and(vi_shr32_by(pair, 16 * (part & 1)), vi_set32(15)));
     }
+    if (bits == 1)
+        return vi_twice16(vi_and(
+            vi_shr32_by(vi_u8_to_32(w + 32 + 16 * (part >> 1) + LANES * half), 4 * (part & 1)),
+            vi_set32(15)));
     if (bits == 4 || bits == 5)
         return vi_twice16(vi_u8_to_32(w + 64 + 16 * part + LANES * half));
     return vi_twice16(vi_s8_to_32(w + 32 + 16 * part + LANES * half));
@@ -234,10 +241,11 @@ INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *
     for (int h = 0; h < 2; h++) { /* half of k */
         const int16_t *sums = parts32 ? s32[0] + 4 * h : s16 + 8 * h;
         if (t.log2_bias) {
-            dot_pairs(isum, w + 32 + (parts32 ? 64 : 128) * h, SCALES, parts32 ? 2 : 4, sums,
-                      parts32 ? 8 : 16, half, NC);
+            dot_pairs(isum, w + 32 + (parts32 || t.bits == 1 ? 64 : 128) * h,
+                      t.bits == 1 ? NIBBLES : SCALES, parts32 ? 2 : 4, sums, parts32 ? 8 : 16, half,
+                      NC);
             COLUMNS(c)
-            isum[c] = vi_sub32(vi_zero(), vi_shl32(isum[c], t.log2_bias));
+            isum[c] = vi_sub32(vi_zero(), times_bias(isum[c], t));
         } else
             COLUMNS(c)
         isum[c] = vi_zero();
@@ -251,14 +259,16 @@ INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *
                     part32(isum, v, x + 32 * nc * part, part_scale(w, t.bits, part, half), t,
                            second, NC);
                 }
-            else
+            else {
+                const vi shifts = shifts_of(w, t, i, half);
                 UNROLL for (int f = 0; f < 4; f++)
                 { /* quarter i is (half of 128, j); its field f is part j + 2f of that half */
                     const int part = 8 * h + (i & 1) + 2 * f;
                     const int8_t *xp = x + 32 * nc * (part >> 1) + 16 * (i & 1);
                     prefetch_share(w, t.bytes, 4 * i + f, 16, half);
-                    part16(isum, v, xp, part_scale(w, t.bits, part, half), t, f, NC);
+                    part16(isum, v, shifts, xp, part_scale(w, t.bits, part, half), t, f, NC);
                 }
+            }
         }
         if (minima && parts32)
             dot_pairs(msum, w + 192 + 64 * h, MINIMA, 2, sums, 8, half, NC);
