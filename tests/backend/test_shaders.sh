@@ -21,8 +21,8 @@ for file in "$folder"/shaders/*.comp; do
             grep -vxE "$known" | tr '\n' ' ')
         if [ -n "$other" ]; then fail "$name" "needs $other"; else ok "$name"; fi
     fi
-    grep -q "X($name) " "$folder/vulkan_impl.h" || grep -q "X($name)\$" "$folder/vulkan_impl.h" ||
-        fail "$name" "is not in VK_SHADERS"
+    grep -q "X($name) " src/backend/gpu/gpu.h || grep -q "X($name)\$" src/backend/gpu/gpu.h ||
+        fail "$name" "is not in GPU_FAMILIES"
     same "$name is compiled in" "$(grep -c "spirv/$name.inc" "$folder/spirv.c")" 1
 done
 finish

@@ -12,7 +12,6 @@
 #include <unistd.h>
 #include "base/env.h"
 #include "base/mem.h"
-#include "graph/kv_page.h"
 
 static pthread_mutex_t loader_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
@@ -779,64 +778,6 @@ static pith_status vulkan_copy(struct place to, struct place from, uint64_t n, s
     return st;
 }
 
-/* ---------------------------------------------------------------- pages */
-
-/* A state's part of a page lies as the host's kernels lay it out, but that K of block types has a
- * row for each slot (pages.glsl): its K and its V are as latent rows then. */
-int vk_parts(const struct state *kv, struct state part[2], int64_t *bytes)
-{
-    part[0] = *kv;
-    *bytes = kv_lay_out(&part[0], 0);
-    if (kv->rows == STATE_LATENT || !kv_has_blocks(kv->k_type))
-        return 1;
-    part[1] = part[0];
-    part[0].rows = part[1].rows = STATE_LATENT;
-    part[1].k_type = kv->v_type;
-    part[1].d_k = kv->d_v;
-    part[1].k_off = part[0].v_off;
-    part[1].k_head = part[0].v_head;
-    part[1].rope = NULL;
-    return kv_has_v(kv) ? 2 : 1;
-}
-
-static pith_status page(struct place at, const struct state *kv, int write, int first, int n,
-                        void *k, void *v, struct pith_error *err)
-{
-    struct state part[2];
-    struct event ev = {0};
-    int64_t end;
-    int n_parts = vk_parts(kv, part, &end);
-    uint8_t *copy = mem_alloc((size_t)end, PITH_MEM_SCRATCH);
-    if (!copy)
-        return error_set(err, PITH_NOMEM, "out of memory of the host for a page");
-    struct place from = {at.buffer, at.offset + (uint64_t)kv->k_off};
-    pith_status st = vulkan_read(copy, from, (uint64_t)end, &ev, err);
-    if (st == PITH_OK && write) {
-        for (int i = 0; i < n_parts; i++)
-            kv_put_page(&part[i], copy, first, n, i ? v : k, v);
-        st = vulkan_write(from, copy, (uint64_t)end, &ev, err);
-        if (st == PITH_OK)
-            st = event_wait(&ev, err);
-    } else if (st == PITH_OK) {
-        for (int i = 0; i < n_parts; i++)
-            kv_get_page(&part[i], copy, first, n, i ? v : k, v);
-    }
-    mem_free(copy);
-    return st;
-}
-
-static pith_status vulkan_page_read(struct place at, const struct state *kv, int first, int n,
-                                    void *k, void *v, struct pith_error *err)
-{
-    return page(at, kv, 0, first, n, k, v, err);
-}
-
-static pith_status vulkan_page_write(struct place at, const struct state *kv, int first, int n,
-                                     const void *k, const void *v, struct pith_error *err)
-{
-    return page(at, kv, 1, first, n, (void *)(uintptr_t)k, (void *)(uintptr_t)v, err);
-}
-
 const struct backend backend_vulkan = {
     .name = "vulkan",
     .plain = 1,
@@ -860,6 +801,6 @@ const struct backend backend_vulkan = {
     .submit = vk_submit_phases,
     .wait = vk_wait_phases,
     .recordings = vk_recordings,
-    .page_read = vulkan_page_read,
-    .page_write = vulkan_page_write,
+    .page_read = gpu_page_read,
+    .page_write = gpu_page_write,
 };

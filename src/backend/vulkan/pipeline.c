@@ -33,7 +33,7 @@ static void read_cache(struct vk_device *v, VkPipelineCacheCreateInfo *in, char 
 
 pith_status vk_pipelines_open(struct vk_device *v, struct pith_error *err)
 {
-    VkPushConstantRange range = {VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(struct vk_args)};
+    VkPushConstantRange range = {VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(struct gpu_args)};
     VkPipelineLayoutCreateInfo in = {.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
                                      .pushConstantRangeCount = 1,
                                      .pPushConstantRanges = &range};
@@ -74,7 +74,7 @@ void vk_pipelines_close(struct vk_device *v)
     for (int32_t i = 0; i < v->n_pipelines; i++)
         v->f.DestroyPipeline(v->h, v->pipeline[i].h, NULL);
     mem_free(v->pipeline);
-    for (int i = 0; i < VK_N_SHADERS; i++)
+    for (int i = 0; i < GPU_N_FAMILIES; i++)
         if (v->module[i])
             v->f.DestroyShaderModule(v->h, v->module[i], NULL);
     if (v->layout)
@@ -83,28 +83,28 @@ void vk_pipelines_close(struct vk_device *v)
         v->f.DestroyPipelineCache(v->h, v->cache, NULL);
 }
 
-static pith_status make_pipeline(struct vk_device *v, const struct vk_kernel *k, VkPipeline *out,
+static pith_status make_pipeline(struct vk_device *v, const struct gpu_kernel *k, VkPipeline *out,
                                  struct pith_error *err)
 {
-    const struct vk_spirv *spirv = &vk_spirv[k->shader];
+    const struct vk_spirv *spirv = &vk_spirv[k->family];
     VkShaderModuleCreateInfo code = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
                                      .codeSize = spirv->bytes,
                                      .pCode = spirv->code};
-    VkSpecializationMapEntry entry[VK_SPECS];
+    VkSpecializationMapEntry entry[GPU_SPECS];
     pith_status st = vk_call(v, "a pipeline", 1, err);
-    if (st == PITH_OK && !v->module[k->shader])
-        st = vk_check(v, v->f.CreateShaderModule(v->h, &code, NULL, &v->module[k->shader]),
+    if (st == PITH_OK && !v->module[k->family])
+        st = vk_check(v, v->f.CreateShaderModule(v->h, &code, NULL, &v->module[k->family]),
                       spirv->name, err);
     if (st != PITH_OK)
         return st;
-    for (uint32_t i = 0; i < VK_SPECS; i++)
+    for (uint32_t i = 0; i < GPU_SPECS; i++)
         entry[i] = (VkSpecializationMapEntry){i, i * 4, 4};
-    VkSpecializationInfo spec = {VK_SPECS, entry, sizeof k->spec, k->spec};
+    VkSpecializationInfo spec = {GPU_SPECS, entry, sizeof k->spec, k->spec};
     VkComputePipelineCreateInfo in = {
         .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
         .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
                   .stage = VK_SHADER_STAGE_COMPUTE_BIT,
-                  .module = v->module[k->shader],
+                  .module = v->module[k->family],
                   .pName = "main",
                   .pSpecializationInfo = &spec},
         .layout = v->layout};
@@ -112,7 +112,7 @@ static pith_status make_pipeline(struct vk_device *v, const struct vk_kernel *k,
                     err);
 }
 
-static pith_status find_or_make(struct vk_device *v, const struct vk_kernel *k, VkPipeline *out,
+static pith_status find_or_make(struct vk_device *v, const struct gpu_kernel *k, VkPipeline *out,
                                 struct pith_error *err)
 {
     for (int32_t i = 0; i < v->n_pipelines; i++)
@@ -135,7 +135,7 @@ static pith_status find_or_make(struct vk_device *v, const struct vk_kernel *k, 
     return st;
 }
 
-pith_status vk_pipeline(struct vk_device *v, const struct vk_kernel *k, VkPipeline *out,
+pith_status vk_pipeline(struct vk_device *v, const struct gpu_kernel *k, VkPipeline *out,
                         struct pith_error *err)
 {
     struct mem_account *before = mem_account_enter(NULL); /* they outlive who asks */
@@ -144,4 +144,22 @@ pith_status vk_pipeline(struct vk_device *v, const struct vk_kernel *k, VkPipeli
     pthread_mutex_unlock(&v->lock);
     mem_account_leave(before);
     return st;
+}
+
+/* ---------------------------------------------------------------- what runs */
+
+/* Names of products tell the weight's type. */
+int vk_impl(const struct device *d, const struct node *n, struct op_impl *out)
+{
+#define X(NAME, name, ...) [DT_##NAME] = "matmul " name " vulkan",
+    static const char *const products[DT_COUNT] = {
+#include "tensor/dtypes.def"
+    };
+#undef X
+    (void)d;
+    if (vk_masked(op_infos[n->op]->name) || !gpu_impl(n, out))
+        return 0;
+    if (op_has(n->op, OP_PRODUCT))
+        out->kernel = products[n->w->type];
+    return 1;
 }

@@ -51,5 +51,5 @@ CODE(topk)
 #include <spirv/topk.inc>
     ;
 
-#define X(name) [VK_##name] = {#name, name##_code, sizeof name##_code},
-const struct vk_spirv vk_spirv[VK_N_SHADERS] = {VK_SHADERS(X)};
+#define X(name) [GPU_##name] = {#name, name##_code, sizeof name##_code},
+const struct vk_spirv vk_spirv[GPU_N_FAMILIES] = {GPU_FAMILIES(X)};

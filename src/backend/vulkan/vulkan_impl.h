@@ -5,6 +5,7 @@
 #define VK_NO_PROTOTYPES
 #include <pthread.h>
 #include <vulkan/vulkan_core.h>
+#include "backend/gpu/gpu.h"
 #include "backend/vulkan/vulkan.h"
 
 /* Functions of the loader, as they are needed. */
@@ -65,51 +66,14 @@ struct vk_fns {
 
 /* ---------------------------------------------------------------- shaders */
 
-/* Every shader, one line each: X(NAME), of shaders/NAME.comp. */
-#define VK_SHADERS(X)                                                                              \
-    X(attn)                                                                                        \
-    X(attn_merge)                                                                                  \
-    X(cache_write)                                                                                 \
-    X(columns)                                                                                     \
-    X(conv)                                                                                        \
-    X(embed)                                                                                       \
-    X(linear)                                                                                      \
-    X(matmul)                                                                                      \
-    X(moe_sort)                                                                                    \
-    X(norm)                                                                                        \
-    X(pool)                                                                                        \
-    X(rope)                                                                                        \
-    X(rope_table)                                                                                  \
-    X(rows)                                                                                        \
-    X(ssm)                                                                                         \
-    X(topk)
-#define X(name) VK_##name,
-enum vk_shader { VK_SHADERS(X) VK_N_SHADERS };
-#undef X
-
+/* Each family of kernels (gpu.h) is a shader, shaders/NAME.comp; constants of a kernel are its
+ * specialization constants, arguments are push constants. */
 struct vk_spirv {
     const char *name;
     const uint32_t *code;
     size_t bytes;
 };
-extern const struct vk_spirv vk_spirv[VK_N_SHADERS];
-
-/* A shader with the values of its specialization constants, 0 .. VK_SPECS - 1. */
-enum { VK_SPECS = 6 };
-struct vk_kernel {
-    enum vk_shader shader;
-    int32_t spec[VK_SPECS];
-};
-
-/* What a shader is called with: push constants, as common.glsl has them. Addresses of the step, the
- * result, two operands, weights; rows of the result (kind + 4 * multiple) and its columns; from one
- * row to the next, in numbers. */
-struct vk_args {
-    uint64_t step, dst, a, b, w, bias, extra;
-    uint32_t rows, cols, ld, lda, ldb;
-    uint32_t p[13];
-};
-_Static_assert(sizeof(struct vk_args) == 128, "what every device takes as push constants");
+extern const struct vk_spirv vk_spirv[GPU_N_FAMILIES];
 
 /* ---------------------------------------------------------------- devices */
 
@@ -129,7 +93,7 @@ struct vk_stage {
 };
 
 struct vk_pipeline {
-    struct vk_kernel kernel;
+    struct gpu_kernel kernel;
     VkPipeline h;
 };
 
@@ -155,7 +119,7 @@ struct vk_device {
 
     VkPipelineCache cache;
     VkPipelineLayout layout;
-    VkShaderModule module[VK_N_SHADERS];
+    VkShaderModule module[GPU_N_FAMILIES];
     struct vk_pipeline *pipeline;
     int32_t n_pipelines, cap_pipelines;
     char cache_path[512];
@@ -188,35 +152,14 @@ pith_status vk_submit(struct vk_device *v, const VkCommandBuffer *commands, uint
                       uint64_t *value, struct pith_error *err);
 pith_status vk_wait(struct vk_device *v, uint64_t value, struct pith_error *err);
 
-/* A state as its parts that lie one after the other in a page, one or two, from byte 0 on. */
-int vk_parts(const struct state *kv, struct state part[2], int64_t *bytes);
-
 /* pipeline.c */
 pith_status vk_pipelines_open(struct vk_device *v, struct pith_error *err);
 void vk_pipelines_keep(struct vk_device *v); /* writes what is new of the cache to its file */
 void vk_pipelines_close(struct vk_device *v);
-pith_status vk_pipeline(struct vk_device *v, const struct vk_kernel *k, VkPipeline *out,
+pith_status vk_pipeline(struct vk_device *v, const struct gpu_kernel *k, VkPipeline *out,
                         struct pith_error *err);
 
-/* ops.c: which kernel an op runs, and what it is called with. */
-struct vk_launch {
-    struct vk_kernel kernel;
-    struct vk_args args;
-    uint32_t groups[3]; /* of a dispatch */
-};
-/* Where a job's values are, as shaders reach them. */
-struct vk_places {
-    uint64_t act, step, views, consts;
-    uint32_t group_view[STEP_MAX_GROUPS]; /* first entry of a group's slabs in views */
-    const struct slabs *cache[STEP_MAX_GROUPS], *blocks;
-    uint32_t block_view;
-    int32_t T, R, N; /* rows of each kind that a launch is for, at least as many as the step has */
-    int32_t spans;   /* of ATTN_SPAN slots that a row of it sees, at most */
-};
 int vk_impl(const struct device *d, const struct node *n, struct op_impl *out);
-void vk_launch(const struct call *c, const struct vk_places *at, struct vk_launch *out);
-/* Bytes of constants that a call needs in memory, at at->consts; written where out is not NULL. */
-uint32_t vk_constants(const struct call *c, const struct vk_places *at, void *out);
 
 /* run.c */
 uint64_t vk_job_bytes(const struct plan *p, int n_threads);

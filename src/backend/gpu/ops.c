@@ -1,7 +1,7 @@
-/* ops.c -- which shader an op runs with which constants, and what it is called with. One row an op:
+/* ops.c -- which kernel an op runs with which constants, and what it is called with. One row an op:
  * `kernel` looks at a node (0: the device cannot), `launch` at a call, whose impl.ctx is the
  * kernel's name and nothing else: what a launch needs is in the call. */
-#include "backend/vulkan/vulkan_impl.h"
+#include "backend/gpu/gpu.h"
 
 #include <math.h>
 #include <string.h>
@@ -86,7 +86,7 @@ static uint32_t blocks(int64_t n, int64_t of)
 
 /* ---------------------------------------------------------------- launching */
 
-static int64_t rows_at(const struct vk_places *at, enum rows_of rows, int32_t mul)
+static int64_t rows_at(const struct gpu_places *at, enum rows_of rows, int32_t mul)
 {
     return (int64_t)mul * (rows == ROWS_T   ? at->T
                            : rows == ROWS_R ? at->R
@@ -105,15 +105,15 @@ static uint32_t kind_of(const struct value *v)
 }
 
 /* Operands, weights and a thread for each of the result's columns. */
-static void common(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+static void common(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
 {
-    l->args = (struct vk_args){.step = at->step,
-                               .dst = at->act + c->dst.offset,
-                               .w = (uint64_t)(uintptr_t)c->w_data,
-                               .bias = (uint64_t)(uintptr_t)c->b_data,
-                               .rows = kind_of(&c->dst),
-                               .cols = (uint32_t)c->dst.cols,
-                               .ld = (uint32_t)c->dst.ld};
+    l->args = (struct gpu_args){.step = at->step,
+                                .dst = at->act + c->dst.offset,
+                                .w = (uint64_t)(uintptr_t)c->w_data,
+                                .bias = (uint64_t)(uintptr_t)c->b_data,
+                                .rows = kind_of(&c->dst),
+                                .cols = (uint32_t)c->dst.cols,
+                                .ld = (uint32_t)c->dst.ld};
     if (c->n_src > 0) {
         l->args.a = at->act + c->src[0].offset;
         l->args.lda = (uint32_t)c->src[0].ld;
@@ -148,7 +148,7 @@ enum {
     R_MOE_ROUTE
 };
 
-static int rows_kernel(const struct op_view *v, struct vk_kernel *k)
+static int rows_kernel(const struct op_view *v, struct gpu_kernel *k)
 {
     static const int8_t which[OP_COUNT] = {
         [OP_ADD] = R_ADD,           [OP_MUL] = R_MUL,
@@ -165,7 +165,7 @@ static int rows_kernel(const struct op_view *v, struct vk_kernel *k)
         [GLU_EXP] = 8,       [GLU_SOFTPLUS] = 9,  [GLU_ROUND] = 10,   [GLU_XIELU] = 11,
         [GLU_SILU_MIN] = 12, [GLU_SILU_CAP] = 13, [GLU_OAI] = 14,
         [GLU_SITU] = 15};
-    *k = (struct vk_kernel){VK_rows, {which[v->op]}};
+    *k = (struct gpu_kernel){GPU_rows, {which[v->op]}};
     if (v->op == OP_GLU) {
         size_t act = ((const struct glu_op *)v->p)->act;
         if (act >= sizeof acts / sizeof *acts)
@@ -179,7 +179,7 @@ static int rows_kernel(const struct op_view *v, struct vk_kernel *k)
     return is_f32(v->w) && is_f32(v->b);
 }
 
-static void rows_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+static void rows_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
 {
     uint32_t *p = l->args.p;
     switch (c->op) {
@@ -243,7 +243,7 @@ static int64_t norm_width(const struct op_view *v)
                                   : ((const struct norm_op *)v->p)->width;
 }
 
-static int norm_kernel(const struct op_view *v, struct vk_kernel *k)
+static int norm_kernel(const struct op_view *v, struct gpu_kernel *k)
 {
     int op = v->op == OP_RMS_NORM     ? 0
              : v->op == OP_LAYER_NORM ? 1
@@ -251,11 +251,11 @@ static int norm_kernel(const struct op_view *v, struct vk_kernel *k)
              : v->op == OP_HEAD_SCALE ? 3
              : v->op == OP_TOP_PART   ? 5
                                       : 4;
-    *k = (struct vk_kernel){VK_norm, {op, v->w != NULL}};
+    *k = (struct gpu_kernel){GPU_norm, {op, v->w != NULL}};
     return is_f32(v->w);
 }
 
-static void norm_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+static void norm_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
 {
     struct op_view v = view_call(c);
     int64_t width = norm_width(&v);
@@ -271,16 +271,16 @@ static void norm_launch(const struct call *c, const struct vk_places *at, struct
 
 /* ---------------------------------------------------------------- rope.comp, rope_table.comp */
 
-static int rope_kernel(const struct op_view *v, struct vk_kernel *k)
+static int rope_kernel(const struct op_view *v, struct gpu_kernel *k)
 {
     const struct rope_table_op *table = v->p;
-    *k = (struct vk_kernel){v->op == OP_ROPE ? VK_rope : VK_rope_table, {0}};
+    *k = (struct gpu_kernel){v->op == OP_ROPE ? GPU_rope : GPU_rope_table, {0}};
     if (v->op == OP_ROPE_TABLE && table->set->every > 1)
         return 0;
     return 1;
 }
 
-static void rope_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+static void rope_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
 {
     uint32_t *p = l->args.p;
     (void)at;
@@ -308,7 +308,7 @@ static uint64_t turns(double freq)
     return (uint64_t)top << 32 | (uint64_t)((t * 0x1p32 - top) * 0x1p32);
 }
 
-static uint32_t rope_constants(const struct call *c, const struct vk_places *at, void *out)
+static uint32_t rope_constants(const struct call *c, const struct gpu_places *at, void *out)
 {
     (void)at;
     const struct rope_set *set = ((const struct rope_table_op *)c->p)->set;
@@ -323,16 +323,16 @@ static uint32_t rope_constants(const struct call *c, const struct vk_places *at,
 
 /* ---------------------------------------------------------------- embed.comp, columns, pool */
 
-static int embed_kernel(const struct op_view *v, struct vk_kernel *k)
+static int embed_kernel(const struct op_view *v, struct gpu_kernel *k)
 {
     int by = v->op == OP_EMBED ? 5 : (int)((const struct gather_op *)v->p)->by;
-    *k = (struct vk_kernel){VK_embed, {type_of(v->w->type), by}};
+    *k = (struct gpu_kernel){GPU_embed, {type_of(v->w->type), by}};
     if (v->op == OP_GATHER)
         return k->spec[0] >= 0;
     return k->spec[0] >= 0 && v->w->type != DT_I32 && !((const struct embed_op *)v->p)->n_swapped;
 }
 
-static void embed_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+static void embed_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
 {
     int64_t width = tensor_k(c->w);
     const struct gather_op *g = c->p;
@@ -348,15 +348,15 @@ static void embed_launch(const struct call *c, const struct vk_places *at, struc
     l->groups[0] = blocks(c->dst.cols / width * ((width + 7) / 8), 64);
 }
 
-static int columns_kernel(const struct op_view *v, struct vk_kernel *k)
+static int columns_kernel(const struct op_view *v, struct gpu_kernel *k)
 {
     (void)v;
-    *k = (struct vk_kernel){VK_columns, {0}};
+    *k = (struct gpu_kernel){GPU_columns, {0}};
     return 1;
 }
 
 /* Runs as columns.comp reads them. */
-static uint32_t columns_constants(const struct call *c, const struct vk_places *at, void *out)
+static uint32_t columns_constants(const struct call *c, const struct gpu_places *at, void *out)
 {
     const struct columns_op *p = c->p;
     uint32_t *y = out, col = 0;
@@ -378,20 +378,20 @@ static uint32_t columns_constants(const struct call *c, const struct vk_places *
     return (uint32_t)p->n_runs * 32;
 }
 
-static void columns_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+static void columns_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
 {
     (void)at;
     l->args.p[0] = (uint32_t)((const struct columns_op *)c->p)->n_runs;
 }
 
-static int pool_kernel(const struct op_view *v, struct vk_kernel *k)
+static int pool_kernel(const struct op_view *v, struct gpu_kernel *k)
 {
     (void)v;
-    *k = (struct vk_kernel){VK_pool, {0}};
+    *k = (struct gpu_kernel){GPU_pool, {0}};
     return 1;
 }
 
-static void pool_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+static void pool_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
 {
     enum pool_kind kind = ((const struct pool_op *)c->p)->kind;
     (void)at;
@@ -402,16 +402,16 @@ static void pool_launch(const struct call *c, const struct vk_places *at, struct
 
 enum { MM_COLS = 8, MM_ROWS = 4, MM_GROUPS = 4 };
 
-static int matmul_kernel(const struct op_view *v, struct vk_kernel *k)
+static int matmul_kernel(const struct op_view *v, struct gpu_kernel *k)
 {
     int kind = v->op == OP_MATMUL ? 0 : v->op == OP_HEAD_MATMUL ? 1 : 2;
-    *k = (struct vk_kernel){VK_matmul, {type_of(v->w->type), kind, 1, MM_ROWS}};
+    *k = (struct gpu_kernel){GPU_matmul, {type_of(v->w->type), kind, 1, MM_ROWS}};
     k->spec[4] = v->b != NULL;
     k->spec[5] = v->w2 != NULL;
     return k->spec[0] >= 0 && v->w->type != DT_I32 && is_f32(v->b) && is_f32(v->w2);
 }
 
-static void matmul_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+static void matmul_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
 {
     int64_t rows = rows_at(at, c->dst.rows, c->dst.rows_mul), m = tensor_m(c->w);
     int32_t cols = rows > 4 ? MM_COLS : rows > 1 ? 4 : 1;
@@ -449,7 +449,7 @@ static int blocks_latent(const struct state *kv)
     return kv->rows == STATE_LATENT && kv_has_blocks(kv->k_type);
 }
 
-static int page_kernel(const struct state *kv, struct vk_kernel *k)
+static int page_kernel(const struct state *kv, struct gpu_kernel *k)
 {
     k->spec[0] = type_of(kv->k_type);
     k->spec[1] = kv_has_v(kv) ? type_of(kv->v_type) : k->spec[0];
@@ -459,7 +459,7 @@ static int page_kernel(const struct state *kv, struct vk_kernel *k)
     return page_type(kv->k_type) && (!kv_has_v(kv) || page_type(kv->v_type)) && !blocks_latent(kv);
 }
 
-static void page_args(const struct state *kv, const struct vk_places *at, struct vk_args *a)
+static void page_args(const struct state *kv, const struct gpu_places *at, struct gpu_args *a)
 {
     const struct slabs *s = at->cache[kv->group];
     a->extra = at->views + 8 * (uint64_t)at->group_view[kv->group];
@@ -475,14 +475,14 @@ static void page_args(const struct state *kv, const struct vk_places *at, struct
     a->p[9] = (uint32_t)kv->v_head;
 }
 
-static int cache_write_kernel(const struct op_view *v, struct vk_kernel *k)
+static int cache_write_kernel(const struct op_view *v, struct gpu_kernel *k)
 {
-    *k = (struct vk_kernel){VK_cache_write, {0}};
+    *k = (struct gpu_kernel){GPU_cache_write, {0}};
     return page_kernel(v->kv, k);
 }
 
-static void cache_write_launch(const struct call *c, const struct vk_places *at,
-                               struct vk_launch *l)
+static void cache_write_launch(const struct call *c, const struct gpu_places *at,
+                               struct gpu_launch *l)
 {
     const struct state *kv = c->state[0];
     page_args(kv, at, &l->args);
@@ -492,17 +492,17 @@ static void cache_write_launch(const struct call *c, const struct vk_places *at,
 }
 
 /* One state, and no list of slots. */
-static int attn_kernel(const struct op_view *v, struct vk_kernel *k)
+static int attn_kernel(const struct op_view *v, struct gpu_kernel *k)
 {
     const struct attn_op *p = v->p;
     int chunks = (int)blocks(kv_padded(v->kv->d_v), 64);
     if (v->n_states > 1 || p->list || v->kv->d_k > MOST_D_K || chunks > MOST_CHUNKS)
         return 0;
     if (v->op == OP_ATTN_MERGE) {
-        *k = (struct vk_kernel){VK_attn_merge, {v->w != NULL, chunks}};
+        *k = (struct gpu_kernel){GPU_attn_merge, {v->w != NULL, chunks}};
         return is_f32(v->w);
     }
-    *k = (struct vk_kernel){VK_attn, {0}};
+    *k = (struct gpu_kernel){GPU_attn, {0}};
     k->spec[3] = (p->cap > 0) | (p->slopes != NULL) << 1 | (p->table != 0) << 2;
     k->spec[4] = chunks;
     k->spec[5] = v->kv->d_k;
@@ -510,12 +510,12 @@ static int attn_kernel(const struct op_view *v, struct vk_kernel *k)
 }
 
 /* Partials of a row: by span where there is room for all, else one. */
-static uint32_t attn_parts(const struct value *parts, const struct vk_places *at)
+static uint32_t attn_parts(const struct value *parts, const struct gpu_places *at)
 {
     return at->spans > 1 && (int64_t)at->T * at->spans <= parts->cap_rows ? (uint32_t)at->spans : 1;
 }
 
-static void attn_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+static void attn_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
 {
     const struct attn_op *p = c->p;
     l->groups[0] = (uint32_t)p->n_head;
@@ -533,7 +533,7 @@ static void attn_launch(const struct call *c, const struct vk_places *at, struct
         l->args.bias = at->act + c->src[p->table].offset;
 }
 
-static uint32_t attn_constants(const struct call *c, const struct vk_places *at, void *out)
+static uint32_t attn_constants(const struct call *c, const struct gpu_places *at, void *out)
 {
     const struct attn_op *p = c->p;
     (void)at;
@@ -546,7 +546,7 @@ static uint32_t attn_constants(const struct call *c, const struct vk_places *at,
 
 /* ---------------------------------------------------------------- scans */
 
-static void block_args(const struct call *c, const struct vk_places *at, struct vk_args *a)
+static void block_args(const struct call *c, const struct gpu_places *at, struct gpu_args *a)
 {
     a->extra = at->views + 8 * (uint64_t)at->block_view;
     a->p[0] = (uint32_t)at->blocks->shift;
@@ -554,13 +554,13 @@ static void block_args(const struct call *c, const struct vk_places *at, struct 
     a->p[2] = (uint32_t)c->state[0]->off[c->part];
 }
 
-static int conv_kernel(const struct op_view *v, struct vk_kernel *k)
+static int conv_kernel(const struct op_view *v, struct gpu_kernel *k)
 {
-    *k = (struct vk_kernel){VK_conv, {v->w != NULL, v->b != NULL, v->n_states != 0}};
+    *k = (struct gpu_kernel){GPU_conv, {v->w != NULL, v->b != NULL, v->n_states != 0}};
     return is_f32(v->w) && is_f32(v->b);
 }
 
-static void conv_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+static void conv_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
 {
     const struct conv_op *p = c->p;
     if (c->n_states)
@@ -569,13 +569,13 @@ static void conv_launch(const struct call *c, const struct vk_places *at, struct
     l->args.p[4] = (uint32_t)p->left;
 }
 
-static int ssm_kernel(const struct op_view *v, struct vk_kernel *k)
+static int ssm_kernel(const struct op_view *v, struct gpu_kernel *k)
 {
-    *k = (struct vk_kernel){VK_ssm, {tensor_k(v->w) != tensor_k(v->b)}};
+    *k = (struct gpu_kernel){GPU_ssm, {tensor_k(v->w) != tensor_k(v->b)}};
     return is_f32(v->w) && is_f32(v->b);
 }
 
-static void ssm_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+static void ssm_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
 {
     uint32_t *p = l->args.p, groups = (uint32_t)((const struct ssm_op *)c->p)->n_group;
     block_args(c, at, &l->args);
@@ -591,10 +591,10 @@ static void ssm_launch(const struct call *c, const struct vk_places *at, struct 
     l->groups[1] = row_groups(at->N);
 }
 
-static int linear_kernel(const struct op_view *v, struct vk_kernel *k)
+static int linear_kernel(const struct op_view *v, struct gpu_kernel *k)
 {
     const struct linear_op *p = v->p;
-    *k = (struct vk_kernel){VK_linear, {(int32_t)p->rule, v->w_per_key, p->tiled != 0}};
+    *k = (struct gpu_kernel){GPU_linear, {(int32_t)p->rule, v->w_per_key, p->tiled != 0}};
     k->spec[3] = p->decay != NULL;
     return is_f32(v->w);
 }
@@ -602,7 +602,7 @@ static int linear_kernel(const struct op_view *v, struct vk_kernel *k)
 enum { LINEAR_OPERANDS = 6 };
 
 /* Of each operand address, distance of rows and heads; then decays. */
-static uint32_t linear_constants(const struct call *c, const struct vk_places *at, void *out)
+static uint32_t linear_constants(const struct call *c, const struct gpu_places *at, void *out)
 {
     const struct linear_op *p = c->p;
     uint32_t *y = out, bytes = 16 * LINEAR_OPERANDS + 4 * (uint32_t)p->n_head;
@@ -625,7 +625,7 @@ static uint32_t linear_constants(const struct call *c, const struct vk_places *a
     return bytes;
 }
 
-static void linear_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+static void linear_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
 {
     const struct linear_op *p = c->p;
     block_args(c, at, &l->args);
@@ -639,16 +639,16 @@ static void linear_launch(const struct call *c, const struct vk_places *at, stru
 
 /* ---------------------------------------------------------------- experts */
 
-static int topk_kernel(const struct op_view *v, struct vk_kernel *k)
+static int topk_kernel(const struct op_view *v, struct gpu_kernel *k)
 {
     const struct topk_op *p = v->p;
-    *k = (struct vk_kernel){VK_topk, {(int32_t)p->gating}};
+    *k = (struct gpu_kernel){GPU_topk, {(int32_t)p->gating}};
     k->spec[1] = (p->norm != 0) | (v->b != NULL) << 1 | (v->w2 != NULL) << 2;
     return !v->w && is_f32(v->b) && is_f32(v->w2) && v->in_cols <= MOST_EXPERTS &&
            p->k <= MOST_CHOSEN && p->n_group <= 64;
 }
 
-static void topk_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+static void topk_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
 {
     const struct topk_op *p = c->p;
     const uint32_t args[8] = {(uint32_t)c->src[0].cols, (uint32_t)p->k,
@@ -661,13 +661,13 @@ static void topk_launch(const struct call *c, const struct vk_places *at, struct
     l->groups[0] = 1;
 }
 
-static int moe_sort_kernel(const struct op_view *v, struct vk_kernel *k)
+static int moe_sort_kernel(const struct op_view *v, struct gpu_kernel *k)
 {
-    *k = (struct vk_kernel){VK_moe_sort, {0}};
+    *k = (struct gpu_kernel){GPU_moe_sort, {0}};
     return ((const struct moe_op *)v->p)->n_expert <= MOST_EXPERTS;
 }
 
-static void moe_sort_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+static void moe_sort_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
 {
     const struct moe_op *p = c->p;
     (void)at;
@@ -679,12 +679,12 @@ static void moe_sort_launch(const struct call *c, const struct vk_places *at, st
 
 /* ---------------------------------------------------------------- the table */
 
-struct vk_op {
+struct gpu_op {
     const char *name;
-    int (*kernel)(const struct op_view *v, struct vk_kernel *k);
-    void (*launch)(const struct call *c, const struct vk_places *at, struct vk_launch *l);
+    int (*kernel)(const struct op_view *v, struct gpu_kernel *k);
+    void (*launch)(const struct call *c, const struct gpu_places *at, struct gpu_launch *l);
     /* Bytes of constants in memory; written where out is not NULL. */
-    uint32_t (*constants)(const struct call *c, const struct vk_places *at, void *out);
+    uint32_t (*constants)(const struct call *c, const struct gpu_places *at, void *out);
 };
 
 #define ROWS                                                                                       \
@@ -703,7 +703,7 @@ struct vk_op {
     {                                                                                              \
         "attn", attn_kernel, attn_launch, attn_constants                                           \
     }
-static const struct vk_op ops[OP_COUNT] = {
+static const struct gpu_op ops[OP_COUNT] = {
     [OP_EMBED] = {"embed", embed_kernel, embed_launch, NULL},
     [OP_GATHER] = {"embed", embed_kernel, embed_launch, NULL},
     [OP_ROPE_TABLE] = {"rope_table", rope_kernel, rope_launch, rope_constants},
@@ -745,49 +745,37 @@ static const struct vk_op ops[OP_COUNT] = {
     [OP_COLUMNS] = {"columns", columns_kernel, columns_launch, columns_constants},
 };
 
-/* Names of products tell the weight's type. */
-static const char *kernel_name(const struct op_view *v, const struct vk_op *op)
-{
-#define X(NAME, name, ...) [DT_##NAME] = "matmul " name " vulkan",
-    static const char *const products[DT_COUNT] = {
-#include "tensor/dtypes.def"
-    };
-#undef X
-    return op_has(v->op, OP_PRODUCT) ? products[v->w->type] : op->name;
-}
-
 /* Nobody calls it: a plan wants to see that there is something to run. */
 static OP_FN(on_device)
 {
     (void)c, (void)x, (void)begin, (void)end, (void)ith;
 }
 
-int vk_impl(const struct device *d, const struct node *n, struct op_impl *out)
+int gpu_impl(const struct node *n, struct op_impl *out)
 {
     struct op_view v = view_node(n);
-    const struct vk_op *op = &ops[n->op];
-    struct vk_kernel k;
-    (void)d;
-    if (!op->kernel || n->fmt != ACT_F32 || vk_masked(op_infos[n->op]->name) ||
+    const struct gpu_op *op = &ops[n->op];
+    struct gpu_kernel k;
+    if (!op->kernel || n->fmt != ACT_F32 ||
         (n->w && tensor_layout_on(n->w, n->device) != LAYOUT_ROWS) || !op->kernel(&v, &k))
         return 0;
-    *out = (struct op_impl){.kernel = kernel_name(&v, op), .fn = on_device};
+    *out = (struct op_impl){.kernel = op->name, .fn = on_device};
     return 1;
 }
 
-uint32_t vk_constants(const struct call *c, const struct vk_places *at, void *out)
+uint32_t gpu_constants(const struct call *c, const struct gpu_places *at, void *out)
 {
-    const struct vk_op *op = &ops[c->op];
+    const struct gpu_op *op = &ops[c->op];
     return op->constants ? op->constants(c, at, out) : 0;
 }
 
-void vk_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+void gpu_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
 {
-    const struct vk_op *op = &ops[c->op];
+    const struct gpu_op *op = &ops[c->op];
     struct op_view v = view_call(c);
     op->kernel(&v, &l->kernel);
     common(c, at, l);
-    if (vk_constants(c, at, NULL)) {
+    if (gpu_constants(c, at, NULL)) {
         uint64_t *where = c->n_states ? &l->args.bias : &l->args.extra;
         *where = at->consts;
     }

@@ -1,0 +1,152 @@
+/* gpu.h -- what backends of GPUs share, whatever their kernels are written in: which kernel an op
+ * runs and what it is called with (ops.c), the memory and the recordings of a job (job.c), pages
+ * (pages.c). There is one family of kernels for a group of ops; a family's kernels differ in a few
+ * constants that are known when a plan is made.
+ *
+ * What a kernel is told lies still for as long as a job does: addresses of values, weights and
+ * constants, the step's own address, a table of where the pools' slabs are. Counts of rows, pages
+ * and positions are read from the step. So what was recorded for a small step serves every step of
+ * its bucket: rows up to 1, 2, 4 .. 32, spans of slots alike.
+ *
+ *     memory of a job   [step][slabs of each group, of recurrent state][constants of calls] */
+#ifndef PITH_BACKEND_GPU_GPU_H
+#define PITH_BACKEND_GPU_GPU_H
+
+#include "graph/backend.h"
+#include "graph/plan.h"
+
+/* Every family, one line each. */
+#define GPU_FAMILIES(X)                                                                            \
+    X(attn)                                                                                        \
+    X(attn_merge)                                                                                  \
+    X(cache_write)                                                                                 \
+    X(columns)                                                                                     \
+    X(conv)                                                                                        \
+    X(embed)                                                                                       \
+    X(linear)                                                                                      \
+    X(matmul)                                                                                      \
+    X(moe_sort)                                                                                    \
+    X(norm)                                                                                        \
+    X(pool)                                                                                        \
+    X(rope)                                                                                        \
+    X(rope_table)                                                                                  \
+    X(rows)                                                                                        \
+    X(ssm)                                                                                         \
+    X(topk)
+#define X(name) GPU_##name,
+enum gpu_family { GPU_FAMILIES(X) GPU_N_FAMILIES };
+#undef X
+
+/* A family with the values of its constants. */
+enum { GPU_SPECS = 6 };
+struct gpu_kernel {
+    enum gpu_family family;
+    int32_t spec[GPU_SPECS];
+};
+
+/* What a kernel is called with. Addresses of the step, the result, two operands, weights; rows of
+ * the result (kind + 4 * multiple) and its columns; from one row to the next, in numbers. */
+struct gpu_args {
+    uint64_t step, dst, a, b, w, bias, extra;
+    uint32_t rows, cols, ld, lda, ldb;
+    uint32_t p[13];
+};
+_Static_assert(sizeof(struct gpu_args) == 128, "what every device takes as push constants");
+
+struct gpu_launch {
+    struct gpu_kernel kernel;
+    struct gpu_args args;
+    uint32_t groups[3];
+};
+/* Where a job's values are, as kernels reach them. */
+struct gpu_places {
+    uint64_t act, step, views, consts;
+    uint32_t group_view[STEP_MAX_GROUPS]; /* first entry of a group's slabs in views */
+    const struct slabs *cache[STEP_MAX_GROUPS], *blocks;
+    uint32_t block_view;
+    int32_t T, R, N; /* rows of each kind that a launch is for, at least as many as the step has */
+    int32_t spans;   /* of ATTN_SPAN slots that a row of it sees, at most */
+};
+
+/* ops.c. 0: there is no kernel. */
+int gpu_impl(const struct node *n, struct op_impl *out);
+void gpu_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *out);
+/* Bytes of constants that a call needs in memory, at at->consts; written where out is not NULL. */
+uint32_t gpu_constants(const struct call *c, const struct gpu_places *at, void *out);
+
+/* ---------------------------------------------------------------- jobs */
+
+enum { GPU_ALIGN = 256, GPU_RECORD_ROWS = 32, GPU_RECORDINGS = 12, GPU_PHASES = 24 };
+
+/* What a recording is for: phases [first, first + n), rows of each kind, spans. */
+struct gpu_key {
+    int32_t first, n, T, R, N, spans;
+};
+struct gpu_recording {
+    struct gpu_key key; /* n 0: none */
+    uint64_t value;     /* when it was last handed over, as the device counts */
+    uint64_t used;      /* by the job's clock */
+    void *commands;     /* the backend's */
+};
+
+struct gpu_job {
+    struct device *dev;
+    uint64_t (*address)(const struct buffer *b);
+    struct job_params p;
+    struct gpu_places at;
+    struct buffer own;
+    uint64_t views, consts; /* where in it */
+    uint32_t *const_of;     /* [n_calls] bytes from consts */
+    struct gpu_recording *recording;
+    int32_t cap;
+    struct recordings counts;
+    struct gpu_totals *totals;
+    uint64_t clock;
+};
+struct gpu_totals { /* of all jobs of a backend */
+    _Atomic(uint64_t) replayed, recorded, evicted, refused;
+};
+
+/* Bytes of host memory besides the backend's own struct. */
+uint64_t gpu_job_bytes(const struct plan *p);
+/* j: zeroed but for dev, address, totals. `env` names how many recordings are kept for each part of
+ * a plan. Weights are bound before, by the backend. */
+pith_status gpu_job_init(struct gpu_job *j, const struct job_params *p, const char *env,
+                         struct pith_error *err);
+void gpu_job_deinit(struct gpu_job *j);
+
+/* Rows and spans of a step, as they are; rounded up to what is recorded. */
+struct gpu_key gpu_key_of(const struct gpu_job *j, const struct step *s, int32_t first, int32_t n);
+struct gpu_key gpu_bucket(struct gpu_key k);
+/* 1: *out was recorded for it. 0: *out is the one to record it in (what was there goes), then
+ * gpu_recorded. */
+int gpu_find(struct gpu_job *j, const struct gpu_key *k, struct gpu_recording **out);
+void gpu_recorded(struct gpu_job *j, const struct gpu_key *k, struct gpu_recording *r);
+void gpu_refused(struct gpu_job *j); /* run call by call */
+
+/* The step, and where slabs are, as they go to the beginning of the job's memory: *used bytes of
+ * the step from 0, the table from j->views to j->consts. */
+void gpu_put_step(const struct gpu_job *j, const struct step *s, uint8_t *host, uint64_t *used);
+/* Where call c's launch is and with which arguments, for rows of key k. 0: nothing to launch. */
+int gpu_launch_of(const struct gpu_job *j, const struct call *c, const struct gpu_key *k,
+                  struct gpu_launch *out);
+pith_status gpu_check_cancel(const struct run *r, struct pith_error *err);
+void gpu_count(const struct gpu_job *j, const struct run *r, const struct call *c, int64_t ns);
+void gpu_count_phases(const struct gpu_job *j, const struct run *r, int32_t first, int32_t n);
+/* Shows what a call has made, and has been waited for, to whoever looks on. */
+pith_status gpu_show(const struct gpu_job *j, const struct run *r, const struct call *c,
+                     struct pith_error *err);
+
+/* ---------------------------------------------------------------- pages */
+
+/* A state as its parts that lie one after the other in a page, one or two, from byte 0 on. */
+int gpu_parts(const struct state *kv, struct state part[2], int64_t *bytes);
+pith_status gpu_page_read(struct place at, const struct state *kv, int first, int n, void *k,
+                          void *v, struct pith_error *err);
+pith_status gpu_page_write(struct place at, const struct state *kv, int first, int n, const void *k,
+                           const void *v, struct pith_error *err);
+/* Does the operations that are of a job's groups, by the host. */
+pith_status gpu_cache_ops(const struct job_params *p, const struct cache_log *log, uint32_t *done,
+                          struct pith_error *err);
+
+#endif

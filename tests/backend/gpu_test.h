@@ -1,0 +1,672 @@
+/* gpu_test.h -- models on the devices of a backend of GPUs, through the public API and beside the
+ * references. Who includes it defines GPU ("vulkan"), GPU_ENV ("PITH_VULKAN_"), gpu_backend and
+ * that backend's functions for tests (gpu_plan, gpu_calls, gpu_forget, gpu_counts).
+ *
+ *   golden/arch   whole on the device, layers by turns with the CPU, by turns on two logical
+ *       devices: every logit within twice the recorded tolerance of exact arithmetic; the same bits
+ *       in pieces of 7 and token by token
+ *   reference     Gemma 3 270M (path in TEST_GGUF), teacher-forced: not farther from exact
+ *       arithmetic than the CPU is
+ *   failures      the n-th call of a device fails, its memory runs out, it is lost, something is
+ *       absent: an error that says so, and the next call goes on
+ *   gaps          each op taken away: it is named, the logits stay, strict refuses
+ *   caches        every type of K and V beside the CPU; rows moved and turned; save and load
+ *   recordings    the same bits recorded and not; how often they serve, with little room and none
+ *
+ * TEST_ONLY=part of a name, TEST_MODEL_ONLY=part of a model's name. */
+#ifndef PITH_TESTS_BACKEND_GPU_TEST_H
+#define PITH_TESTS_BACKEND_GPU_TEST_H
+
+#include <math.h>
+#include <sys/wait.h>
+#include "golden.h"
+#include "hook.h"
+#include "scores.h"
+#include "base/error.h"
+
+static void set_env(const char *name, const char *value)
+{
+    if (value)
+        setenv(name, value, 1);
+    else
+        unsetenv(name);
+}
+
+static void set_devices(const char *devices, const char *layers)
+{
+    set_env(GPU_ENV "DEVICES", devices);
+    set_env("PITH_LAYER_DEVICES", layers);
+}
+
+/* Why there is no device; "": there is one. */
+static const char *absent(void)
+{
+    static struct pith_error err;
+    struct device *d;
+    set_devices("0", NULL);
+    error_clear(&err);
+    if (gpu_backend.open(0, 0, &d, &err) == PITH_OK)
+        d->backend->close(d);
+    set_devices(NULL, NULL);
+    return err.msg;
+}
+
+/* ---------------------------------------------------------------- golden/arch */
+
+struct way {
+    const char *name, *devices, *layers;
+};
+static const struct way ways[] = {{"whole", "0", "1"},
+                                  {"by turns with the CPU", "0", "1,0"},
+                                  {"by turns on two devices", "0,0", "1,2"}};
+enum { N_WAYS = sizeof ways / sizeof *ways };
+
+static pith_status feed(pith_session *s, const int32_t *token, int32_t n, struct pith_error *err)
+{
+    struct pith_batch b = PITH_BATCH_INIT;
+    uint8_t *want = malloc((size_t)n + 1);
+    memset(want, 1, (size_t)n + 1);
+    b.n = n;
+    b.token = token;
+    b.want = want;
+    pith_status st = pith_step(s, &b, err);
+    free(want);
+    return st;
+}
+
+/* The logits of all tokens, fed in pieces of so many. */
+static int logits_of(const struct golden *g, pith_model *m, int32_t piece, float *out,
+                     int32_t n_vocab, struct pith_error *err)
+{
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    sp.n_ctx = golden_ctx(g);
+    sp.cache_type_k = sp.cache_type_v = "f32";
+    pith_session *s = pith_session_open(m, &sp, err);
+    int ok = s && golden_read(g, s, err) == PITH_OK;
+    for (int32_t at = 0; ok && at < g->n; at += piece) {
+        int32_t n = g->n - at < piece ? g->n - at : piece;
+        ok = feed(s, g->token + at, n, err) == PITH_OK;
+        for (int32_t i = 0; ok && i < n; i++)
+            memcpy(out + (int64_t)(at + i) * n_vocab, pith_logits(s, i),
+                   (size_t)n_vocab * sizeof *out);
+    }
+    pith_session_close(s);
+    return ok;
+}
+
+static double worst(const float *got, const float *want, int64_t n)
+{
+    double most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double d = fabs((double)got[i] - (double)want[i]);
+        if (!(d <= most))
+            most = isnan(d) ? INFINITY : d;
+    }
+    return most;
+}
+
+static int flag(const struct golden *g, const char *name)
+{
+    return json_is_true(json_object_get(json_object_get(g->json, "flags"), name));
+}
+
+static void golden_model(const struct golden *g, const struct way *w, const float *want,
+                         int32_t n_vocab)
+{
+    int64_t n = (int64_t)g->n * n_vocab;
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_model_info info = {.size = sizeof info};
+    double limit = json_number_value(
+        json_object_get(json_object_get(g->json, "suggested_atol"), "exact_math"));
+    float *got = calloc((size_t)n, sizeof *got), *other = calloc((size_t)n, sizeof *other);
+    set_devices(w->devices, w->layers);
+    pith_model *m = pith_model_open(golden_path(g, ".gguf"), NULL, &err);
+    set_devices(NULL, NULL);
+    int ok = m && logits_of(g, m, g->n, got, n_vocab, &err);
+    CHECK_MSG(ok, "%s, %s: %s", g->name, w->name, err.msg);
+    double off = ok ? worst(got, want, n) : 0;
+    CHECK_MSG(off <= 2 * limit, "%s, %s: a logit is off by %.3g, at most %.3g", g->name, w->name,
+              off, 2 * limit);
+    for (int32_t piece = 7; ok && flag(g, "causal") && !flag(g, "diffusion") && piece > 0;
+         piece -= 6) {
+        int again = logits_of(g, m, piece, other, n_vocab, &err);
+        CHECK_MSG(again, "%s, %s, in pieces of %d: %s", g->name, w->name, piece, err.msg);
+        CHECK_MSG(!again || !memcmp(got, other, (size_t)n * sizeof *got),
+                  "%s, %s: other bits in pieces of %d, by up to %.3g", g->name, w->name, piece,
+                  worst(got, other, n));
+    }
+    if (m && w == ways && pith_model_get_info(m, &info, NULL) == PITH_OK)
+        printf("# %s: off by %.2g of %.2g%s%s\n", g->name, off, limit, info.note ? "; " : "",
+               info.note ? info.note : "");
+    pith_model_close(m);
+    free(got);
+    free(other);
+}
+
+static void golden_arch(void)
+{
+    struct golden *list;
+    int n = golden_list("golden/arch", &list), n_run = 0;
+    const char *only = getenv("TEST_MODEL_ONLY");
+    int every = only || test_scale() >= 10 ? 1 : 16;
+    for (int i = 0; i < n; i++) {
+        const struct golden *g = &list[i];
+        int32_t n_vocab = (int32_t)json_integer_value(json_object_get(g->json, "n_vocab"));
+        if (!golden_known(g) || (only && !strstr(g->name, only)) || i % every)
+            continue;
+        int64_t all = (int64_t)g->n * n_vocab;
+        float *want = golden_floats(golden_path(g, ".logits_exactgelu.bin"), all);
+        if (!want)
+            want = golden_floats(golden_path(g, ".logits.bin"), all);
+        if (!want || !access(golden_path(g, ".logits_fa.bin"), R_OK)) { /* K and V in f16 there */
+            free(want);
+            continue;
+        }
+        golden_model(g, &ways[0], want, n_vocab);
+        golden_model(g, &ways[1 + n_run % (N_WAYS - 1)], want, n_vocab);
+        free(want);
+        n_run++;
+    }
+    golden_free(list, n);
+    if (!n)
+        SKIP("no golden/arch under %s", test_shared());
+    struct recordings c = gpu_counts();
+    printf("# %d models; recordings: %llu made, %llu run again, %llu evicted, %llu refused\n",
+           n_run, (unsigned long long)c.recorded, (unsigned long long)c.replayed,
+           (unsigned long long)c.evicted, (unsigned long long)c.refused);
+}
+
+/* ---------------------------------------------------------------- the reference model */
+
+/* The first positions of each case on some device. */
+static struct scores reference_scores(const char *path, const json_t *cases, const char *layers,
+                                      int32_t most)
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    struct pith_model_info info = {.size = sizeof info};
+    struct scores s = {0};
+    set_devices("0", layers);
+    pith_model *m = pith_model_open(path, NULL, &err);
+    set_devices(NULL, NULL);
+    sp.n_ctx = 512;
+    pith_session *ss = m ? pith_session_open(m, &sp, &err) : NULL;
+    for (size_t i = 0; ss && i < json_array_size(cases) && s.n < most; i++) {
+        const json_t *c = json_array_get(cases, i), *top = json_object_get(c, "top");
+        int32_t n, *token = golden_ints(json_object_get(c, "tokens"), &n);
+        n = n < 8 || test_scale() >= 100 ? n : 8;
+        pith_model_get_info(m, &info, NULL);
+        CHECK_MSG(pith_truncate(ss, 0, 0, &err) == PITH_OK && feed(ss, token, n, &err) == PITH_OK,
+                  "%s", err.msg);
+        for (int32_t r = 0; r < n && err.code == PITH_OK; r++)
+            score_row(pith_logits(ss, r), info.n_vocab, json_array_get(top, (size_t)r), &s);
+        free(token);
+    }
+    CHECK_MSG(ss, "%s", err.msg);
+    pith_session_close(ss);
+    pith_model_close(m);
+    return s;
+}
+
+static void reference_model(void)
+{
+    const char *gguf = getenv("TEST_GGUF");
+    char file[1024];
+    int32_t most = test_scale() >= 100 ? INT32_MAX : 48; /* a processor plays the device */
+    snprintf(file, sizeof file, "%s/reference/gemma-270m.json", test_shared());
+    json_t *all = gguf && strstr(gguf, "gemma-3-270m") ? json_load_file(file, 0, NULL) : NULL;
+    if (!all)
+        SKIP("TEST_GGUF is not Gemma 3 270M, or no reference/gemma-270m.json under %s",
+             test_shared());
+    const json_t *cases = json_object_get(all, "cases");
+    struct scores cpu = reference_scores(gguf, cases, "0", most);
+    struct scores own = reference_scores(gguf, cases, "1", most);
+    double kl = own.kl / (double)own.n, kl_cpu = cpu.kl / (double)cpu.n;
+    printf(
+        "# Gemma 3 270M: mean KL over 20 %.6f, on the CPU %.6f; the best token agrees in %lld of "
+        "%lld clear positions (%lld in all)\n",
+        kl, kl_cpu, (long long)own.n_agree, (long long)own.n_clear, (long long)own.n);
+    CHECK_MSG(own.n >= 48 && kl <= kl_cpu, "mean KL %.6f of %lld positions, on the CPU %.6f", kl,
+              (long long)own.n, kl_cpu);
+    CHECK((double)own.n_agree >= 0.99 * (double)own.n_clear);
+    json_decref(all);
+}
+
+/* ---------------------------------------------------------------- failures */
+
+enum { N_CTX = 256, PROMPT = 70, V = 40 };
+enum part { OPEN, SESSION, FEED, STEP_1, EDIT, STEP_2, STEP_3, PARTS };
+
+static char path[256];
+
+struct play {
+    pith_model *m;
+    pith_session *s;
+    float got[PARTS][V];
+};
+
+static void make_model_of(const char *arch, int32_t n_embd)
+{
+    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+    struct pith_error err = {PITH_OK, ""};
+    snprintf(path, sizeof path, "%s/%s.gguf", tmp_dir, arch);
+    p.arch = arch;
+    p.n_layer = 3;
+    p.n_embd = n_embd;
+    p.n_expert = strstr(arch, "moe") ? 4 : 0;
+    p.n_expert_used = p.n_expert / 2;
+    p.n_head = 2;
+    p.n_head_kv = 1;
+    p.n_vocab = V;
+    p.n_ctx = N_CTX;
+    p.tied = 1;
+    CHECK_MSG(pith_synth(path, &p, &err) == PITH_OK, "%s: %s", arch, err.msg);
+}
+
+static void make_model(const char *arch)
+{
+    make_model_of(arch, 32);
+}
+
+static pith_model *open_model(const char *devices, const char *layers, struct pith_error *err)
+{
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    mp.n_threads = 1;
+    mp.n_batch = 64;
+    set_devices(devices, layers);
+    pith_model *m = pith_model_open(path, &mp, err);
+    set_devices(NULL, NULL);
+    return m;
+}
+
+static pith_session *open_session(pith_model *m, struct pith_error *err)
+{
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    sp.n_ctx = N_CTX;
+    sp.n_seq = 2;
+    return pith_session_open(m, &sp, err);
+}
+
+static pith_status rows(struct play *p, int32_t from, int32_t n, enum part part,
+                        struct pith_error *err)
+{
+    int32_t token[PROMPT];
+    for (int32_t i = 0; i < n; i++)
+        token[i] = (from + i) * 7 % V;
+    pith_status st = pith_feed(p->s, 0, token, (size_t)n, err);
+    if (st == PITH_OK)
+        memcpy(p->got[part], pith_logits(p->s, pith_n_outputs(p->s) - 1), sizeof p->got[part]);
+    return st;
+}
+
+static pith_status play(struct play *p, enum part part, struct pith_error *err)
+{
+    error_clear(err);
+    switch (part) {
+    case OPEN:
+        p->m = open_model("0", "1", err);
+        return p->m ? PITH_OK : err->code;
+    case SESSION:
+        p->s = open_session(p->m, err);
+        return p->s ? PITH_OK : err->code;
+    case FEED:
+        return rows(p, 0, PROMPT, part, err);
+    case EDIT:
+        return pith_remove(p->s, 0, 10, 20, err);
+    default:
+        return rows(p, 100 * (int32_t)part, 1, part, err);
+    }
+}
+
+static void close_all(struct play *p)
+{
+    pith_session_close(p->s);
+    pith_model_close(p->m);
+    p->s = NULL;
+    p->m = NULL;
+}
+
+static uint64_t play_through(struct play *p)
+{
+    struct pith_error err;
+    gpu_plan(&(struct gpu_plan){0});
+    for (int part = 0; part < PARTS; part++)
+        CHECK_MSG(play(p, (enum part)part, &err) == PITH_OK, "part %d: %s", part, err.msg);
+    uint64_t n = gpu_calls();
+    close_all(p);
+    return n;
+}
+
+static void check_same(const struct play *a, const struct play *b, const char *what, uint64_t n)
+{
+    for (int part = 0; part < PARTS; part++)
+        CHECK_MSG(!memcmp(a->got[part], b->got[part], sizeof a->got[part]),
+                  "%s, call %llu: other logits after part %d", what, (unsigned long long)n, part);
+}
+
+static void fail_once(const struct play *want, uint64_t n)
+{
+    static struct play p;
+    struct pith_error err;
+    int failed = 0;
+    gpu_plan(&(struct gpu_plan){.fail_at = n});
+    for (int part = 0; part < PARTS && failed < 2; part++) {
+        pith_status st = play(&p, (enum part)part, &err);
+        if (st == PITH_OK)
+            continue;
+        CHECK_MSG((st == PITH_DEVICE || st == PITH_NOMEM) && strstr(err.msg, GPU "0"),
+                  "call %llu, part %d: status %d: %s", (unsigned long long)n, part, (int)st,
+                  err.msg);
+        failed++;
+        part--;
+    }
+    CHECK_MSG(failed == 1, "call %llu: %d calls of the library failed", (unsigned long long)n,
+              failed);
+    check_same(&p, want, "failing", n);
+    close_all(&p);
+}
+
+static void every_call_fails(void)
+{
+    static struct play p;
+    struct play want;
+    make_model("gemma3");
+    play_through(&p); /* pipelines are made now, and not again */
+    uint64_t n = play_through(&p);
+    want = p;
+    CHECK_MSG(n > 50, "%llu calls", (unsigned long long)n);
+    for (uint64_t i = 1; i <= n; i += test_scale() < 10 ? 1 + n / 8 : 1 + n / 64)
+        fail_once(&want, i);
+    gpu_plan(&(struct gpu_plan){0});
+    gpu_forget();
+    check_nothing_held("failing");
+}
+
+/* Everything from there on says so, closing works, and the model can be opened again. */
+static void devices_are_lost(void)
+{
+    static struct play p;
+    struct play want;
+    struct pith_error err;
+    make_model("gemma3");
+    play_through(&p); /* pipelines are made now */
+    uint64_t n = play_through(&p);
+    want = p;
+    for (uint64_t i = n / 7; i <= n; i += 1 + n / (test_scale() < 10 ? 2 : 5)) {
+        int part = 0;
+        gpu_plan(&(struct gpu_plan){.lose_at = i});
+        while (part < PARTS && play(&p, (enum part)part, &err) == PITH_OK)
+            part++;
+        CHECK_MSG(part < PARTS && err.code == PITH_DEVICE, "call %llu: status %d: %s",
+                  (unsigned long long)i, (int)err.code, err.msg);
+        if (p.s)
+            CHECK_MSG(rows(&p, 0, 1, FEED, &err) == PITH_DEVICE, "a step after it was lost");
+        close_all(&p);
+        play_through(&p);
+        check_same(&p, &want, "opened again", i);
+    }
+    gpu_plan(&(struct gpu_plan){0});
+}
+
+static void memory_runs_out(void)
+{
+    static struct play p;
+    struct pith_error err;
+    int opened = 0, refused = 0;
+    make_model("gemma3");
+    for (int mib = 1; mib <= 40; mib += 3) {
+        char bytes[32];
+        snprintf(bytes, sizeof bytes, "%d", mib << 20);
+        set_env(GPU_ENV "MEMORY", bytes);
+        for (int part = 0; part < PARTS; part++) {
+            pith_status st = play(&p, (enum part)part, &err);
+            if (st == PITH_OK)
+                continue;
+            refused++;
+            CHECK_MSG(st == PITH_NOMEM && strstr(err.msg, GPU "0"), "%d MiB, part %d: %d, %s", mib,
+                      part, (int)st, err.msg);
+            break;
+        }
+        opened += p.s != NULL;
+        close_all(&p);
+    }
+    set_env(GPU_ENV "MEMORY", NULL);
+    CHECK_MSG(opened > 0 && refused > 0, "%d sessions were opened, %d refused", opened, refused);
+}
+
+static void refused_with(const char *name, const char *value, const char *devices, const char *says)
+{
+    struct pith_error err = {PITH_OK, ""};
+    set_env(name, value);
+    pith_model *m = open_model(devices, "1", &err);
+    CHECK_MSG(!m && strstr(err.msg, says), "%s=%s: %s", name, value, m ? "opened" : err.msg);
+    pith_model_close(m);
+    struct pith_model_info info = {.size = sizeof info};
+    m = open_model(devices, NULL, &err);
+    set_env(name, NULL);
+    CHECK_MSG(m && pith_model_get_info(m, &info, NULL) == PITH_OK && info.note &&
+                  strstr(info.note, says),
+              "%s=%s: %s", name, value, m ? info.note ? info.note : "no note" : err.msg);
+    pith_model_close(m);
+}
+
+/* ---------------------------------------------------------------- gaps */
+
+/* The last logits of a prompt; the note of the model is copied. */
+static int logits_with(const char *layers, float *out, char *note, size_t cap,
+                       struct pith_error *err)
+{
+    struct pith_model_info info = {.size = sizeof info};
+    int32_t token[9] = {1, 5, 9, 2, 30, 31, 7, 7, 3};
+    pith_model *m = open_model("0", layers, err);
+    pith_session *s = m ? open_session(m, err) : NULL;
+    int ok = s && pith_feed(s, 0, token, 9, err) == PITH_OK &&
+             pith_model_get_info(m, &info, err) == PITH_OK;
+    if (ok) {
+        memcpy(out, pith_logits(s, pith_n_outputs(s) - 1), V * sizeof *out);
+        snprintf(note, cap, "%s", info.note ? info.note : "");
+    }
+    pith_session_close(s);
+    pith_model_close(m);
+    return ok;
+}
+
+/* Without one op: it is named, the logits stay what they were, strict refuses. */
+static void without(const char *arch, const char *op, const float *want)
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    char note[2048] = "", says[128];
+    float got[V];
+    double off = 0;
+    snprintf(says, sizeof says, "no kernel for %s", op);
+    set_env(GPU_ENV "MASK", op);
+    CHECK_MSG(logits_with("1", got, note, sizeof note, &err), "%s without %s: %s", arch, op,
+              err.msg);
+    for (int i = 0; i < V && err.code == PITH_OK; i++)
+        off = fmax(off, fabs((double)got[i] - (double)want[i]));
+    CHECK_MSG(strstr(note, says) && off < 1e-3, "%s without %s: off by %.3g, told: %s", arch, op,
+              off, note);
+    mp.strict = 1;
+    set_devices("0", "1");
+    pith_model *m = pith_model_open(path, &mp, &err);
+    pith_session *s = m ? open_session(m, &err) : NULL;
+    CHECK_MSG(!s && strstr(err.msg, op), "%s without %s, strict: %s", arch, op,
+              s ? "opened" : err.msg);
+    pith_session_close(s);
+    pith_model_close(m);
+    set_devices(NULL, NULL);
+    set_env(GPU_ENV "MASK", NULL);
+}
+
+static void gaps_are_named(void)
+{
+    static const struct {
+        const char *arch, *ops[16];
+    } cases[] = {{"llama",
+                  {"embed", "rope_table", "rms_norm", "matmul", "rope", "cache_write", "attn",
+                   "attn_merge", "add", "glu", "select"}},
+                 {"qwen3moe", {"topk", "moe_sort", "moe_matmul", "moe_sum"}},
+                 {"mamba2", {"conv", "ssm"}}};
+    struct pith_error err = {PITH_OK, ""};
+    char note[2048];
+    float want[V];
+    for (int c = 0; c < 3; c++) {
+        make_model(cases[c].arch);
+        CHECK_MSG(logits_with("1", want, note, sizeof note, &err), "%s: %s", cases[c].arch,
+                  err.msg);
+        CHECK_MSG(!*note, "%s: %s", cases[c].arch, note);
+        for (int i = 0; cases[c].ops[i]; i++)
+            without(cases[c].arch, cases[c].ops[i], want);
+    }
+}
+
+/* ---------------------------------------------------------------- caches */
+
+enum { CACHE_ROWS = 4, SAVE_CAP = 1 << 20 };
+
+/* Logits after a prompt, after some of it is removed and the rest turned, and of a sequence that
+ * was saved and loaded. */
+static void with_cache(const char *layers, const char *k, const char *v, float *out)
+{
+    static uint8_t saved[SAVE_CAP];
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    int32_t token[PROMPT], one = 11;
+    size_t n = 0;
+    for (int32_t i = 0; i < PROMPT; i++)
+        token[i] = i * 7 % V;
+    sp.n_ctx = N_CTX;
+    sp.n_seq = 2;
+    sp.cache_type_k = k;
+    sp.cache_type_v = v;
+    pith_model *m = open_model("0", layers, &err);
+    pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+    int ok = s && pith_feed(s, 0, token, PROMPT, &err) == PITH_OK;
+    if (ok)
+        memcpy(out, pith_logits(s, pith_n_outputs(s) - 1), V * sizeof *out);
+    ok = ok && pith_remove(s, 0, 10, 20, &err) == PITH_OK &&
+         pith_feed(s, 0, &one, 1, &err) == PITH_OK;
+    if (ok)
+        memcpy(out + V, pith_logits(s, 0), V * sizeof *out);
+    ok = ok && pith_save_memory(s, 0, saved, sizeof saved, &n, &err) == PITH_OK &&
+         pith_load_memory(s, 1, saved, n, &err) == PITH_OK;
+    for (int32_t q = 0; q < 2 && ok; q++) {
+        ok = pith_feed(s, q, &one, 1, &err) == PITH_OK;
+        if (ok)
+            memcpy(out + (2 + q) * V, pith_logits(s, 0), V * sizeof *out);
+    }
+    CHECK_MSG(ok, "K %s, V %s: %s", k, v, err.msg);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
+static void caches_of_every_type(void)
+{
+    static const char *const types[][2] = {
+        {"f32", "f16"},   {"f16", "bf16"},  {"bf16", "f32"},  {"q8_0", "q8_0"}, {"q5_1", "q4_0"},
+        {"q5_0", "q5_1"}, {"q4_1", "q5_0"}, {"q4_0", "q4_1"}, {"q8_0", "f16"},  {"f16", "q8_0"}};
+    static float want[CACHE_ROWS * V], got[CACHE_ROWS * V];
+    make_model_of("llama", 64);
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        const char *k = types[i][0], *v = types[i][1];
+        double sum = 0, off = 0, limit = 0.001;
+        if (k[0] == 'q' || v[0] == 'q') /* the CPU rounds queries, too; then a few codes differ */
+            limit = k[1] == '8' || v[1] == '8' ? 0.01 : 0.03;
+        with_cache("0", k, v, want);
+        with_cache("1", k, v, got);
+        for (int j = 0; j < CACHE_ROWS * V; j++) {
+            sum += (double)want[j] * (double)want[j];
+            off += pow((double)got[j] - (double)want[j], 2);
+        }
+        printf("# K %s, V %s: off by %.2g of what the CPU gives\n", k, v, sqrt(off / sum));
+        CHECK_MSG(sqrt(off / sum) <= limit, "K %s, V %s: off by %.3g, at most %.3g", k, v,
+                  sqrt(off / sum), limit);
+        CHECK_MSG(!memcmp(got + 2 * V, got + 3 * V, V * sizeof *got),
+                  "K %s, V %s: other logits after save and load", k, v);
+    }
+}
+
+/* ---------------------------------------------------------------- recordings */
+
+enum { DECODED = 40 };
+
+static void decode(const char *room, int32_t n_seq, float *out, struct recordings *count)
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    struct recordings from = gpu_counts();
+    int32_t token[8], seq[8];
+    uint8_t want[8];
+    sp.n_ctx = N_CTX;
+    sp.n_seq = 8;
+    set_env(GPU_ENV "RECORDINGS", room);
+    pith_model *m = open_model("0", "1", &err);
+    pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+    set_env(GPU_ENV "RECORDINGS", NULL);
+    for (int i = 0; i < DECODED && s; i++) {
+        struct pith_batch b = PITH_BATCH_INIT;
+        int32_t n = n_seq ? n_seq : 1 + i % 8; /* 0: a number that changes */
+        for (int32_t q = 0; q < n; q++) {
+            token[q] = (7 * i + q) % V;
+            seq[q] = q;
+            want[q] = 1;
+        }
+        b.n = n;
+        b.token = token;
+        b.seq = seq;
+        b.want = want;
+        CHECK_MSG(pith_step(s, &b, &err) == PITH_OK, "%s", err.msg);
+        memcpy(out + i * V, pith_logits(s, 0), V * sizeof *out);
+    }
+    CHECK_MSG(s, "%s", err.msg);
+    static char report[1 << 16];
+    char says[128];
+    struct recordings to = gpu_counts();
+    snprintf(says, sizeof says, "\"recordings\": {\"replayed\": %llu, \"recorded\": %llu",
+             (unsigned long long)(to.replayed - from.replayed),
+             (unsigned long long)(to.recorded - from.recorded));
+    CHECK_MSG(s && pith_report(s, 1, report, sizeof report) > 0 && strstr(report, says),
+              "the report does not say %s", says);
+    pith_session_close(s);
+    pith_model_close(m);
+    *count = (struct recordings){to.replayed - from.replayed, to.recorded - from.recorded,
+                                 to.evicted - from.evicted, to.refused - from.refused};
+}
+
+static void recordings_serve(void)
+{
+    static float want[DECODED * V], got[DECODED * V];
+    struct recordings c;
+    make_model("gemma3");
+    for (int32_t n_seq = 0; n_seq <= 8; n_seq = n_seq ? 2 * n_seq : 1) {
+        decode("0", n_seq, want, &c);
+        CHECK_MSG(!c.recorded && !c.replayed, "%llu were recorded in no room",
+                  (unsigned long long)c.recorded);
+        decode("12", n_seq, got, &c);
+        CHECK_MSG(!memcmp(got, want, sizeof got), "%d sequences: other bits when recorded", n_seq);
+        CHECK_MSG(c.recorded == (n_seq ? 1 : 4) && !c.evicted && c.recorded + c.replayed == DECODED,
+                  "%d sequences: %llu recorded, %llu replayed", n_seq,
+                  (unsigned long long)c.recorded, (unsigned long long)c.replayed);
+    }
+    decode("1", 0, want, &c); /* 1 2 4 4 8 8 8 8 rows, again and again */
+    CHECK_MSG(c.recorded == DECODED / 8 * 4 && c.evicted == c.recorded - 1 &&
+                  c.replayed == DECODED / 8 * 4,
+              "room for one: %llu recorded, %llu evicted, %llu replayed",
+              (unsigned long long)c.recorded, (unsigned long long)c.evicted,
+              (unsigned long long)c.replayed);
+}
+
+static void gpu_tests(void)
+{
+    TEST(golden_arch);
+    TEST(reference_model);
+    TEST(every_call_fails);
+    TEST(devices_are_lost);
+    TEST(memory_runs_out);
+    TEST(gaps_are_named);
+    TEST(caches_of_every_type);
+    TEST(recordings_serve);
+}
+
+#endif
