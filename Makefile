@@ -24,6 +24,10 @@ SERVER   ?= 1
 PULL     ?= 1
 # VULKAN=0 leaves the Vulkan backend out; so does a machine without its headers (libvulkan-dev) or the compiler of its shaders (glslc).
 GLSLC    ?= glslc
+# CUDA=1 compiles the kernels for GPUs of NVIDIA, with CUDA's compiler, into the program. Without it the backend is there and finds none.
+CUDA     ?= 0
+NVCC     ?= $(or $(shell command -v nvcc 2>/dev/null),/usr/local/cuda/bin/nvcc)
+CUDA_ARCHS ?= 75 80 86 89 90
 
 # Parallel unless -j says otherwise; a make inside this one shares its job slots.
 ifeq ($(MAKELEVEL),0)
@@ -86,9 +90,10 @@ SONAME   := libpith.so.$(firstword $(subst ., ,$(VERSION)))
 
 ROOMS    ?= base tensor format graph nn arch backend text run api
 NO_ISA   := $(if $(filter x86_64,$(MACHINE)),,x86) $(if $(filter aarch64,$(MACHINE)),,arm)
-EXCLUDE  := $(foreach d,$(if $(filter 1,$(VULKAN)),,vulkan) cuda cann,src/backend/$d/%) $(foreach d,$(NO_ISA),src/backend/cpu/$d/%)
+EXCLUDE  := $(foreach d,$(if $(filter 1,$(VULKAN)),,vulkan) cann,src/backend/$d/%) $(foreach d,$(NO_ISA),src/backend/cpu/$d/%)
 find_c    = $(wildcard $(foreach r,$1,$r/*.c $r/*/*.c $r/*/*/*.c))
 LIB_SRC  := $(filter-out $(EXCLUDE),$(call find_c,$(addprefix src/,$(ROOMS))))
+CUDA_VERSION := $(if $(filter 1,$(CUDA)),$(shell $(NVCC) --version | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\).*/\1 \2/p' | awk '{print 1000 * $$1 + 10 * $$2}'))
 NO_SERVER := $(if $(SERVER_PKGS),,cli/commands/cmd_serve.c cli/models/offers.c cli/models/notify.c)
 NO_PULL  := $(if $(PULL_PKGS),,cli/commands/cmd_pull.c cli/pull/%)
 CLI_SRC  := $(filter-out $(NO_SERVER) $(NO_PULL),$(call find_c,cli $(if $(SERVER_PKGS),server)))
@@ -110,7 +115,7 @@ FUZZERS  := $(call prog,$(FUZZ_SRC))
 # ---------------------------------------------------------------- flags
 
 WARN     := -Wall -Wextra -Wshadow -Werror
-BASE_FLAGS := -std=gnu11 $(WARN) -D_GNU_SOURCE $(if $(filter 1,$(VULKAN)),-DWITH_VULKAN) -fPIC -fvisibility=hidden -ffp-contract=off -pthread $(PKG_CFLAGS)
+BASE_FLAGS := -std=gnu11 $(WARN) -D_GNU_SOURCE $(if $(filter 1,$(VULKAN)),-DWITH_VULKAN) $(if $(filter 1,$(CUDA)),-DWITH_CUDA=$(CUDA_VERSION)) -fPIC -fvisibility=hidden -ffp-contract=off -pthread $(PKG_CFLAGS)
 SAN_FLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
 LINK_FLAGS := -pthread $(if $(SAN),-fsanitize=$(filter-out fuzzer-no-link,$(SAN))) $(LDFLAGS)
 LIBS      = $(PKG_LIBS) -lm -ldl
@@ -137,7 +142,7 @@ convert   = $(if $(filter src/base/% src/format/% src/text/%,$1),-Wconversion)
 sanitize  = $(if $(and $(findstring fuzzer,$(SAN)),$(filter src/backend/cpu/%,$1),$(strip $(call isa_flags,$1))),,$(SAN_FLAGS))
 commit    = $(if $(filter src/api/%,$1),-DPITH_COMMIT='"$(COMMIT)"')
 # Programs see the public header alone; tests and fuzzers see the rooms too.
-includes  = $(if $(filter src/backend/vulkan/%,$1),-I$(B)) -Iinclude $(if $(filter cli/% server/% tools/%,$1),-I. $(SERVER_CFLAGS) $(PULL_CFLAGS),-Isrc) $(if $(filter tests/% fuzz/% bench/%,$1),-Itests) $(if $(filter tests/server/%,$1),-I.)
+includes  = $(if $(filter src/backend/vulkan/%,$1),-I$(B)) $(if $(filter src/backend/cuda/%,$1),-Wa$(comma)-I$(B)) -Iinclude $(if $(filter cli/% server/% tools/%,$1),-I. $(SERVER_CFLAGS) $(PULL_CFLAGS),-Isrc) $(if $(filter tests/% fuzz/% bench/%,$1),-Itests) $(if $(filter tests/server/%,$1),-I.)
 
 # ---------------------------------------------------------------- targets
 
@@ -184,7 +189,7 @@ fuzz:
 
 ## arm: cross-compiled for AArch64 and run under qemu-user: the kernels' tests, and whole models against this machine's bytes
 # Tests that include a room of these, and neither a room above nor the public functions.
-ARM_TESTS = $(foreach t,$(shell grep -lE '"(base|tensor|graph|backend)/' $(TEST_SRC) | xargs -r grep -LE '"(format|nn|arch|text|run|api)/|"pith\.h"|pith_[a-z]+_open'),tests/$(basename $(notdir $t)))
+ARM_TESTS = $(foreach t,$(shell grep -lE '"(base|tensor|graph|backend)/' $(filter-out %/test_vulkan.c %/test_vulkan_ops.c %/test_cuda.c %/test_cuda_ops.c,$(TEST_SRC)) | xargs -r grep -LE '"(format|nn|arch|text|run|api)/|"pith\.h"|pith_[a-z]+_open'),tests/$(basename $(notdir $t)))
 ARM_MAKE = $(MAKE) B=build-arm CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar LD=aarch64-linux-gnu-ld OBJCOPY=aarch64-linux-gnu-objcopy \
     PKGS= EDIT= SERVER=0 PULL=0 VULKAN=0 CPPFLAGS="-idirafter /usr/include -DXXH_INLINE_ALL=" LDFLAGS=-static
 arm: all
@@ -227,7 +232,7 @@ uninstall:
 
 ## clean: remove every build folder
 clean:
-	rm -rf build build-asan build-ubsan build-tsan build-fuzz build-arm build-clang
+	rm -rf build build-asan build-ubsan build-tsan build-fuzz build-arm build-clang build-cuda
 
 ## format: lay out the C sources with clang-format (optional, not enforced)
 format:
@@ -260,6 +265,35 @@ $(B)/spirv/%.inc: src/backend/vulkan/shaders/%.comp $(wildcard src/backend/vulka
 	@mkdir -p $(@D)
 	$(call say,GLSL,$<)$(GLSLC) -O -Werror -std=460 --target-env=vulkan1.2 -mfmt=c -o $@ $<
 $(call obj,src/backend/vulkan/spirv.c): $(SPIRV)
+
+# Kernels of CUDA: a file of machine code for each generation and what later ones can be compiled from. And, for tests on machines without
+# a GPU, the same files as C++ for the host, and a library that stands in for the driver's.
+KERNELS  := $(wildcard src/backend/cuda/kernels/*.cu)
+CUDA_HEADERS := $(wildcard src/backend/cuda/kernels/*.cuh)
+FATBINS  := $(patsubst %.cu,$(B)/cuda/%.fatbin,$(notdir $(KERNELS)))
+GENCODE  := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a$(comma)code=sm_$a) \
+            -gencode arch=compute_$(lastword $(CUDA_ARCHS))$(comma)code=compute_$(lastword $(CUDA_ARCHS))
+$(B)/cuda/%.fatbin: src/backend/cuda/kernels/%.cu $(CUDA_HEADERS) $(B)/flags
+	@mkdir -p $(@D)
+	$(call say,NVCC,$<)$(NVCC) -fatbin -std=c++17 -O3 --fmad=false -Werror all-warnings $(GENCODE) -o $@ $<
+$(call obj,src/backend/cuda/images.c): $(if $(filter 1,$(CUDA)),$(FATBINS))
+
+CXX_FLAGS = -std=c++17 $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -fno-strict-aliasing -fno-math-errno -Itests/backend/cuda \
+            $(if $(filter x86_64,$(MACHINE)),$(AVX2)) -O2 -g
+STANDIN  := $(addprefix $(B)/tests/,cuda-driver.so cuda-kernels.so cuda-old.so)
+$(B)/cuda/host/%.o: src/backend/cuda/kernels/%.cu $(CUDA_HEADERS) tests/backend/cuda/host.h $(B)/flags
+	@mkdir -p $(@D)
+	$(call say,CXX,$<)$(CXX) -x c++ $(CXX_FLAGS) -c -o $@ $<
+$(B)/cuda/host/%.o: tests/backend/cuda/%.cpp tests/backend/cuda/host.h $(B)/flags
+	@mkdir -p $(@D)
+	$(call say,CXX,$<)$(CXX) $(CXX_FLAGS) -c -o $@ $<
+$(B)/tests/cuda-kernels.so: $(patsubst %.cu,$(B)/cuda/host/%.o,$(notdir $(KERNELS))) $(B)/cuda/host/host.o
+$(B)/tests/cuda-driver.so: $(B)/cuda/host/driver.o
+$(B)/tests/cuda-old.so: $(B)/cuda/host/old.o
+$(STANDIN):
+	@mkdir -p $(@D)
+	$(call say,LD,$@)$(CXX) -shared -o $@ $^ -ldl
+$(B)/tests/test_cuda $(B)/tests/test_cuda_ops: | $(STANDIN)
 
 # The assembler puts the files of the web page into it.
 $(call obj,server/api/api_web.c): $(wildcard server/web/*)

@@ -145,6 +145,16 @@ static pith_status check_names(const struct pith_model *m, struct pith_error *er
     return PITH_OK;
 }
 
+/* One GPU that two backends offer is used once, by the first of them: device d has a twin. */
+static int has_twin(const struct pith_model *m, int d)
+{
+    const struct device *dev = m->devices[d];
+    for (int i = 0; i < d && is_gpu(dev) && *dev->about; i++)
+        if (m->devices[i]->backend != dev->backend && !strcmp(m->devices[i]->about, dev->about))
+            return 1;
+    return 0;
+}
+
 pith_status model_open_devices(struct pith_model *m, struct pith_error *err)
 {
     const char *list = m->params.devices;
@@ -162,7 +172,8 @@ pith_status model_open_devices(struct pith_model *m, struct pith_error *err)
     for (int d = m->n_devices - 1; d > 0; d--) {
         const struct device *dev = m->devices[d];
         if (list ? !is_listed(list, dev->name)
-                 : dev->kind == DEVICE_SOFTWARE || (dev->kind == DEVICE_INTEGRATED && discrete))
+                 : dev->kind == DEVICE_SOFTWARE || (dev->kind == DEVICE_INTEGRATED && discrete) ||
+                       has_twin(m, d))
             drop_device(m, d);
     }
     for (int d = 0; d < m->n_devices; d++)

@@ -1,0 +1,106 @@
+/* cuda_impl.h -- parts of the CUDA backend, between its files. */
+#ifndef PITH_BACKEND_CUDA_CUDA_IMPL_H
+#define PITH_BACKEND_CUDA_CUDA_IMPL_H
+
+#include <pthread.h>
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/driver.h"
+#include "backend/gpu/gpu.h"
+
+enum { CU_STAGES = 4, CU_STAGE_BYTES = 1 << 20, CU_SLAB = 16 << 20, CU_MARKS = 64 };
+enum { CU_LEAST_DRIVER = 11040, CU_LEAST_ARCH = 75, CU_MODULES = 16 };
+
+/* What a kernel is called with: kernels/common.cuh has the same. */
+struct cu_args {
+    struct gpu_args a;
+    int32_t spec[GPU_SPECS];
+};
+
+/* Kernels as the build compiled them: an image for each file, none where it was made without. */
+struct cu_image {
+    const char *name;
+    const unsigned char *from, *to;
+};
+extern const struct cu_image cu_images[]; /* ends with a name of NULL */
+extern const int cu_images_version;       /* of CUDA that compiled them, as the driver counts */
+
+/* Pinned memory of the host, for what moves one way or the other. */
+struct cu_stage {
+    uint8_t *map;
+    uint64_t value; /* done with it when the device has come there */
+};
+
+struct cu_kernel {
+    struct gpu_kernel kernel;
+    cu_function f;
+};
+
+struct cu_gpu {
+    struct device dev;
+    cu_device ordinal;
+    cu_context context;
+    uint64_t total;
+    _Atomic(uint64_t) taken;
+    char what[96]; /* its name */
+    int arch;      /* 75, 90 */
+
+    pthread_mutex_t lock; /* of all below */
+    cu_stream stream;     /* all work, in order */
+    cu_stream recorder;   /* where launches are captured; nothing runs there */
+    cu_event mark[CU_MARKS];
+    uint64_t value; /* of the last mark: mark[value % CU_MARKS] */
+    struct cu_stage stage[CU_STAGES];
+    int next_stage;
+
+    cu_module module[CU_MODULES];
+    int n_modules;
+    struct cu_kernel *kernel;
+    int32_t n_kernels, cap_kernels;
+};
+
+extern struct cu_functions cu; /* filled once the library is there */
+
+static inline struct cu_gpu *cu_of(const struct device *d)
+{
+    return d->priv;
+}
+static inline uint64_t cu_address(const struct buffer *b)
+{
+    return (uint64_t)(uintptr_t)b->handle;
+}
+
+int cu_masked(const char *name); /* PITH_CUDA_MASK lists it */
+/* A call begins, on this thread: see cuda_plan. `memory`: one that fails for want of it. */
+pith_status cu_call(struct cu_gpu *v, const char *what, int memory, struct pith_error *err);
+/* What a function of the driver returned, as a status; a lost device is marked. */
+pith_status cu_check(struct cu_gpu *v, cu_result r, const char *what, struct pith_error *err);
+void cu_enter(struct cu_gpu *v); /* the device is this thread's; cu_call does that */
+/* *value: what to wait for, to have all that was handed over up to now done. The lock is held. */
+pith_status cu_mark(struct cu_gpu *v, uint64_t *value, struct pith_error *err);
+pith_status cu_wait(struct cu_gpu *v, uint64_t value, struct pith_error *err);
+pith_status cu_stage_make(struct cu_gpu *v, uint64_t bytes, struct cu_stage *out,
+                          struct pith_error *err);
+void cu_stage_free(struct cu_stage *s); /* zeroed is allowed */
+
+/* kernels.c */
+int cu_has_kernels(void);
+pith_status cu_kernels_open(struct cu_gpu *v, int driver, struct pith_error *err);
+void cu_kernels_close(struct cu_gpu *v);
+/* Launches a kernel into a stream; NULL: only makes ready to. The lock is held. */
+pith_status cu_launch(struct cu_gpu *v, cu_stream s, const struct gpu_launch *l,
+                      struct pith_error *err);
+int cu_impl(const struct device *d, const struct node *n, struct op_impl *out);
+
+/* run.c */
+uint64_t cu_job_bytes(const struct plan *p, int n_threads);
+pith_status cu_prepare(struct device *d, const struct job_params *p, struct job **out,
+                       struct pith_error *err);
+void cu_finish(struct job *j);
+pith_status cu_cache_ops(struct job *j, const struct cache_log *log, uint32_t *done,
+                         struct pith_error *err);
+pith_status cu_submit(struct job *j, const struct run *r, int32_t first, int32_t n,
+                      struct pith_error *err);
+pith_status cu_wait_phases(struct job *j, struct pith_error *err);
+void cu_recordings(const struct job *j, struct recordings *out);
+
+#endif

@@ -1,0 +1,600 @@
+/* device.c -- the library, devices, their memory, and what moves bytes: see cuda.h.
+ *
+ * Everything is handed to one stream of a device, which works in order. After each hand-over the
+ * stream passes a mark, an event out of a ring; a number stands for it, and whoever waits for an
+ * older number than the ring has waits for the one that came in its place. All bytes go through
+ * stages: pieces of pinned host memory, taken in turn. */
+#include "backend/cuda/cuda_impl.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/env.h"
+#include "base/mem.h"
+
+static pthread_mutex_t library_lock = PTHREAD_MUTEX_INITIALIZER;
+static void *library; /* opened once, and there as long as the process */
+static int driver;    /* its version: 12040 is 12.4 */
+struct cu_functions cu;
+
+static _Atomic(uint64_t) n_calls, fail_at, lose_at;
+
+void cuda_plan(const struct cuda_plan *p)
+{
+    n_calls = 0;
+    fail_at = p->fail_at;
+    lose_at = p->lose_at;
+}
+
+uint64_t cuda_calls(void)
+{
+    return n_calls;
+}
+
+/* ---------------------------------------------------------------- how calls end */
+
+static const char *name_of(cu_result r)
+{
+    const char *name = NULL;
+    return cu.error_name && cu.error_name(r, &name) == CU_SUCCESS && name ? name : "unknown";
+}
+
+/* After one of these nothing of its context works any more. */
+static int is_lost(cu_result r)
+{
+    return r == CU_ECC_UNCORRECTABLE || (r >= CU_ILLEGAL_ADDRESS && r <= CU_LAUNCH_TIMEOUT) ||
+           (r >= CU_HARDWARE_STACK && r <= CU_LAUNCH_FAILED) || r == CU_UNKNOWN;
+}
+
+pith_status cu_check(struct cu_gpu *v, cu_result r, const char *what, struct pith_error *err)
+{
+    if (r == CU_SUCCESS)
+        return PITH_OK;
+    if (r == CU_OUT_OF_MEMORY)
+        return error_set(err, PITH_NOMEM, "%s: %s: out of device memory", v->dev.name, what);
+    if (is_lost(r)) {
+        atomic_store(&v->dev.lost, 1);
+        return error_set(err, PITH_DEVICE, "%s: %s: the device is lost (%.60s)", v->dev.name, what,
+                         name_of(r));
+    }
+    return error_set(err, PITH_DEVICE, "%s: %s: CUDA error %d (%.60s)", v->dev.name, what, r,
+                     name_of(r));
+}
+
+void cu_enter(struct cu_gpu *v)
+{
+    cu.context_set(v->context);
+}
+
+pith_status cu_call(struct cu_gpu *v, const char *what, int memory, struct pith_error *err)
+{
+    uint64_t n = atomic_fetch_add(&n_calls, 1) + 1;
+    if (atomic_load(&v->dev.lost) || n == lose_at)
+        return cu_check(v, CU_LAUNCH_FAILED, what, err);
+    if (n == fail_at)
+        return cu_check(v, memory ? CU_OUT_OF_MEMORY : CU_NOT_FOUND, what, err);
+    if (v->context)
+        return cu_check(v, cu.context_set(v->context), what, err);
+    return PITH_OK;
+}
+
+/* ---------------------------------------------------------------- the library */
+
+static pith_status find_functions(void *lib, const char *file, struct pith_error *err)
+{
+#define X(member, name, params)                                                                    \
+    *(void **)&cu.member = dlsym(lib, name);                                                       \
+    if (!cu.member)                                                                                \
+        return error_set(err, PITH_DEVICE, "CUDA: %.60s has no %s: the driver is too old", file,   \
+                         name);
+    CU_FUNCTIONS(X)
+#undef X
+    return PITH_OK;
+}
+
+static pith_status open_library(struct pith_error *err)
+{
+    const char *file = env_get("PITH_CUDA_LIBRARY");
+    file = file ? file : "libcuda.so.1";
+    void *lib = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    if (!lib)
+        return error_set(err, PITH_DEVICE, "CUDA: %.60s cannot be opened: %.120s", file, dlerror());
+    if (!dlsym(lib, "cuInit")) {
+        dlclose(lib);
+        return error_set(err, PITH_DEVICE, "CUDA: %.60s is no driver's library", file);
+    }
+    pith_status st = find_functions(lib, file, err);
+    cu_result r = st == PITH_OK ? cu.init(0) : CU_SUCCESS;
+    if (r != CU_SUCCESS)
+        st = error_set(err, PITH_DEVICE, "CUDA: no device can be had: error %d (%.60s)", r,
+                       name_of(r));
+    if (st == PITH_OK && (cu.driver_version(&driver) || driver < CU_LEAST_DRIVER))
+        st = error_set(err, PITH_UNSUPPORTED, "CUDA: the driver is for CUDA %d.%d, %d.%d is needed",
+                       driver / 1000, driver % 1000 / 10, CU_LEAST_DRIVER / 1000,
+                       CU_LEAST_DRIVER % 1000 / 10);
+    if (st != PITH_OK)
+        dlclose(lib);
+    else
+        library = lib;
+    return st;
+}
+
+static pith_status need_library(struct pith_error *err)
+{
+    pthread_mutex_lock(&library_lock);
+    pith_status st = library ? PITH_OK : open_library(err);
+    pthread_mutex_unlock(&library_lock);
+    return st;
+}
+
+/* ---------------------------------------------------------------- which devices */
+
+/* The i-th number of PITH_CUDA_DEVICES, -1: there is none; i without that list. */
+static long listed(int i)
+{
+    const char *p = env_get("PITH_CUDA_DEVICES");
+    if (!p)
+        return i;
+    for (; p; i--) {
+        char *end;
+        long n = strtol(p, &end, 10);
+        if (end == p || n < 0 || (*end && *end != ','))
+            return -1;
+        if (!i)
+            return n;
+        p = *end ? end + 1 : NULL;
+    }
+    return -1;
+}
+
+/* Without that list: as many as the driver finds, where there is hardware to look for. */
+static int count_hardware(void)
+{
+    int n = 0;
+    if (!cu_has_kernels() || (access("/dev/nvidiactl", F_OK) && access("/dev/dxg", F_OK)))
+        return 0;
+    if (need_library(NULL) != PITH_OK || cu.device_count(&n) != CU_SUCCESS)
+        return 0;
+    return n < MAX_DEVICES ? n : MAX_DEVICES - 1;
+}
+
+static int cuda_n_devices(void)
+{
+    int n = 0;
+    if (!env_get("PITH_CUDA_DEVICES"))
+        return count_hardware();
+    while (n < MAX_DEVICES - 1 && listed(n) >= 0)
+        n++;
+    return n;
+}
+
+int cu_masked(const char *name)
+{
+    const char *list = env_get("PITH_CUDA_MASK");
+    size_t n = strlen(name);
+    for (const char *at = list; at && (at = strstr(at, name)) != NULL; at += n)
+        if ((at == list || at[-1] == ',') && (!at[n] || at[n] == ','))
+            return 1;
+    return 0;
+}
+
+static pith_status find_ordinal(long n, cu_device *out, struct pith_error *err)
+{
+    int found = 0;
+    cu_result r = cu.device_count(&found);
+    if (r == CU_SUCCESS && n >= found)
+        return error_set(err, PITH_DEVICE,
+                         "PITH_CUDA_DEVICES names device %ld, this machine has %d", n, found);
+    if (r == CU_SUCCESS)
+        r = cu.device_get(out, (int)n);
+    return r == CU_SUCCESS
+               ? PITH_OK
+               : error_set(err, PITH_DEVICE, "CUDA: devices cannot be listed: %.60s", name_of(r));
+}
+
+/* ---------------------------------------------------------------- opening and closing */
+
+static pith_status read_properties(struct cu_gpu *v, struct pith_error *err)
+{
+    int major = 0, minor = 0, integrated = 0;
+    int64_t limit = 0;
+    size_t bytes = 0;
+    pith_status st;
+    TRY(cu_check(v, cu.device_name(v->what, sizeof v->what, v->ordinal), "its name", err));
+    TRY(cu_check(v, cu.device_memory(&bytes, v->ordinal), "its memory", err));
+    TRY(cu_check(v, cu.device_attribute(&major, CU_MAJOR, v->ordinal), "its kind", err));
+    TRY(cu_check(v, cu.device_attribute(&minor, CU_MINOR, v->ordinal), "its kind", err));
+    TRY(cu_check(v, cu.device_attribute(&integrated, CU_INTEGRATED, v->ordinal), "its kind", err));
+    v->arch = 10 * major + minor;
+    v->total = bytes;
+    snprintf(v->dev.about, sizeof v->dev.about, "%.95s", v->what);
+    v->dev.kind = integrated && !env_get("PITH_CUDA_DEVICES") ? DEVICE_INTEGRATED : DEVICE_GPU;
+    if (v->arch < CU_LEAST_ARCH)
+        TRY(error_set(err, PITH_UNSUPPORTED,
+                      "%s: %.90s has compute capability %d.%d, 7.5 is needed", v->dev.name, v->what,
+                      major, minor));
+    TRY(env_int("PITH_CUDA_MEMORY", 1 << 20, INT64_MAX, 0, &limit, err));
+    if (limit && (uint64_t)limit < v->total)
+        v->total = (uint64_t)limit;
+fail:
+    return st;
+}
+
+pith_status cu_stage_make(struct cu_gpu *v, uint64_t bytes, struct cu_stage *out,
+                          struct pith_error *err)
+{
+    void *p = NULL;
+    *out = (struct cu_stage){0};
+    pith_status st = cu_call(v, "pinned memory of the host", 1, err);
+    if (st == PITH_OK)
+        st = cu_check(v, cu.host_alloc(&p, bytes, 0), "pinned memory of the host", err);
+    out->map = st == PITH_OK ? p : NULL;
+    return st;
+}
+
+void cu_stage_free(struct cu_stage *s)
+{
+    if (s->map)
+        cu.host_free(s->map);
+    *s = (struct cu_stage){0};
+}
+
+static pith_status open_new(struct cu_gpu *v, struct pith_error *err)
+{
+    pith_status st;
+    TRY(cu_call(v, "open", 0, err));
+    TRY(cu_check(v, cu.context_make(&v->context, CU_CTX_BLOCKING_SYNC, v->ordinal), "open", err));
+    TRY(cu_check(v, cu.stream_make(&v->stream, CU_STREAM_NON_BLOCKING), "a stream", err));
+    TRY(cu_check(v, cu.stream_make(&v->recorder, CU_STREAM_NON_BLOCKING), "a stream", err));
+    for (int i = 0; i < CU_MARKS; i++)
+        TRY(cu_check(v, cu.event_make(&v->mark[i], CU_EVENT_NO_TIMING), "an event", err));
+    for (int i = 0; i < CU_STAGES; i++)
+        TRY(cu_stage_make(v, CU_STAGE_BYTES, &v->stage[i], err));
+    TRY(cu_kernels_open(v, driver, err));
+fail:
+    return st;
+}
+
+/* A context takes all that was made in it along. */
+static void destroy(struct cu_gpu *v)
+{
+    if (v->context) {
+        cu_enter(v);
+        if (v->stream)
+            cu.stream_wait(v->stream);
+        cu_kernels_close(v);
+        for (int i = 0; i < CU_STAGES; i++)
+            cu_stage_free(&v->stage[i]);
+        for (int i = 0; i < CU_MARKS; i++)
+            if (v->mark[i])
+                cu.event_end(v->mark[i]);
+        if (v->recorder)
+            cu.stream_end(v->recorder);
+        if (v->stream)
+            cu.stream_end(v->stream);
+        cu.context_end(v->context);
+    }
+    pthread_mutex_destroy(&v->lock);
+    mem_free(v);
+}
+
+/* Devices that nobody has open stay, with their kernels, whose loading takes long. */
+static struct cu_gpu *parked[MAX_DEVICES];
+
+static void cuda_close(struct device *d)
+{
+    struct cu_gpu *v = cu_of(d);
+    pthread_mutex_lock(&library_lock);
+    for (int i = 0; i < MAX_DEVICES && v && !atomic_load(&d->lost); i++)
+        if (!parked[i]) {
+            parked[i] = v;
+            v = NULL;
+        }
+    pthread_mutex_unlock(&library_lock);
+    if (v)
+        destroy(v);
+}
+
+static struct cu_gpu *take_parked(cu_device ordinal)
+{
+    struct cu_gpu *v = NULL;
+    pthread_mutex_lock(&library_lock);
+    for (int i = 0; i < MAX_DEVICES && !v; i++)
+        if (parked[i] && parked[i]->ordinal == ordinal) {
+            v = parked[i];
+            parked[i] = NULL;
+        }
+    pthread_mutex_unlock(&library_lock);
+    return v;
+}
+
+void cuda_forget(void)
+{
+    for (int i = 0; i < MAX_DEVICES; i++) {
+        if (parked[i])
+            destroy(parked[i]);
+        parked[i] = NULL;
+    }
+    if (library)
+        dlclose(library);
+    library = NULL;
+}
+
+static pith_status open_device(int i, struct device **out, struct pith_error *err)
+{
+    cu_device ordinal = 0;
+    if (!cu_has_kernels())
+        return error_set(err, PITH_UNSUPPORTED,
+                         "CUDA: this program was built without kernels (make CUDA=1)");
+    pith_status st = need_library(err);
+    if (st == PITH_OK)
+        st = find_ordinal(listed(i), &ordinal, err);
+    if (st != PITH_OK)
+        return st;
+    struct cu_gpu *v = take_parked(ordinal);
+    if (!v) {
+        v = mem_zalloc(sizeof *v, PITH_MEM_META);
+        if (!v)
+            return error_set(err, PITH_NOMEM, "out of memory while opening a CUDA device");
+        pthread_mutex_init(&v->lock, NULL);
+        v->ordinal = ordinal;
+    }
+    v->dev = (struct device){.backend = &backend_cuda, .priv = v};
+    snprintf(v->dev.name, sizeof v->dev.name, "cuda%d", i);
+    st = read_properties(v, err);
+    if (st == PITH_OK && !v->context)
+        st = open_new(v, err);
+    if (st != PITH_OK) {
+        destroy(v);
+        return st;
+    }
+    *out = &v->dev;
+    return PITH_OK;
+}
+
+/* What is parked is nobody's. */
+static pith_status cuda_open(int i, int reference, struct device **out, struct pith_error *err)
+{
+    struct mem_account *before = mem_account_enter(NULL);
+    pith_status st = open_device(i, out, err);
+    (void)reference;
+    mem_account_leave(before);
+    return st;
+}
+
+/* Other processes use it, too. */
+static void cuda_memory(struct device *d, struct mem_left *out)
+{
+    struct cu_gpu *v = cu_of(d);
+    uint64_t taken = atomic_load(&v->taken), left = v->total > taken ? v->total - taken : 0;
+    size_t all = 0, now = 0;
+    cu_enter(v);
+    if (cu.memory_left(&now, &all) == CU_SUCCESS && now < left)
+        left = now;
+    *out = (struct mem_left){.bytes = left, .total = v->total};
+    snprintf(out->by, sizeof out->by, "the memory of %s, %.90s", d->name, v->what);
+}
+
+static void cuda_limits(const struct device *d, struct device_limits *out)
+{
+    *out = (struct device_limits){.largest = cu_of(d)->total, .slab = CU_SLAB, .align = GPU_ALIGN};
+}
+
+/* ---------------------------------------------------------------- the stream */
+
+pith_status cu_mark(struct cu_gpu *v, uint64_t *value, struct pith_error *err)
+{
+    uint64_t next = v->value + 1;
+    pith_status st =
+        cu_check(v, cu.event_record(v->mark[next % CU_MARKS], v->stream), "an event", err);
+    if (st == PITH_OK)
+        *value = v->value = next;
+    return st;
+}
+
+pith_status cu_wait(struct cu_gpu *v, uint64_t value, struct pith_error *err)
+{
+    if (!value)
+        return PITH_OK;
+    cu_enter(v);
+    return cu_check(v, cu.event_wait(v->mark[value % CU_MARKS]), "wait", err);
+}
+
+static pith_status cuda_event_wait(struct device *d, uint64_t ticket, struct pith_error *err)
+{
+    struct cu_gpu *v = cu_of(d);
+    pith_status st = cu_call(v, "wait for a copy", 0, err);
+    pith_status end = cu_wait(v, ticket, err);
+    return st == PITH_OK ? end : st;
+}
+
+/* ---------------------------------------------------------------- memory */
+
+static pith_status fill(struct cu_gpu *v, uint64_t from, uint64_t n, struct pith_error *err)
+{
+    uint64_t value;
+    pthread_mutex_lock(&v->lock);
+    pith_status st = cu_check(v, cu.fill(from, 0, n, v->stream), "zero", err);
+    if (st == PITH_OK)
+        st = cu_mark(v, &value, err);
+    pthread_mutex_unlock(&v->lock);
+    return st;
+}
+
+static pith_status cuda_alloc(struct buffer *b, struct pith_error *err)
+{
+    struct cu_gpu *v = cu_of(b->device);
+    cu_ptr p = 0;
+    pith_status st = cu_call(v, "memory", 1, err);
+    if (st == PITH_OK && atomic_load(&v->taken) + b->bytes > v->total)
+        st = cu_check(v, CU_OUT_OF_MEMORY, "memory", err);
+    if (st == PITH_OK)
+        st = cu_check(v, cu.alloc(&p, b->bytes), "memory", err);
+    if (st == PITH_OK)
+        st = fill(v, p, b->bytes, err);
+    if (st != PITH_OK) {
+        if (p)
+            cu.free(p);
+        return st;
+    }
+    atomic_fetch_add(&v->taken, b->bytes);
+    b->handle = (void *)(uintptr_t)p;
+    return PITH_OK;
+}
+
+/* The driver frees when all that was handed over is done. */
+static void cuda_release(struct buffer *b)
+{
+    struct cu_gpu *v = cu_of(b->device);
+    cu_enter(v);
+    cu.stream_wait(v->stream);
+    cu.free(cu_address(b));
+    atomic_fetch_sub(&v->taken, b->bytes);
+}
+
+static pith_status cuda_zero(struct place at, uint64_t n, struct pith_error *err)
+{
+    struct cu_gpu *v = cu_of(at.buffer->device);
+    pith_status st = cu_call(v, "zero", 0, err);
+    return st == PITH_OK ? fill(v, cu_address(at.buffer) + at.offset, n, err) : st;
+}
+
+/* ---------------------------------------------------------------- copies */
+
+/* The next stage, whose last use has ended. The lock is held. */
+static pith_status take_stage(struct cu_gpu *v, struct cu_stage **out, struct pith_error *err)
+{
+    struct cu_stage *s = &v->stage[v->next_stage];
+    v->next_stage = (v->next_stage + 1) % CU_STAGES;
+    *out = s;
+    return cu_wait(v, s->value, err);
+}
+
+/* One piece to the device (in NULL: from it) through a stage. */
+static pith_status move(struct cu_gpu *v, uint64_t far, const void *in, void *out, uint64_t n,
+                        uint64_t *value, struct pith_error *err)
+{
+    struct cu_stage *s;
+    pthread_mutex_lock(&v->lock);
+    pith_status st = take_stage(v, &s, err);
+    if (st == PITH_OK && in) {
+        memcpy(s->map, in, n);
+        st = cu_check(v, cu.to_device(far, s->map, n, v->stream), "write", err);
+    } else if (st == PITH_OK) {
+        st = cu_check(v, cu.to_host(s->map, far, n, v->stream), "read", err);
+    }
+    if (st == PITH_OK)
+        st = cu_mark(v, &s->value, err);
+    if (st == PITH_OK && !in)
+        st = cu_wait(v, s->value, err);
+    if (st == PITH_OK && !in)
+        memcpy(out, s->map, n);
+    *value = s->value;
+    pthread_mutex_unlock(&v->lock);
+    return st;
+}
+
+static pith_status move_all(struct place at, const uint8_t *in, uint8_t *out, uint64_t n,
+                            uint64_t *value, struct pith_error *err)
+{
+    uint64_t far = cu_address(at.buffer) + at.offset;
+    pith_status st = PITH_OK;
+    for (uint64_t i = 0; i < n && st == PITH_OK; i += CU_STAGE_BYTES) {
+        uint64_t part = n - i < CU_STAGE_BYTES ? n - i : CU_STAGE_BYTES;
+        st = move(cu_of(at.buffer->device), far + i, in ? in + i : NULL, out ? out + i : NULL, part,
+                  value, err);
+    }
+    return st;
+}
+
+static pith_status cuda_write(struct place to, const void *host, uint64_t n, struct event *ev,
+                              struct pith_error *err)
+{
+    struct cu_gpu *v = cu_of(to.buffer->device);
+    uint64_t value = 0;
+    pith_status st = cu_call(v, "write", 0, err);
+    if (st == PITH_OK)
+        st = move_all(to, host, NULL, n, &value, err);
+    if (st == PITH_OK)
+        *ev = (struct event){&v->dev, value};
+    return st;
+}
+
+static pith_status cuda_read(void *host, struct place from, uint64_t n, struct event *ev,
+                             struct pith_error *err)
+{
+    uint64_t value = 0;
+    pith_status st = cu_call(cu_of(from.buffer->device), "read", 0, err);
+    (void)ev;
+    return st == PITH_OK ? move_all(from, NULL, host, n, &value, err) : st;
+}
+
+/* Between two devices pieces go by the host. */
+static pith_status across(struct place to, struct place from, uint64_t n, struct event *ev,
+                          struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    uint8_t *piece = mem_alloc(CU_STAGE_BYTES, PITH_MEM_SCRATCH);
+    if (!piece)
+        return error_set(err, PITH_NOMEM, "out of memory of the host");
+    for (uint64_t i = 0; i < n && st == PITH_OK; i += CU_STAGE_BYTES) {
+        uint64_t part = n - i < CU_STAGE_BYTES ? n - i : CU_STAGE_BYTES;
+        st = cuda_read(piece, (struct place){from.buffer, from.offset + i}, part, ev, err);
+        if (st == PITH_OK)
+            st = cuda_write((struct place){to.buffer, to.offset + i}, piece, part, ev, err);
+    }
+    mem_free(piece);
+    return st;
+}
+
+static pith_status cuda_copy(struct place to, struct place from, uint64_t n, struct event *ev,
+                             struct pith_error *err)
+{
+    struct cu_gpu *v = cu_of(to.buffer->device);
+    uint64_t value = 0;
+    if (from.buffer->device != to.buffer->device)
+        return across(to, from, n, ev, err);
+    pith_status st = cu_call(v, "copy", 0, err);
+    if (st != PITH_OK)
+        return st;
+    pthread_mutex_lock(&v->lock);
+    st = cu_check(v,
+                  cu.copy(cu_address(to.buffer) + to.offset, cu_address(from.buffer) + from.offset,
+                          n, v->stream),
+                  "copy", err);
+    if (st == PITH_OK)
+        st = cu_mark(v, &value, err);
+    pthread_mutex_unlock(&v->lock);
+    if (st == PITH_OK)
+        *ev = (struct event){&v->dev, value};
+    return st;
+}
+
+const struct backend backend_cuda = {
+    .name = "cuda",
+    .plain = 1,
+    .n_devices = cuda_n_devices,
+    .open = cuda_open,
+    .close = cuda_close,
+    .memory = cuda_memory,
+    .limits = cuda_limits,
+    .alloc = cuda_alloc,
+    .release = cuda_release,
+    .write = cuda_write,
+    .read = cuda_read,
+    .copy = cuda_copy,
+    .zero = cuda_zero,
+    .event_wait = cuda_event_wait,
+    .impl = cu_impl,
+    .job_bytes = cu_job_bytes,
+    .prepare = cu_prepare,
+    .finish = cu_finish,
+    .cache_ops = cu_cache_ops,
+    .submit = cu_submit,
+    .wait = cu_wait_phases,
+    .recordings = cu_recordings,
+    .page_read = gpu_page_read,
+    .page_write = gpu_page_write,
+};

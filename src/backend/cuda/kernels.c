@@ -1,0 +1,165 @@
+/* kernels.c -- modules and kernels: which function stands for which kernel of gpu.h, and how it is
+ * launched. A family is a function of its name; of products and attention there is one for each
+ * type, count of columns, count of chunks, which the compiler unrolls. */
+#include "backend/cuda/cuda_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "base/env.h"
+#include "base/mem.h"
+
+static const char *own_file(void)
+{
+    return env_get("PITH_CUDA_KERNELS");
+}
+
+int cu_has_kernels(void)
+{
+    return cu_images[0].name || own_file();
+}
+
+/* A driver reads what a compiler of its own major version or an older one has made. */
+static pith_status check_version(const struct cu_gpu *v, int driver, struct pith_error *err)
+{
+    if (own_file() || driver / 1000 >= cu_images_version / 1000)
+        return PITH_OK;
+    return error_set(err, PITH_UNSUPPORTED,
+                     "%s: the driver is for CUDA %d.%d, the kernels of this program need %d.0",
+                     v->dev.name, driver / 1000, driver % 1000 / 10, cu_images_version / 1000);
+}
+
+static pith_status loaded(struct cu_gpu *v, cu_result r, const char *what, struct pith_error *err)
+{
+    if (r == CU_NO_BINARY || r == CU_INVALID_IMAGE || r == CU_UNSUPPORTED_PTX)
+        return error_set(err, PITH_UNSUPPORTED,
+                         "%s: %.100s are no kernels for %.60s (compute capability %d.%d)",
+                         v->dev.name, what, v->what, v->arch / 10, v->arch % 10);
+    pith_status st = cu_check(v, r, what, err);
+    if (st == PITH_OK)
+        v->n_modules++;
+    return st;
+}
+
+pith_status cu_kernels_open(struct cu_gpu *v, int driver, struct pith_error *err)
+{
+    pith_status st = check_version(v, driver, err);
+    if (st == PITH_OK && own_file())
+        return loaded(v, cu.module_load(&v->module[0], own_file()), own_file(), err);
+    for (const struct cu_image *i = cu_images; i->name && st == PITH_OK; i++)
+        st = loaded(v, cu.module_data(&v->module[v->n_modules], i->from), i->name, err);
+    return st;
+}
+
+void cu_kernels_close(struct cu_gpu *v)
+{
+    for (int i = 0; i < v->n_modules; i++)
+        cu.module_end(v->module[i]);
+    mem_free(v->kernel);
+}
+
+/* ---------------------------------------------------------------- functions */
+
+#define X(name) [GPU_##name] = #name,
+static const char *const families[GPU_N_FAMILIES] = {GPU_FAMILIES(X)};
+#undef X
+/* As types.cuh numbers them. */
+static const char *const types[] = {"f32",  "f16",    "bf16",   "q4_0", "q4_1", "q5_0",
+                                    "q5_1", "q8_0",   "q2_K",   "q3_K", "q4_K", "q5_K",
+                                    "q6_K", "iq4_nl", "iq4_xs", "mxfp4"};
+
+/* The least count that has a kernel: 1, 2, 4, 8 or 16. */
+static int chunks(int n)
+{
+    int m = 1;
+    while (m < n)
+        m *= 2;
+    return m;
+}
+
+static void name_kernel(const struct gpu_kernel *k, char *out, size_t cap)
+{
+    switch (k->family) {
+    case GPU_matmul:
+        snprintf(out, cap, "pith_matmul_%s_%d", types[k->spec[0]], (int)k->spec[2]);
+        break;
+    case GPU_attn:
+        snprintf(out, cap, "pith_attn_%d", chunks(k->spec[4]));
+        break;
+    case GPU_attn_merge:
+        snprintf(out, cap, "pith_attn_merge_%d", chunks(k->spec[1]));
+        break;
+    default:
+        snprintf(out, cap, "pith_%s", families[k->family]);
+    }
+}
+
+static pith_status get_function(struct cu_gpu *v, const struct gpu_kernel *k, cu_function *out,
+                                struct pith_error *err)
+{
+    char name[64];
+    cu_result r = CU_NOT_FOUND;
+    name_kernel(k, name, sizeof name);
+    pith_status st = cu_call(v, name, 1, err);
+    for (int i = 0; i < v->n_modules && r == CU_NOT_FOUND && st == PITH_OK; i++)
+        r = cu.function(out, v->module[i], name);
+    if (st == PITH_OK && r == CU_NOT_FOUND)
+        st = error_set(err, PITH_UNSUPPORTED, "%s: the kernels have no %s", v->dev.name, name);
+    return st == PITH_OK ? cu_check(v, r, name, err) : st;
+}
+
+static pith_status find_function(struct cu_gpu *v, const struct gpu_kernel *k, cu_function *out,
+                                 struct pith_error *err)
+{
+    for (int32_t i = 0; i < v->n_kernels; i++)
+        if (!memcmp(&v->kernel[i].kernel, k, sizeof *k)) {
+            *out = v->kernel[i].f;
+            return PITH_OK;
+        }
+    if (v->n_kernels == v->cap_kernels) {
+        int32_t cap = v->cap_kernels ? 2 * v->cap_kernels : 64;
+        struct mem_account *before = mem_account_enter(NULL); /* they outlive who asks */
+        struct cu_kernel *more = mem_realloc(v->kernel, (size_t)cap * sizeof *more, PITH_MEM_META);
+        mem_account_leave(before);
+        if (!more)
+            return error_set(err, PITH_NOMEM, "out of memory for kernels of %s", v->dev.name);
+        v->kernel = more;
+        v->cap_kernels = cap;
+    }
+    pith_status st = get_function(v, k, out, err);
+    if (st == PITH_OK)
+        v->kernel[v->n_kernels++] = (struct cu_kernel){*k, *out};
+    return st;
+}
+
+pith_status cu_launch(struct cu_gpu *v, cu_stream s, const struct gpu_launch *l,
+                      struct pith_error *err)
+{
+    struct cu_args args = {.a = l->args};
+    void *params[1] = {&args};
+    cu_function f;
+    int warps = l->kernel.family == GPU_matmul;
+    pith_status st = find_function(v, &l->kernel, &f, err);
+    if (st != PITH_OK || !s)
+        return st;
+    memcpy(args.spec, l->kernel.spec, sizeof args.spec);
+    return cu_check(v,
+                    cu.launch(f, l->groups[0], l->groups[1], l->groups[2], warps ? 32 : 64,
+                              warps ? 4 : 1, 1, 0, s, params, NULL),
+                    families[l->kernel.family], err);
+}
+
+/* Names of products tell the weight's type. */
+int cu_impl(const struct device *d, const struct node *n, struct op_impl *out)
+{
+#define X(NAME, name, ...) [DT_##NAME] = "matmul " name " cuda",
+    static const char *const products[DT_COUNT] = {
+#include "tensor/dtypes.def"
+    };
+#undef X
+    (void)d;
+    if (cu_masked(op_infos[n->op]->name) || !gpu_impl(n, out))
+        return 0;
+    if (op_has(n->op, OP_PRODUCT))
+        out->kernel = products[n->w->type];
+    return 1;
+}

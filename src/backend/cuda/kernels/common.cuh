@@ -1,0 +1,207 @@
+/* common.cuh -- what every kernel has: its arguments, the step, functions whose every operation is
+ * written out, as graph/ref_math.h defines them, and sums over threads in one order. Nothing is
+ * contracted (--fmad=false): an fma is where one is written.
+ *
+ * The same files are compiled as C++ for the host, where a block's threads take turns: host.h
+ * stands for what the compiler of CUDA brings (tests/backend/cuda). */
+#pragma once
+
+#include <stdint.h>
+#ifdef __CUDACC__
+#include <cuda_fp16.h>
+#define FN     static __device__ __forceinline__
+#define UNROLL _Pragma("unroll")
+#else
+#include "host.h"
+#endif
+
+/* struct gpu_args of backend/gpu/gpu.h, and the constants of a kernel. */
+struct Args {
+    uint64_t step, dst, a, b, w, bias, extra;
+    uint32_t rows, cols, ld, lda, ldb;
+    uint32_t p[13];
+    int32_t spec[6];
+};
+
+#define KERNEL(name, threads)                                                                      \
+    extern "C" __global__ void __launch_bounds__(threads) pith_##name(const __grid_constant__ Args arg)
+
+FN float as_float(uint32_t u)
+{
+#ifdef __CUDACC__
+    return __uint_as_float(u);
+#else
+    return host_float(u);
+#endif
+}
+FN uint32_t as_uint(float x)
+{
+#ifdef __CUDACC__
+    return __float_as_uint(x);
+#else
+    return host_uint(x);
+#endif
+}
+FN float from_half(uint32_t h)
+{
+#ifdef __CUDACC__
+    return __half2float(__ushort_as_half((unsigned short)h));
+#else
+    return host_half(h);
+#endif
+}
+
+FN float *f32_at(uint64_t p) { return (float *)(uintptr_t)p; }
+FN int32_t *i32_at(uint64_t p) { return (int32_t *)(uintptr_t)p; }
+FN uint32_t u8(uint64_t p) { return *(const uint8_t *)(uintptr_t)p; }
+FN uint32_t u16(uint64_t p) { return *(const uint16_t *)(uintptr_t)p; }
+FN uint32_t u32(uint64_t p) { return *(const uint32_t *)(uintptr_t)p; }
+FN uint64_t u64(uint64_t p) { return *(const uint64_t *)(uintptr_t)p; }
+FN void put16(uint64_t p, uint32_t x) { *(uint16_t *)(uintptr_t)p = (uint16_t)x; }
+
+/* Row r of rows `ld` numbers apart. */
+FN float *row_of(uint64_t base, uint64_t r, uint32_t ld) { return f32_at(base) + r * ld; }
+FN int32_t *ints_of(uint64_t base, uint64_t r, uint32_t ld) { return i32_at(base) + r * ld; }
+
+FN float arg_f(const Args &arg, int i) { return as_float(arg.p[i]); }
+FN uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+FN int bound(int x, int lo, int hi) { return x < lo ? lo : x > hi ? hi : x; }
+FN uint32_t thread_x() { return blockIdx.x * blockDim.x + threadIdx.x; }
+
+/* ---------------------------------------------------------------- the step (graph/step.h) */
+
+/* Places of its members, in ints: gpu/job.c holds them to the struct. */
+enum { STEP_DATA = 228, PAGE = 64, QUARTER = 16 };
+
+FN int step_at(const Args &g, uint32_t i) { return i32_at(g.step)[i]; }
+FN int step_array(const Args &g, uint32_t o, uint32_t i)
+{
+    return step_at(g, STEP_DATA + (uint32_t)step_at(g, o) + i);
+}
+FN int step_token(const Args &g, uint32_t r) { return step_array(g, 14, r); }
+FN int step_seg(const Args &g, uint32_t r) { return step_array(g, 16, r); }
+FN int step_pos(const Args &g, uint32_t r) { return step_array(g, 18, r); }
+FN int step_out(const Args &g, uint32_t r) { return step_array(g, 20, r); }
+FN int step_first(const Args &g, uint32_t n) { return step_array(g, 22, n); }
+FN uint64_t step_embd_row(const Args &g, uint32_t r, uint32_t n) /* where it begins */
+{
+    return g.step + 4 * ((uint64_t)STEP_DATA + (uint32_t)step_at(g, 28) + (uint64_t)r * n);
+}
+FN int step_state(const Args &g, uint32_t n) { return step_array(g, 30, n); }
+FN int step_keep(const Args &g, uint32_t r) { return step_array(g, 32, r); }
+FN int step_slot(const Args &a, uint32_t g, uint32_t r) { return step_array(a, 36 + 2 * g, r); }
+FN int step_lo(const Args &a, uint32_t g, uint32_t r) { return step_array(a, 84 + 2 * g, r); }
+FN int step_hi(const Args &a, uint32_t g, uint32_t r) { return step_array(a, 132 + 2 * g, r); }
+/* Page i of segment n: its place. */
+FN int step_place(const Args &a, uint32_t g, uint32_t n, uint32_t i)
+{
+    return step_array(a, 180 + 2 * g, n * (uint32_t)step_at(a, 9) + i);
+}
+
+/* Rows of a value of this kind in this step. */
+FN uint32_t rows_of(const Args &g, uint32_t kind)
+{
+    uint32_t which = kind & 3, mul = kind >> 2;
+    return which == 3 ? mul : (uint32_t)step_at(g, which) * mul;
+}
+#define EACH_ROW(r, n) for (uint32_t r = blockIdx.y; r < (n); r += gridDim.y)
+
+/* ---------------------------------------------------------------- sums over threads */
+
+/* Over groups of 2 from lanes that lie side by side in a warp, from the halves down; every lane has
+ * the result. All lanes of a warp call it. */
+template <int N> FN void warp_trees(float (&v)[N], int from)
+{
+#ifdef __CUDACC__
+    UNROLL for (int i = 0; i < N; i++)
+        for (int h = from; h > 0; h /= 2)
+            v[i] = v[i] + __shfl_xor_sync(0xffffffffu, v[i], h);
+#else
+    host_warp_trees(v, N, from);
+#endif
+}
+
+FN float largest(float a, float b) { return b > a ? b : a; }
+
+/* Blocks of 64 threads: sums in one order (ref_tree64), and the largest. */
+FN float tree_sum(float x)
+{
+    __shared__ float lane[64];
+    uint32_t t = threadIdx.x, i = t & 15;
+    __syncthreads();
+    lane[t] = x;
+    __syncthreads();
+    float v[1] = {(lane[i] + lane[16 + i]) + (lane[32 + i] + lane[48 + i])};
+    warp_trees(v, 8);
+    return v[0];
+}
+
+FN float tree_max(float x)
+{
+    __shared__ float lane[64];
+    __syncthreads();
+    lane[threadIdx.x] = x;
+    __syncthreads();
+    float v = lane[0];
+    for (int i = 1; i < 64; i++)
+        v = largest(v, lane[i]);
+    return v;
+}
+
+/* ---------------------------------------------------------------- functions */
+
+FN float polynomial6(float x, float c0, float c1, float c2, float c3, float c4, float c5)
+{
+    return fmaf(fmaf(fmaf(fmaf(fmaf(c0, x, c1), x, c2), x, c3), x, c4), x, c5);
+}
+FN float polynomial5(float x, float c0, float c1, float c2, float c3, float c4)
+{
+    return fmaf(fmaf(fmaf(fmaf(c0, x, c1), x, c2), x, c3), x, c4);
+}
+
+FN float exact_exp(float x)
+{
+    float y = 88.0f < x ? 88.0f : x;
+    float n = floorf(fmaf(y, 1.44269504f, 0.5f));
+    float r = fmaf(n, -0.693359375f, y);
+    r = fmaf(n, 2.12194440e-4f, r);
+    float p = fmaf(polynomial6(r, 1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f,
+                               4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f),
+                   r * r, r) +
+              1.0f;
+    /* Of -infinity n is none, and what comes of it is not taken. */
+    return y < -87.33f ? 0.0f : p * as_float((uint32_t)((int)n + 127) << 23);
+}
+
+FN float exact_tanh(float x)
+{
+    float a = fabsf(x), z = x * x, e = exact_exp(a + a);
+    float low = fmaf(polynomial5(z, -5.70498872745e-3f, 2.06390887954e-2f, -5.37397155531e-2f,
+                                 1.33314422036e-1f, -3.33332819422e-1f) *
+                         z,
+                     x, x);
+    float high = 1.0f - 2.0f / (e + 1.0f);
+    return a < 0.625f ? low : x < 0 ? -high : high;
+}
+
+/* ln of a positive number [Cephes logf]. */
+FN float exact_log(float x)
+{
+    int e = 0;
+    float m = frexpf(x, &e);
+    if (m < 0.70710678f) {
+        e -= 1;
+        m = m + m;
+    }
+    m = m - 1.0f;
+    float z = m * m;
+    float y = fmaf(polynomial5(m, 7.0376836292e-2f, -1.1514610310e-1f, 1.1676998740e-1f,
+                               -1.2420140846e-1f, 1.4249322787e-1f),
+                   m, -1.6668057665e-1f);
+    y = fmaf(fmaf(fmaf(y, m, 2.0000714765e-1f), m, -2.4999993993e-1f), m, 3.3333331174e-1f) * m * z;
+    y = fmaf((float)e, -2.12194440e-4f, y);
+    y = fmaf(-0.5f, z, y);
+    return fmaf((float)e, 0.693359375f, m + y);
+}
+
+FN float none() { return as_float(0xff800000u); } /* minus infinity */

@@ -1,0 +1,296 @@
+/* run.c -- a job: phases as launches into the device's stream.
+ *
+ * The launches of a small step serve every step of its bucket (gpu.h): they are captured once as a
+ * graph and handed over as one again and again; the least recently used go when there are too many.
+ * Larger steps are issued as they come, a few phases at a time, so that they can be cancelled. */
+#include "backend/cuda/cuda_impl.h"
+
+#include <string.h>
+#include <time.h>
+#include "base/mem.h"
+
+enum { UPLOADS = 3 };
+
+struct job {
+    struct gpu_job g;
+    struct cu_gpu *v;
+    struct cu_stage upload[UPLOADS];
+    int next_upload;
+    uint64_t value; /* of the last that was handed over */
+};
+
+static struct gpu_totals totals;
+
+struct recordings cuda_counts(void)
+{
+    return (struct recordings){totals.replayed, totals.recorded, totals.evicted, totals.refused};
+}
+
+void cu_recordings(const struct job *j, struct recordings *out)
+{
+    *out = j->g.counts;
+}
+
+uint64_t cu_job_bytes(const struct plan *p, int n_threads)
+{
+    (void)n_threads;
+    return sizeof(struct job) + gpu_job_bytes(p);
+}
+
+/* ---------------------------------------------------------------- making and ending */
+
+static void *address_of(const struct buffer *b)
+{
+    return b->handle;
+}
+
+pith_status cu_prepare(struct device *d, const struct job_params *p, struct job **out,
+                       struct pith_error *err)
+{
+    pith_status st = cu_call(cu_of(d), "prepare", 0, err);
+    if (st != PITH_OK)
+        return st;
+    struct job *j = mem_zalloc(sizeof *j, PITH_MEM_SCRATCH);
+    if (!j)
+        return error_set(err, PITH_NOMEM, "out of memory for a job on %s", d->name);
+    j->v = cu_of(d);
+    j->g.dev = d;
+    j->g.address = cu_address;
+    j->g.totals = &totals;
+    plan_bind(p->plan, d->index, address_of);
+    TRY(gpu_job_init(&j->g, p, "PITH_CUDA_RECORDINGS", err));
+    for (int i = 0; i < UPLOADS; i++)
+        TRY(cu_stage_make(j->v, j->g.consts, &j->upload[i], err));
+    *out = j;
+    return PITH_OK;
+fail:
+    cu_finish(j);
+    return st;
+}
+
+static void drop_graph(struct gpu_recording *r)
+{
+    if (r->commands)
+        cu.graph_exec_end(r->commands);
+    r->commands = NULL;
+}
+
+void cu_finish(struct job *j)
+{
+    if (!j)
+        return;
+    cu_wait(j->v, j->value, NULL);
+    cu_enter(j->v);
+    for (int i = 0; i < UPLOADS; i++)
+        cu_stage_free(&j->upload[i]);
+    for (int32_t i = 0; i < j->g.cap; i++)
+        drop_graph(&j->g.recording[i]);
+    gpu_job_deinit(&j->g);
+    mem_free(j);
+}
+
+/* ---------------------------------------------------------------- launches */
+
+static pith_status put_call(struct job *j, cu_stream s, const struct call *c,
+                            const struct gpu_key *k, struct pith_error *err)
+{
+    struct gpu_launch l;
+    if (!gpu_launch_of(&j->g, c, k, &l))
+        return PITH_OK;
+    pith_status st = cu_launch(j->v, s, &l, err);
+    return st == PITH_OK ? st : error_prefix(err, "%s", c->name);
+}
+
+static pith_status put_phases(struct job *j, cu_stream s, const struct gpu_key *k,
+                              struct pith_error *err)
+{
+    const struct plan *p = j->g.p.plan;
+    pith_status st = PITH_OK;
+    for (int32_t i = k->first; i < k->first + k->n && st == PITH_OK; i++)
+        for (int32_t c = 0; c < p->phases[i].n && st == PITH_OK; c++)
+            st = put_call(j, s, &p->calls[p->phases[i].first + c], k, err);
+    return st;
+}
+
+/* Phases as a graph; kernels are looked up before, which no capture allows. The lock is held. */
+static pith_status record(struct job *j, const struct gpu_key *k, cu_graph_exec *out,
+                          struct pith_error *err)
+{
+    struct cu_gpu *v = j->v;
+    cu_graph graph = NULL;
+    pith_status st = cu_call(v, "a graph", 1, err);
+    if (st == PITH_OK)
+        st = put_phases(j, NULL, k, err);
+    if (st == PITH_OK)
+        st = cu_check(v, cu.capture_begin(v->recorder, CU_CAPTURE_RELAXED), "a graph", err);
+    if (st != PITH_OK)
+        return st;
+    st = put_phases(j, v->recorder, k, err);
+    cu_result r = cu.capture_end(v->recorder, &graph);
+    if (st == PITH_OK)
+        st = cu_check(v, r, "a graph", err);
+    if (st == PITH_OK)
+        st = cu_check(v, cu.graph_make(out, graph, 0), "a graph", err);
+    if (graph)
+        cu.graph_end(graph);
+    return st;
+}
+
+/* The graph of a bucket, recorded now or before. The lock is held. */
+static pith_status find_recording(struct job *j, const struct gpu_key *k,
+                                  struct gpu_recording **out, struct pith_error *err)
+{
+    cu_graph_exec exec = NULL;
+    if (gpu_find(&j->g, k, out))
+        return PITH_OK;
+    pith_status st = cu_wait(j->v, (*out)->value, err);
+    drop_graph(*out);
+    if (st == PITH_OK)
+        st = record(j, k, &exec, err);
+    if (st == PITH_OK)
+        gpu_recorded(&j->g, k, *out);
+    (*out)->commands = exec;
+    return st;
+}
+
+/* ---------------------------------------------------------------- handing over */
+
+/* Brings the step, and where slabs are, to the device. The lock is held. */
+static pith_status put_step(struct job *j, const struct step *s, struct cu_stage **out,
+                            struct pith_error *err)
+{
+    struct cu_gpu *v = j->v;
+    struct cu_stage *u = &j->upload[j->next_upload];
+    uint64_t used, at = cu_address(&j->g.own);
+    j->next_upload = (j->next_upload + 1) % UPLOADS;
+    *out = u;
+    pith_status st = cu_wait(v, u->value, err);
+    if (st != PITH_OK)
+        return st;
+    gpu_put_step(&j->g, s, u->map, &used);
+    st = cu_check(v, cu.to_device(at, u->map, used, v->stream), "the step", err);
+    if (st == PITH_OK && j->g.consts > j->g.views)
+        st = cu_check(
+            v,
+            cu.to_device(at + j->g.views, u->map + j->g.views, j->g.consts - j->g.views, v->stream),
+            "the step", err);
+    return st == PITH_OK ? cu_mark(v, &u->value, err) : st;
+}
+
+/* Of what failed half way nothing is under way any more. */
+static pith_status marked(struct job *j, pith_status st, struct pith_error *err)
+{
+    if (st == PITH_OK)
+        st = cu_mark(j->v, &j->value, err);
+    if (st != PITH_OK)
+        cu.stream_wait(j->v->stream);
+    return st;
+}
+
+static pith_status submit_recorded(struct job *j, const struct step *s, const struct gpu_key *k,
+                                   struct pith_error *err)
+{
+    struct gpu_recording *rec = NULL;
+    struct cu_stage *u;
+    pith_status st = find_recording(j, k, &rec, err);
+    if (st == PITH_OK)
+        st = put_step(j, s, &u, err);
+    if (st == PITH_OK)
+        st = cu_check(j->v, cu.graph_launch(rec->commands, j->v->stream), "a graph", err);
+    st = marked(j, st, err);
+    if (st == PITH_OK)
+        rec->value = j->value;
+    return st;
+}
+
+static int64_t now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* One call at a time, each waited for: somebody looks on, or wants to know what each takes. */
+static pith_status run_singly(struct job *j, const struct run *r, const struct gpu_key *k,
+                              struct pith_error *err)
+{
+    const struct plan *p = j->g.p.plan;
+    pith_status st = PITH_OK;
+    gpu_refused(&j->g);
+    for (int32_t i = k->first; i < k->first + k->n; i++)
+        for (int32_t n = 0; n < p->phases[i].n && st == PITH_OK; n++) {
+            const struct call *c = &p->calls[p->phases[i].first + n];
+            int64_t from = now();
+            TRY(gpu_check_cancel(r, err));
+            pthread_mutex_lock(&j->v->lock);
+            st = marked(j, put_call(j, j->v->stream, c, k, err), err);
+            pthread_mutex_unlock(&j->v->lock);
+            if (st == PITH_OK)
+                TRY(cu_wait(j->v, j->value, err));
+            gpu_count(&j->g, r, c, now() - from);
+            if (st == PITH_OK)
+                TRY(gpu_show(&j->g, r, c, err));
+        }
+fail:
+    return st;
+}
+
+static pith_status run_large(struct job *j, const struct run *r, const struct gpu_key *k,
+                             struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    for (int32_t i = 0; i < k->n && st == PITH_OK; i += GPU_PHASES) {
+        struct gpu_key part = *k;
+        part.first = k->first + i;
+        part.n = k->n - i < GPU_PHASES ? k->n - i : GPU_PHASES;
+        st = gpu_check_cancel(r, err);
+        if (st != PITH_OK)
+            break;
+        pthread_mutex_lock(&j->v->lock);
+        st = marked(j, put_phases(j, j->v->stream, &part, err), err);
+        pthread_mutex_unlock(&j->v->lock);
+    }
+    return st;
+}
+
+pith_status cu_submit(struct job *j, const struct run *r, int32_t first, int32_t n,
+                      struct pith_error *err)
+{
+    const struct step *s = r->step;
+    struct gpu_key k = gpu_key_of(&j->g, s, first, n);
+    struct cu_stage *u;
+    int looks = r->observe || r->profile, keep = s->T <= GPU_RECORD_ROWS && j->g.cap && !looks;
+    pith_status st;
+    TRY(gpu_check_cancel(r, err));
+    TRY(cu_call(j->v, "submit", 0, err));
+    if (keep)
+        k = gpu_bucket(k);
+    pthread_mutex_lock(&j->v->lock);
+    st = keep ? submit_recorded(j, s, &k, err) : marked(j, put_step(j, s, &u, err), err);
+    pthread_mutex_unlock(&j->v->lock);
+    if (looks && st == PITH_OK)
+        return run_singly(j, r, &k, err);
+    if (!keep && st == PITH_OK)
+        st = run_large(j, r, &k, err);
+    if (st == PITH_OK)
+        gpu_count_phases(&j->g, r, first, n);
+fail:
+    return st;
+}
+
+pith_status cu_wait_phases(struct job *j, struct pith_error *err)
+{
+    uint64_t value = j->value;
+    if (!value)
+        return PITH_OK;
+    j->value = 0;
+    pith_status st = cu_call(j->v, "wait", 0, err);
+    pith_status end = cu_wait(j->v, value, err);
+    return st == PITH_OK ? end : st;
+}
+
+pith_status cu_cache_ops(struct job *j, const struct cache_log *log, uint32_t *done,
+                         struct pith_error *err)
+{
+    return gpu_cache_ops(&j->g.p, log, done, err);
+}

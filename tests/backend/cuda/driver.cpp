@@ -1,0 +1,436 @@
+// driver.cpp -- stands in for libcuda.so.1 on machines without a GPU: those functions of the
+// driver that the backend uses, with kernels that run on the host (host.cpp).
+//
+// What is handed to a stream is done when somebody waits for it, and no sooner, so that whoever
+// reads too early, or changes too early what is still to be copied, is found out. A thread that
+// has no context set, memory that is nobody's and images of real kernels are errors, as they would
+// be there.
+//
+//   STANDIN_DRIVER=13000     the version that it says it has
+//   STANDIN_ARCH=90          the compute capability of its devices
+//   STANDIN_DEVICES=2        how many there are
+//   STANDIN_MEMORY=bytes     of each
+//   STANDIN_NAME=text        what they are called
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <vector>
+
+namespace {
+
+enum Result {
+    OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100,
+    INVALID_DEVICE = 101, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, FILE_NOT_FOUND = 301,
+    INVALID_HANDLE = 400, NOT_FOUND = 500, LAUNCH_FAILED = 719, CAPTURE_UNSUPPORTED = 900
+};
+
+typedef std::function<int()> Work;
+typedef int (*Run)(void *, const unsigned *, const unsigned *, const void *);
+enum { PARAMS = 152 };
+
+struct Context;
+struct Graph {
+    std::vector<Work> work;
+};
+struct Stream {
+    Context *context;
+    std::deque<Work> work;
+    uint64_t put = 0, done = 0; /* counts of it */
+    Graph *capture = nullptr;
+};
+struct Event {
+    Stream *stream = nullptr;
+    uint64_t at = 0;
+};
+struct Module {
+    void *library;
+    Run run;
+};
+struct Function {
+    void *code;
+    Run run;
+};
+struct Context {
+    int device, failed = 0;
+    std::map<uint64_t, size_t> memory;
+    std::set<Stream *> streams;
+};
+
+std::recursive_mutex lock;
+bool ready;
+thread_local Context *current;
+std::map<int, size_t> taken; /* of each device */
+
+long setting(const char *name, long otherwise)
+{
+    const char *s = getenv(name);
+    return s ? atol(s) : otherwise;
+}
+size_t most() { return (size_t)setting("STANDIN_MEMORY", 16l << 30); }
+
+/* Does what was put into a stream up to there. */
+int drain(Stream *s, uint64_t to)
+{
+    while (s->done < to && !s->work.empty()) {
+        Work w = s->work.front();
+        s->work.pop_front();
+        s->done++;
+        int r = s->context->failed ? 0 : w();
+        if (r)
+            s->context->failed = r;
+    }
+    return s->context->failed;
+}
+int drain_all(Context *c)
+{
+    for (Stream *s : c->streams)
+        drain(s, s->put);
+    return c->failed;
+}
+int put(Stream *s, Work w)
+{
+    if (s->capture) {
+        s->capture->work.push_back(w);
+        return OK;
+    }
+    s->work.push_back(w);
+    s->put++;
+    return s->context->failed;
+}
+/* Bytes [p, p + n) of the current context's memory. */
+bool is_own(uint64_t p, size_t n)
+{
+    auto i = current->memory.upper_bound(p);
+    if (i == current->memory.begin())
+        return false;
+    --i;
+    return p + n <= i->first + i->second;
+}
+
+} // namespace
+
+#define API extern "C" __attribute__((visibility("default"))) int
+#define HOLD                                                                                       \
+    std::lock_guard<std::recursive_mutex> hold(lock);                                              \
+    if (!ready)                                                                                    \
+        return NOT_INITIALIZED
+#define IN_CONTEXT                                                                                 \
+    HOLD;                                                                                          \
+    if (!current)                                                                                  \
+    return INVALID_CONTEXT
+
+API cuInit(unsigned)
+{
+    if (!setting("STANDIN_DEVICES", 2))
+        return NO_DEVICE;
+    ready = true;
+    return OK;
+}
+API cuDriverGetVersion(int *version)
+{
+    *version = (int)setting("STANDIN_DRIVER", 13000);
+    return OK;
+}
+API cuGetErrorName(int r, const char **name)
+{
+    *name = r == OUT_OF_MEMORY    ? "CUDA_ERROR_OUT_OF_MEMORY"
+            : r == LAUNCH_FAILED  ? "CUDA_ERROR_LAUNCH_FAILED"
+            : r == NO_DEVICE      ? "CUDA_ERROR_NO_DEVICE"
+            : r == FILE_NOT_FOUND ? "CUDA_ERROR_FILE_NOT_FOUND"
+                                  : "CUDA_ERROR_OF_THE_STAND_IN";
+    return OK;
+}
+API cuDeviceGetCount(int *n)
+{
+    HOLD;
+    *n = (int)setting("STANDIN_DEVICES", 2);
+    return OK;
+}
+API cuDeviceGet(int *d, int i)
+{
+    HOLD;
+    *d = i;
+    return i < setting("STANDIN_DEVICES", 2) ? OK : INVALID_DEVICE;
+}
+API cuDeviceGetName(char *name, int cap, int d)
+{
+    HOLD;
+    const char *own = getenv("STANDIN_NAME");
+    if (own)
+        snprintf(name, (size_t)cap, "%s", own);
+    else
+        snprintf(name, (size_t)cap, "stand-in %d, on the host", d);
+    return OK;
+}
+API cuDeviceTotalMem_v2(size_t *bytes, int)
+{
+    HOLD;
+    *bytes = most();
+    return OK;
+}
+API cuDeviceGetAttribute(int *value, int which, int)
+{
+    HOLD;
+    long arch = setting("STANDIN_ARCH", 90);
+    *value = which == 75 ? (int)arch / 10 : which == 76 ? (int)arch % 10 : which == 16 ? 4 : 0;
+    return OK;
+}
+
+API cuCtxCreate_v2(Context **c, unsigned, int d)
+{
+    HOLD;
+    *c = current = new Context{d, 0, {}, {}};
+    return OK;
+}
+API cuCtxDestroy_v2(Context *c)
+{
+    HOLD;
+    for (auto &m : c->memory) {
+        taken[c->device] -= m.second;
+        munmap((void *)m.first, m.second);
+    }
+    for (Stream *s : c->streams)
+        delete s;
+    if (current == c)
+        current = nullptr;
+    delete c;
+    return OK;
+}
+API cuCtxSetCurrent(Context *c)
+{
+    HOLD;
+    current = c;
+    return OK;
+}
+
+API cuMemGetInfo_v2(size_t *left, size_t *total)
+{
+    IN_CONTEXT;
+    *total = most();
+    *left = most() > taken[current->device] ? most() - taken[current->device] : 0;
+    return OK;
+}
+/* What is there at first is anything but zero. */
+API cuMemAlloc_v2(uint64_t *p, size_t n)
+{
+    IN_CONTEXT;
+    if (!n)
+        return INVALID_VALUE;
+    if (n > most() || taken[current->device] > most() - n)
+        return OUT_OF_MEMORY;
+    void *m = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (m == MAP_FAILED)
+        return OUT_OF_MEMORY;
+    if (n < 1 << 20)
+        memset(m, 0xff, n);
+    *p = (uint64_t)m;
+    current->memory[*p] = n;
+    taken[current->device] += n;
+    return current->failed;
+}
+API cuMemFree_v2(uint64_t p)
+{
+    IN_CONTEXT;
+    auto m = current->memory.find(p);
+    if (m == current->memory.end())
+        return INVALID_VALUE;
+    drain_all(current);
+    taken[current->device] -= m->second;
+    munmap((void *)p, m->second);
+    current->memory.erase(m);
+    return OK;
+}
+API cuMemHostAlloc(void **p, size_t n, unsigned)
+{
+    IN_CONTEXT;
+    *p = calloc(1, n);
+    return *p ? OK : OUT_OF_MEMORY;
+}
+API cuMemFreeHost(void *p)
+{
+    IN_CONTEXT;
+    drain_all(current);
+    free(p);
+    return OK;
+}
+
+API cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t n, Stream *s)
+{
+    IN_CONTEXT;
+    if (!is_own(to, n))
+        return INVALID_VALUE;
+    return put(s, [=] { return memcpy((void *)to, from, n), 0; });
+}
+API cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t n, Stream *s)
+{
+    IN_CONTEXT;
+    if (!is_own(from, n))
+        return INVALID_VALUE;
+    return put(s, [=] { return memcpy(to, (void *)from, n), 0; });
+}
+API cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t n, Stream *s)
+{
+    IN_CONTEXT;
+    if (!is_own(from, n) || !is_own(to, n))
+        return INVALID_VALUE;
+    return put(s, [=] { return memmove((void *)to, (void *)from, n), 0; });
+}
+API cuMemsetD8Async(uint64_t to, unsigned char byte, size_t n, Stream *s)
+{
+    IN_CONTEXT;
+    if (!is_own(to, n))
+        return INVALID_VALUE;
+    return put(s, [=] { return memset((void *)to, byte, n), 0; });
+}
+
+API cuStreamCreate(Stream **s, unsigned)
+{
+    IN_CONTEXT;
+    *s = new Stream;
+    (*s)->context = current;
+    current->streams.insert(*s);
+    return OK;
+}
+API cuStreamDestroy_v2(Stream *s)
+{
+    IN_CONTEXT;
+    drain(s, s->put);
+    s->context->streams.erase(s);
+    delete s;
+    return OK;
+}
+API cuStreamSynchronize(Stream *s)
+{
+    IN_CONTEXT;
+    return s->capture ? CAPTURE_UNSUPPORTED : drain(s, s->put);
+}
+API cuEventCreate(Event **e, unsigned)
+{
+    IN_CONTEXT;
+    *e = new Event;
+    return OK;
+}
+API cuEventDestroy_v2(Event *e)
+{
+    IN_CONTEXT;
+    delete e;
+    return OK;
+}
+API cuEventRecord(Event *e, Stream *s)
+{
+    IN_CONTEXT;
+    if (s->capture)
+        return CAPTURE_UNSUPPORTED;
+    e->stream = s;
+    e->at = s->put;
+    return s->context->failed;
+}
+API cuEventSynchronize(Event *e)
+{
+    IN_CONTEXT;
+    return e->stream ? drain(e->stream, e->at) : OK;
+}
+
+API cuModuleLoad(Module **m, const char *file)
+{
+    IN_CONTEXT;
+    void *lib = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    Run run = lib ? (Run)dlsym(lib, "cuda_host_run") : NULL;
+    if (!run)
+        return lib ? INVALID_IMAGE : FILE_NOT_FOUND;
+    *m = new Module{lib, run};
+    return OK;
+}
+API cuModuleLoadData(Module **, const void *)
+{
+    return INVALID_IMAGE;
+}
+API cuModuleUnload(Module *m)
+{
+    IN_CONTEXT;
+    drain_all(current);
+    dlclose(m->library);
+    delete m;
+    return OK;
+}
+/* Never freed: a driver's go with their module. */
+API cuModuleGetFunction(Function **f, Module *m, const char *name)
+{
+    IN_CONTEXT;
+    static std::map<void *, Function *> known;
+    void *code = dlsym(m->library, name);
+    if (!code)
+        return NOT_FOUND;
+    if (!known[code])
+        known[code] = new Function{code, m->run};
+    *f = known[code];
+    return OK;
+}
+
+API cuLaunchKernel(Function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                   unsigned bz, unsigned, Stream *s, void **params, void **)
+{
+    struct Launch {
+        unsigned grid[3], block[3];
+        unsigned char params[PARAMS];
+    } l = {{gx, gy, gz}, {bx, by, bz}, {}};
+    IN_CONTEXT;
+    if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || gx > INT32_MAX ||
+        (uint64_t)bx * by * bz > 1024)
+        return INVALID_VALUE;
+    memcpy(l.params, params[0], PARAMS);
+    return put(s, [f, l] { return f->run(f->code, l.grid, l.block, l.params); });
+}
+
+API cuStreamBeginCapture_v2(Stream *s, int)
+{
+    IN_CONTEXT;
+    if (s->capture)
+        return INVALID_VALUE;
+    s->capture = new Graph;
+    return OK;
+}
+API cuStreamEndCapture(Stream *s, Graph **g)
+{
+    IN_CONTEXT;
+    *g = s->capture;
+    s->capture = nullptr;
+    return *g ? OK : INVALID_VALUE;
+}
+API cuGraphInstantiateWithFlags(Graph **e, Graph *g, unsigned long long)
+{
+    IN_CONTEXT;
+    *e = new Graph(*g);
+    return OK;
+}
+API cuGraphLaunch(Graph *e, Stream *s)
+{
+    IN_CONTEXT;
+    Graph copy = *e;
+    return put(s, [copy] {
+        for (const Work &w : copy.work)
+            if (int r = w())
+                return r;
+        return 0;
+    });
+}
+API cuGraphDestroy(Graph *g)
+{
+    IN_CONTEXT;
+    delete g;
+    return OK;
+}
+API cuGraphExecDestroy(Graph *e)
+{
+    IN_CONTEXT;
+    delete e;
+    return OK;
+}

@@ -1,0 +1,216 @@
+// host.cpp -- runs kernels on the host, a block after the other. A block's threads are fibers,
+// which take turns: each runs until it waits for its warp or its block, or ends. What would hang a
+// GPU or is not defined there is an error: some threads wait where others do not come. Blocks run
+// in one order in one launch and in the other in the next, so that none relies on another's work.
+#include "host.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <vector>
+#ifndef __x86_64__
+#include <ucontext.h>
+#endif
+
+host_dim threadIdx, blockIdx, blockDim, gridDim;
+
+namespace {
+
+enum { WARP = 32, MOST_THREADS = 1024, STACK = 128 << 10 };
+enum State { READY, AT_WARP, AT_BLOCK, DONE };
+
+/* Of struct cu_args of backend/cuda/cuda_impl.h. */
+struct Params {
+    unsigned char bytes[152];
+};
+typedef void (*Kernel)(Params);
+
+struct Fiber {
+#ifdef __x86_64__
+    void *sp;
+#else
+    ucontext_t context;
+#endif
+    State state;
+    host_dim index;
+    float *v; /* what it gives to its warp */
+    int n, from;
+};
+
+Fiber fibers[MOST_THREADS];
+char *stacks;
+int current;
+Kernel kernel;
+Params params;
+
+void fiber_main();
+
+#ifdef __x86_64__
+void *scheduler;
+extern "C" void pith_cuda_host_switch(void **save, void *to);
+__asm__(".text\n"
+        ".hidden pith_cuda_host_switch\n"
+        ".globl pith_cuda_host_switch\n"
+        "pith_cuda_host_switch:\n"
+        "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
+        "movq %rsp, (%rdi)\n"
+        "movq %rsi, %rsp\n"
+        "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\n"
+        "ret\n");
+
+void prepare(Fiber &f, char *top)
+{
+    void **sp = (void **)(void *)(top - 64);
+    memset(sp, 0, 64);
+    sp[6] = (void *)fiber_main; /* behind six registers */
+    f.sp = sp;
+}
+void resume(Fiber &f) { pith_cuda_host_switch(&scheduler, f.sp); }
+void pause(Fiber &f) { pith_cuda_host_switch(&f.sp, scheduler); }
+#else
+ucontext_t scheduler;
+void prepare(Fiber &f, char *top)
+{
+    getcontext(&f.context);
+    f.context.uc_stack.ss_sp = top - STACK;
+    f.context.uc_stack.ss_size = STACK;
+    f.context.uc_link = NULL;
+    makecontext(&f.context, fiber_main, 0);
+}
+void resume(Fiber &f) { swapcontext(&scheduler, &f.context); }
+void pause(Fiber &f) { swapcontext(&f.context, &scheduler); }
+#endif
+
+void fiber_main()
+{
+    kernel(params);
+    fibers[current].state = DONE;
+    pause(fibers[current]);
+}
+
+void wait_as(State state)
+{
+    Fiber &f = fibers[current];
+    f.state = state;
+    pause(f);
+}
+
+/* All lanes have given their numbers. */
+void exchange(Fiber *lane)
+{
+    float now[WARP], then[WARP];
+    for (int i = 0; i < lane[0].n; i++) {
+        for (int l = 0; l < WARP; l++)
+            now[l] = lane[l].v[i];
+        for (int h = lane[0].from; h > 0; h /= 2) {
+            for (int l = 0; l < WARP; l++)
+                then[l] = now[l] + now[l ^ h];
+            memcpy(now, then, sizeof now);
+        }
+        for (int l = 0; l < WARP; l++)
+            lane[l].v[i] = now[l];
+    }
+}
+
+/* Until each lane has ended or waits for its block. */
+const char *run_warp(int first, int n)
+{
+    for (;;) {
+        int waiting = 0;
+        for (int i = first; i < first + n; i++) {
+            Fiber &f = fibers[i];
+            if (f.state == READY) {
+                current = i;
+                threadIdx = f.index;
+                resume(f);
+            }
+            waiting += f.state == AT_WARP;
+        }
+        if (!waiting)
+            return NULL;
+        if (waiting != WARP)
+            return "lanes wait for others of their warp that do not come";
+        for (int i = first; i < first + n; i++) {
+            if (fibers[i].n != fibers[first].n || fibers[i].from != fibers[first].from)
+                return "lanes of a warp add different things";
+            fibers[i].state = READY;
+        }
+        exchange(fibers + first);
+    }
+}
+
+const char *run_block(int n, int backwards)
+{
+    for (int i = 0; i < n; i++) {
+        prepare(fibers[i], stacks + (size_t)(i + 1) * STACK);
+        fibers[i].state = READY;
+    }
+    for (;;) {
+        int waiting = 0;
+        for (int w = 0; w < n; w += WARP) {
+            int first = backwards ? (n - 1) / WARP * WARP - w : w;
+            const char *bad = run_warp(first, n - first < WARP ? n - first : WARP);
+            if (bad)
+                return bad;
+        }
+        for (int i = 0; i < n; i++)
+            waiting += fibers[i].state == AT_BLOCK;
+        if (!waiting)
+            return NULL;
+        if (waiting != n)
+            return "threads wait for others of their block that do not come";
+        for (int i = 0; i < n; i++)
+            fibers[i].state = READY;
+    }
+}
+
+} // namespace
+
+void __syncthreads()
+{
+    wait_as(AT_BLOCK);
+}
+
+void host_warp_trees(float *v, int n, int from)
+{
+    Fiber &f = fibers[current];
+    f.v = v;
+    f.n = n;
+    f.from = from;
+    wait_as(AT_WARP);
+}
+
+/* 0, or what a driver says of a kernel that failed. */
+extern "C" __attribute__((visibility("default"))) int
+cuda_host_run(void *function, const unsigned grid[3], const unsigned block[3], const void *args)
+{
+    static int launches;
+    int backwards = launches++ & 1;
+    uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
+    int n = (int)(block[0] * block[1] * block[2]);
+    if (!stacks)
+        stacks = (char *)mmap(NULL, (size_t)MOST_THREADS * STACK, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (n < 1 || n > MOST_THREADS || !blocks || stacks == MAP_FAILED)
+        return 1;
+    kernel = (Kernel)function;
+    memcpy(&params, args, sizeof params);
+    gridDim = host_dim{grid[0], grid[1], grid[2]};
+    blockDim = host_dim{block[0], block[1], block[2]};
+    for (int i = 0; i < n; i++) {
+        unsigned t = (unsigned)i;
+        fibers[i].index = host_dim{t % block[0], t / block[0] % block[1], t / block[0] / block[1]};
+    }
+    for (uint64_t b = 0; b < blocks; b++) {
+        uint64_t at = backwards ? blocks - 1 - b : b;
+        blockIdx.x = (uint32_t)(at % grid[0]);
+        blockIdx.y = (uint32_t)(at / grid[0] % grid[1]);
+        blockIdx.z = (uint32_t)(at / grid[0] / grid[1]);
+        const char *bad = run_block(n, backwards);
+        if (bad) {
+            fprintf(stderr, "a kernel on the host: %s\n", bad);
+            return 719;
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,63 @@
+// host.h -- what the compiler of CUDA brings, for kernels that are compiled for the host: see
+// host.cpp, which runs them.
+#ifndef PITH_TESTS_BACKEND_CUDA_HOST_H
+#define PITH_TESTS_BACKEND_CUDA_HOST_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
+
+#define __global__
+#define __device__
+#define __shared__ static /* one block runs at a time */
+#define __grid_constant__
+#define __launch_bounds__(threads) __attribute__((visibility("default")))
+#define FN                         [[maybe_unused]] static inline
+#define UNROLL
+
+struct host_dim {
+    uint32_t x, y, z;
+};
+extern host_dim threadIdx, blockIdx, blockDim, gridDim;
+
+void __syncthreads();
+/* v[i] of each lane becomes the sum over the lanes that differ from it in bits from, from / 2 .. 1
+ * of their numbers, added in that order. */
+void host_warp_trees(float *v, int n, int from);
+
+static inline float host_float(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
+static inline uint32_t host_uint(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+static inline float host_half(uint32_t h)
+{
+#ifdef __F16C__
+    return _cvtsh_ss((unsigned short)h);
+#else
+    uint32_t sign = (h & 0x8000) << 16, e = h >> 10 & 31, m = h & 1023;
+    if (e == 31)
+        return host_float(sign | 0x7f800000u | m << 13);
+    float x = e ? host_float((e + 112) << 23 | m << 13) : (float)m * 0x1p-24f;
+    return sign ? -x : x;
+#endif
+}
+/* Dot product of four signed bytes, added to c. */
+static inline int host_dp4a(uint32_t a, uint32_t b, int c)
+{
+    for (int i = 0; i < 32; i += 8)
+        c += (int)(int8_t)(a >> i & 255) * (int)(int8_t)(b >> i & 255);
+    return c;
+}
+
+#endif

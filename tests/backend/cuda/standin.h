@@ -1,0 +1,40 @@
+/* standin.h -- tests of the CUDA backend without a GPU: a library that stands in for the driver's
+ * (driver.cpp) and the same kernels compiled for the host (host.cpp), which the build puts beside
+ * the tests. TEST_CUDA=1: the machine's own driver and the program's kernels instead. */
+#ifndef PITH_TESTS_BACKEND_CUDA_STANDIN_H
+#define PITH_TESTS_BACKEND_CUDA_STANDIN_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int standin_is_used(void)
+{
+    const char *real = getenv("TEST_CUDA");
+    return !real || strcmp(real, "1");
+}
+
+static void standin_path(const char *file, char *out, size_t cap)
+{
+    char own[512];
+    ssize_t n = readlink("/proc/self/exe", own, sizeof own - 1);
+    own[n > 0 ? n : 0] = 0;
+    char *slash = strrchr(own, '/');
+    if (slash)
+        *slash = 0;
+    snprintf(out, cap, "%s/%s", own, file);
+}
+
+static void standin_use(void)
+{
+    char path[640];
+    if (!standin_is_used())
+        return;
+    standin_path("cuda-driver.so", path, sizeof path);
+    setenv("PITH_CUDA_LIBRARY", path, 1);
+    standin_path("cuda-kernels.so", path, sizeof path);
+    setenv("PITH_CUDA_KERNELS", path, 1);
+}
+
+#endif
