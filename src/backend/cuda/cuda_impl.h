@@ -70,6 +70,7 @@ static inline uint64_t cu_address(const struct buffer *b)
 }
 
 int cu_masked(const char *name); /* PITH_CUDA_MASK lists it */
+const char *cu_name_of(cu_result r);
 /* A call begins, on this thread: see cuda_plan. `memory`: one that fails for want of it. */
 pith_status cu_call(struct cu_gpu *v, const char *what, int memory, struct pith_error *err);
 /* What a function of the driver returned, as a status; a lost device is marked. */

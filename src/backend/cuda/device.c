@@ -17,69 +17,6 @@
 static pthread_mutex_t library_lock = PTHREAD_MUTEX_INITIALIZER;
 static void *library; /* opened once, and there as long as the process */
 static int driver;    /* its version: 12040 is 12.4 */
-struct cu_functions cu;
-
-static _Atomic(uint64_t) n_calls, fail_at, lose_at;
-
-void cuda_plan(const struct cuda_plan *p)
-{
-    n_calls = 0;
-    fail_at = p->fail_at;
-    lose_at = p->lose_at;
-}
-
-uint64_t cuda_calls(void)
-{
-    return n_calls;
-}
-
-/* ---------------------------------------------------------------- how calls end */
-
-static const char *name_of(cu_result r)
-{
-    const char *name = NULL;
-    return cu.error_name && cu.error_name(r, &name) == CU_SUCCESS && name ? name : "unknown";
-}
-
-/* After one of these nothing of its context works any more. */
-static int is_lost(cu_result r)
-{
-    return r == CU_ECC_UNCORRECTABLE || (r >= CU_ILLEGAL_ADDRESS && r <= CU_LAUNCH_TIMEOUT) ||
-           (r >= CU_HARDWARE_STACK && r <= CU_LAUNCH_FAILED) || r == CU_UNKNOWN;
-}
-
-pith_status cu_check(struct cu_gpu *v, cu_result r, const char *what, struct pith_error *err)
-{
-    if (r == CU_SUCCESS)
-        return PITH_OK;
-    if (r == CU_OUT_OF_MEMORY)
-        return error_set(err, PITH_NOMEM, "%s: %s: out of device memory", v->dev.name, what);
-    if (is_lost(r)) {
-        atomic_store(&v->dev.lost, 1);
-        return error_set(err, PITH_DEVICE, "%s: %s: the device is lost (%.60s)", v->dev.name, what,
-                         name_of(r));
-    }
-    return error_set(err, PITH_DEVICE, "%s: %s: CUDA error %d (%.60s)", v->dev.name, what, r,
-                     name_of(r));
-}
-
-void cu_enter(struct cu_gpu *v)
-{
-    cu.context_set(v->context);
-}
-
-pith_status cu_call(struct cu_gpu *v, const char *what, int memory, struct pith_error *err)
-{
-    uint64_t n = atomic_fetch_add(&n_calls, 1) + 1;
-    if (atomic_load(&v->dev.lost) || n == lose_at)
-        return cu_check(v, CU_LAUNCH_FAILED, what, err);
-    if (n == fail_at)
-        return cu_check(v, memory ? CU_OUT_OF_MEMORY : CU_NOT_FOUND, what, err);
-    if (v->context)
-        return cu_check(v, cu.context_set(v->context), what, err);
-    return PITH_OK;
-}
-
 /* ---------------------------------------------------------------- the library */
 
 static pith_status find_functions(void *lib, const char *file, struct pith_error *err)
@@ -109,7 +46,7 @@ static pith_status open_library(struct pith_error *err)
     cu_result r = st == PITH_OK ? cu.init(0) : CU_SUCCESS;
     if (r != CU_SUCCESS)
         st = error_set(err, PITH_DEVICE, "CUDA: no device can be had: error %d (%.60s)", r,
-                       name_of(r));
+                       cu_name_of(r));
     if (st == PITH_OK && (cu.driver_version(&driver) || driver < CU_LEAST_DRIVER))
         st = error_set(err, PITH_UNSUPPORTED, "CUDA: the driver is for CUDA %d.%d, %d.%d is needed",
                        driver / 1000, driver % 1000 / 10, CU_LEAST_DRIVER / 1000,
@@ -170,16 +107,6 @@ static int cuda_n_devices(void)
     return n;
 }
 
-int cu_masked(const char *name)
-{
-    const char *list = env_get("PITH_CUDA_MASK");
-    size_t n = strlen(name);
-    for (const char *at = list; at && (at = strstr(at, name)) != NULL; at += n)
-        if ((at == list || at[-1] == ',') && (!at[n] || at[n] == ','))
-            return 1;
-    return 0;
-}
-
 static pith_status find_ordinal(long n, cu_device *out, struct pith_error *err)
 {
     int found = 0;
@@ -191,7 +118,7 @@ static pith_status find_ordinal(long n, cu_device *out, struct pith_error *err)
         r = cu.device_get(out, (int)n);
     return r == CU_SUCCESS
                ? PITH_OK
-               : error_set(err, PITH_DEVICE, "CUDA: devices cannot be listed: %.60s", name_of(r));
+               : error_set(err, PITH_DEVICE, "CUDA: devices cannot be listed: %.60s", cu_name_of(r));
 }
 
 /* ---------------------------------------------------------------- opening and closing */

@@ -123,17 +123,6 @@ static pith_status find_physical(long n, VkPhysicalDevice *out, struct pith_erro
     return PITH_OK;
 }
 
-/* A name that PITH_VULKAN_MASK lists. */
-int vk_masked(const char *name)
-{
-    const char *list = env_get("PITH_VULKAN_MASK");
-    size_t n = strlen(name);
-    for (const char *at = list; at && (at = strstr(at, name)) != NULL; at += n)
-        if ((at == list || at[-1] == ',') && (!at[n] || at[n] == ','))
-            return 1;
-    return 0;
-}
-
 struct features {
     VkPhysicalDeviceFeatures2 base;
     VkPhysicalDeviceVulkan11Features v11;

@@ -56,6 +56,10 @@ FN float gated(const Args &arg, float x, float y)
         return act_of(arg, 0, clamped(x, none(), c)) * clamped(y, -c, c);
     if (arg.spec[1] == 13)
         return clamped(act_of(arg, 0, x), none(), c) * clamped(y, -c, c);
+    if (arg.spec[1] == 15) {
+        float d = arg_f(arg, 1), up = d != 0 ? d * exact_tanh(y / d) : y;
+        return c * exact_tanh(x / c) * sigmoid(x) * up;
+    }
     return act_of(arg, 3, clamped(x, none(), c)) * (clamped(y, -c, c) + 1);
 }
 
