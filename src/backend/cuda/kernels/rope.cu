@@ -1,6 +1,6 @@
 /* rope.cu -- heads turned by a table (graph/ops/rope.c), and the table: cos and sin of each row's
  * angles. Angles are turns, in fractions of 2^64, so that a position times one is exact but for
- * whole turns. */
+ * whole turns. Behind the turns of all pairs lies which of a row's four positions each goes by. */
 #include "common.cuh"
 
 /* One thread a pair, or an element that stays. p: width, step of the operand's heads, first,
@@ -50,8 +50,9 @@ KERNEL(rope_table, 64)
     if (i >= pairs)
         return;
     uint64_t turn = u64(arg.extra + 8 * (uint64_t)i);
+    uint32_t axis = (uint32_t)u64(arg.extra + 8 * (uint64_t)(pairs + i));
     EACH_ROW(r, n) {
-        uint64_t all = turn * (uint64_t)(int64_t)step_pos(arg, r);
+        uint64_t all = turn * (uint64_t)(int64_t)step_axis(arg, r, axis);
         uint32_t top = (uint32_t)(all >> 32), quarter = (top + 0x20000000u) >> 30;
         float x = (float)(int)(top - (quarter << 30)) * 1.4629180792671596e-9f; /* 2 pi / 2^32 */
         float s = small_sin(x), c = small_cos(x);
