@@ -36,13 +36,15 @@ static struct rng r;
 
 /* ---------------------------------------------------------------- a step over random caches */
 
-static int in_use[N_GROUPS][POOL_BYTES / 1024];
+enum { MOST_PAGES = POOL_BYTES / 1024 };
+static int in_use[N_GROUPS][MOST_PAGES];
 
 /* A page of the group that nobody has. */
 static int32_t new_page(int g, int64_t page_bytes)
 {
+    int64_t pages = POOL_BYTES / page_bytes;
     for (;;) {
-        int32_t p = (int32_t)rng_below(&r, (uint32_t)(POOL_BYTES / page_bytes));
+        int32_t p = (int32_t)rng_below(&r, (uint32_t)(pages < MOST_PAGES ? pages : MOST_PAGES));
         if (!in_use[g][p]++)
             return p;
     }
