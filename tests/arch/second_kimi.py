@@ -1,6 +1,6 @@
 """second_kimi.py -- Kimi K3 as a second implementation, in plain numpy: delta attention step by
-step, latent attention with keys and values of every head, a residual stream that is kept and begins anew.
-See second.py."""
+step, latent attention with keys and values of every head, a residual stream that is kept and begins
+anew. See second.py."""
 import numpy as np
 
 from plain import attend, best, heads, rms, sigmoid, silu, softmax

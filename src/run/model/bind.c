@@ -184,7 +184,7 @@ static void bind_factor(struct binder *b, struct tensor *w, const struct gguf_te
 }
 
 /* Feed-forwards are (W x + bias) times NAME.scale in files; products here are (W x) times it, plus
- * the bias, as attention has it. So that the former come out, their bias becomes scale times bias. */
+ * the bias, as attention has it. So that the former come out, their bias is multiplied, too. */
 static void scale_bias(struct binder *b, const struct tensor *w)
 {
     struct pith_model *m = b->m;
