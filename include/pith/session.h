@@ -107,6 +107,11 @@ struct pith_batch {
      * PITH_UNSUPPORTED: positions other than the next in a model that is not causal, goes by
      * distance (ALiBi, T5), or keeps one row for several tokens. */
     const int32_t *pos;
+    /* [n], or NULL: no row is. 1: row i is its token and its row of embd: that is added to what
+     * the model embeds the token as, with the model's own factor; everything else that goes by
+     * tokens goes by this one. What it was is kept nowhere: pith_tokens tells -1, prefixes end
+     * before it. PITH_RANGE: it has no token, or there is no embd. */
+    const uint8_t *both;
 };
 #define PITH_BATCH_INIT PITH_SIZED(struct pith_batch)
 PITH_API pith_status pith_step(pith_session *s, const struct pith_batch *batch,
@@ -217,7 +222,7 @@ PITH_API void pith_session_memory(const pith_session *s, uint64_t *now, uint64_t
  * growing). */
 PITH_API uint64_t pith_cache_bytes(const pith_session *s, int64_t n);
 
-/* Ids of the first cap tokens held (-1: an embedding row). Returns how many there are, -1: no such
+/* Ids of the first cap tokens held (-1: a row that is no token, or not alone). Returns how many there are, -1: no such
  * sequence. */
 PITH_API int64_t pith_tokens(const pith_session *s, int32_t seq, int32_t *ids, size_t cap);
 

@@ -14,6 +14,7 @@
  *   segment n: first[n] .. first[n+1] its rows, seq[n] the caller's sequence; pages[g][n][i] =
  *       place of slots 64i .. 64i+63
  *             state[n] = block of recurrent state it goes on from, -1: from nothing
+ *   plus[r]: 1: its token's embedding and embedding row r, added
  *   adapter[r]: which set of adapters is added to its products (graph/ops/adapt.h), -1: none
  *   keep[r]: block where the recurrent state after row r is kept, -1: nowhere; the last row of a
  *       segment always has one
@@ -40,7 +41,7 @@ struct step {
     int64_t bytes; /* of the whole struct with its arrays */
     /* Offsets of the arrays in int32 units from `data`. */
     int64_t o_token, o_seg, o_pos, o_out, o_first, o_seq, o_tile, o_embd, o_state, o_keep,
-        o_adapter, o_axes;
+        o_adapter, o_axes, o_plus;
     int64_t o_slot[STEP_MAX_GROUPS], o_lo[STEP_MAX_GROUPS], o_hi[STEP_MAX_GROUPS],
         o_pages[STEP_MAX_GROUPS];
     int32_t data[];
@@ -73,6 +74,7 @@ STEP_ARRAY(state)
 STEP_ARRAY(keep)
 STEP_ARRAY(adapter)
 STEP_ARRAY(axes)
+STEP_ARRAY(plus)
 STEP_GROUP_ARRAY(slot)
 STEP_GROUP_ARRAY(lo)
 STEP_GROUP_ARRAY(hi)

@@ -1,6 +1,7 @@
-/* test_positions.c -- rows that are given positions of their own, four each (M-RoPE): the same bits
- * however a prompt is cut into calls and steps, whatever else is in them, at every level and on a
- * far device; what they mean; what is refused; and that snapshots keep them. Edits: test_seq.c. */
+/* test_positions.c -- rows that say more than their token: positions of their own, four each
+ * (M-RoPE), or a vector that is added to the token's embedding. The same bits however a prompt is
+ * cut into calls and steps, whatever else is in them, at every level and on a far device; what they
+ * mean; what is refused; and that snapshots keep them. Edits: test_seq.c. */
 #include "base/rng.h"
 #include "run/cache/cache_impl.h"
 #include "run/session/session.h"
@@ -208,6 +209,58 @@ static void test_next(void)
     pith_model_close(m);
 }
 
+/* A token with a vector: with one of zeros it is the token, others matter, with the same bits on
+ * every device. It is no prefix for anything. */
+static void test_both(void)
+{
+    static const struct way ways[] = {
+        {"whole", .n_batch = 128, .chunk = N},         {"steps of 7", .n_batch = 7, .chunk = N},
+        {"ref", .cpu = "ref", .n_batch = 128, .chunk = N}, {"far", .far = "1", .n_batch = 16},
+    };
+    static float zero[10 * E], first[V];
+    struct pith_error err;
+    for (int w = 0; w < 4 && !test_bad; w++)
+        for (int k = 0; k < N_KINDS && !test_bad; k++) {
+            pith_model *m = open_model(kinds[k].arch, &ways[w]);
+            pith_session *s = open_session(m, 2);
+            uint8_t both[10] = {0, 0, 1, 1, 0, 1, 0, 0, 0, 1};
+            int32_t token[10] = {1, 2, 3, 4, -1, 6, 7, 8, 9, 10}, ids[10];
+            struct pith_batch b = {.size = sizeof b, .n = 10, .token = token, .embd = zero};
+            REQUIRE(s, "no session");
+            float want[V];
+            CHECK(pith_step(s, &b, &err) == PITH_OK);
+            memcpy(want, pith_logits(s, 0), sizeof want);
+            b.both = both;
+            CHECK(pith_truncate(s, 0, 0, &err) == PITH_OK && pith_step(s, &b, &err) == PITH_OK);
+            CHECK_MSG(!memcmp(want, pith_logits(s, 0), sizeof want), "%s, %s: nothing was added",
+                      kinds[k].arch, ways[w].name);
+            CHECK(pith_tokens(s, 0, ids, 10) == 10);
+            for (int i = 0; i < 10; i++)
+                CHECK(ids[i] == (both[i] ? -1 : token[i]));
+            b.embd = in.embd;
+            CHECK(pith_truncate(s, 0, 0, &err) == PITH_OK && pith_step(s, &b, &err) == PITH_OK);
+            CHECK_MSG(memcmp(want, pith_logits(s, 0), sizeof want) != 0, "%s: not added",
+                      kinds[k].arch);
+            if (w == 0 && k == 0)
+                memcpy(first, pith_logits(s, 0), sizeof first);
+            if (k == 0)
+                CHECK_MSG(!memcmp(first, pith_logits(s, 0), sizeof first), "%s: logits differ",
+                          ways[w].name);
+            size_t kept = 9;
+            token[4] = 5;
+            CHECK(pith_reuse(s, 0, token, 10, &kept, &err) == PITH_OK);
+            CHECK_MSG(kept <= 2, "%zu tokens are a prefix", kept);
+            both[4] = 1; /* an embedding row already */
+            token[4] = -1;
+            CHECK(pith_step(s, &b, &err) == PITH_RANGE && strstr(err.msg, "row 4 is to be a token"));
+            b.embd = NULL;
+            token[4] = 5;
+            CHECK(pith_step(s, &b, &err) == PITH_RANGE && strstr(err.msg, "no embedding row"));
+            pith_session_close(s);
+            pith_model_close(m);
+        }
+}
+
 static void refused(pith_session *s, const int32_t pos[8], pith_status st, const char *say)
 {
     struct pith_error err;
@@ -371,6 +424,7 @@ int main(void)
     TEST(test_same_bits);
     TEST(test_meaning);
     TEST(test_next);
+    TEST(test_both);
     TEST(test_refused);
     TEST(test_snapshot);
     return test_end();

@@ -25,11 +25,12 @@ AT(o_embd, 28);
 AT(o_state, 30);
 AT(o_keep, 32);
 AT(o_axes, 36);
-AT(o_slot, 38);
-AT(o_lo, 86);
-AT(o_hi, 134);
-AT(o_pages, 182);
-AT(data, 230);
+AT(o_plus, 38);
+AT(o_slot, 40);
+AT(o_lo, 88);
+AT(o_hi, 136);
+AT(o_pages, 184);
+AT(data, 232);
 
 /* ---------------------------------------------------------------- making and ending */
 

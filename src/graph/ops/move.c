@@ -1,7 +1,7 @@
 /* move.c -- ops that bring rows somewhere.
  *
- *   EMBED   z [T, E] = scale W[token of the row], W [V, E]; or the step's own embedding rows, as
- *           they are. Tokens of a list are embedded as others
+ *   EMBED   z [T, E] = scale W[token of the row], W [V, E]; or the step's own embedding row, as it
+ *           is; or the sum of the two. Tokens of a list are embedded as others
  *   GATHER  z [T, n] = scale W[i], W [V, n]: i is the row's token or position, the same for all
  *           rows, or a number of a value. Numbers beyond the table's are its first or last row
  *   TOKEN_NUMBER  z [T, 1] = the number that a list has for the row's token; else `other`
@@ -51,6 +51,8 @@ static OP_FN(ref_embed)
         dtypes[c->w->type].dequant(row, y, n);
         for (int64_t i = 0; i < n && p->scale != 1.0f; i++)
             y[i] = y[i] * p->scale;
+        for (int64_t i = 0; i < n && step_plus(s)[r]; i++)
+            y[i] = y[i] + step_embd(s)[r * n + i];
     }
 }
 

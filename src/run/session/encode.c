@@ -48,6 +48,7 @@ static void fill(struct pith_session *s, int32_t seq, const int32_t *tokens, int
     step_state(t)[0] = -1;
     for (int32_t r = 0; r < n; r++) {
         step_token(t)[r] = tokens[r];
+        step_plus(t)[r] = 0;
         step_seg(t)[r] = 0;
         step_place(t, r, r);
         step_keep(t)[r] = -1;

@@ -564,6 +564,12 @@ static int is_embd(const struct pith_batch *b, int32_t i)
     return b->embd && (!b->token || b->token[i] == -1);
 }
 
+/* Row i is a token with an embedding row, which are added. */
+static int is_both(const struct pith_batch *b, int32_t i)
+{
+    return b->both && b->both[i];
+}
+
 /* The four positions that row i is given; NULL: it is text and comes next. */
 static const int32_t *given(const struct pith_batch *b, int32_t i)
 {
@@ -674,6 +680,10 @@ static pith_status check_batch(struct pith_session *s, const struct pith_batch *
             return error_set(err, PITH_RANGE, "row %d is token %d, the vocabulary has 0..%d%s", i,
                              b->token[i], n_vocab - 1,
                              b->embd ? ", and -1 is an embedding row" : "");
+        if (is_both(b, i) && (!b->token || !b->embd || b->token[i] < 0))
+            return error_set(err, PITH_RANGE,
+                             "row %d is to be a token and an embedding row, and has no %s", i,
+                             b->embd ? "token" : "embedding row");
         s->seq_rows[q]++;
         s->seq_last[q] = i;
     }
@@ -739,7 +749,8 @@ static void fill_rows(struct pith_session *s, const struct pith_batch *b, int32_
     for (int32_t i = from; i < from + n; i++) {
         int32_t r = s->seq_rows[seq_of(s, b, i)]++;
         s->order[i - from] = r;
-        if (is_embd(b, i))
+        step_plus(t)[r] = is_both(b, i);
+        if (is_embd(b, i) || is_both(b, i))
             memcpy(step_embd(t) + (int64_t)r * t->n_embd, b->embd + (int64_t)i * t->n_embd,
                    (size_t)t->n_embd * sizeof(float));
         step_token(t)[r] = is_embd(b, i) ? -1 : b->token[i];
@@ -748,7 +759,7 @@ static void fill_rows(struct pith_session *s, const struct pith_batch *b, int32_
             step_place4(t, r, pos);
         else
             step_place(t, r, pos ? pos[0] : -1); /* -1: the next, when those before are known */
-        t->embd |= is_embd(b, i);
+        t->embd |= is_embd(b, i) || is_both(b, i);
     }
     t->R = 0;
     for (int32_t i = from; i < from + n; i++)
@@ -876,7 +887,7 @@ static void commit_rows(struct pith_session *s)
     for (int32_t k = 0; k < t->N; k++)
         for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r++) {
             row_pos4(t, r, pos);
-            cache_append(&s->cache, step_seq(t)[k], step_token(t)[r], pos);
+            cache_append(&s->cache, step_seq(t)[k], step_plus(t)[r] ? -1 : step_token(t)[r], pos);
         }
 }
 

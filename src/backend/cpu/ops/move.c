@@ -27,6 +27,8 @@ static OP_FN(cpu_embed)
         d->dequant(row, y, n);
         if (p->scale != 1.0f)
             times(kern_of(c), y, p->scale, y, n);
+        if (step_plus(s)[r])
+            kern_of(c)->add(y, step_embd(s) + r * n, y, n);
     }
 }
 

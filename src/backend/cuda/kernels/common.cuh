@@ -71,7 +71,7 @@ FN uint32_t thread_x() { return blockIdx.x * blockDim.x + threadIdx.x; }
 /* ---------------------------------------------------------------- the step (graph/step.h) */
 
 /* Places of its members, in ints: gpu/job.c holds them to the struct. */
-enum { STEP_DATA = 230, PAGE = 64, QUARTER = 16 };
+enum { STEP_DATA = 232, PAGE = 64, QUARTER = 16 };
 
 FN int step_at(const Args &g, uint32_t i) { return i32_at(g.step)[i]; }
 FN int step_array(const Args &g, uint32_t o, uint32_t i)
@@ -89,17 +89,18 @@ FN uint64_t step_embd_row(const Args &g, uint32_t r, uint32_t n) /* where it beg
 }
 FN int step_state(const Args &g, uint32_t n) { return step_array(g, 30, n); }
 FN int step_keep(const Args &g, uint32_t r) { return step_array(g, 32, r); }
+FN int step_plus(const Args &g, uint32_t r) { return step_array(g, 38, r); }
 FN int step_axis(const Args &g, uint32_t r, uint32_t axis) /* one of its four positions */
 {
     return axis == 0 ? step_pos(g, r) : step_array(g, 36, 3 * r + axis - 1);
 }
-FN int step_slot(const Args &a, uint32_t g, uint32_t r) { return step_array(a, 38 + 2 * g, r); }
-FN int step_lo(const Args &a, uint32_t g, uint32_t r) { return step_array(a, 86 + 2 * g, r); }
-FN int step_hi(const Args &a, uint32_t g, uint32_t r) { return step_array(a, 134 + 2 * g, r); }
+FN int step_slot(const Args &a, uint32_t g, uint32_t r) { return step_array(a, 40 + 2 * g, r); }
+FN int step_lo(const Args &a, uint32_t g, uint32_t r) { return step_array(a, 88 + 2 * g, r); }
+FN int step_hi(const Args &a, uint32_t g, uint32_t r) { return step_array(a, 136 + 2 * g, r); }
 /* Page i of segment n: its place. */
 FN int step_place(const Args &a, uint32_t g, uint32_t n, uint32_t i)
 {
-    return step_array(a, 182 + 2 * g, n * (uint32_t)step_at(a, 9) + i);
+    return step_array(a, 184 + 2 * g, n * (uint32_t)step_at(a, 9) + i);
 }
 
 /* Rows of a value of this kind in this step. */

@@ -38,6 +38,11 @@ KERNEL(embed, 64)
                                   k8, width);
         for (uint32_t i = 0; i < 8 && 8 * k8 + i < width; i++)
             y[8 * k8 + i] = given ? w.v[i] : w.v[i] * arg_f(arg, 4);
+        if (arg.spec[1] != EMBED || given || !step_plus(arg, r))
+            continue;
+        w = plain(T_F32, step_embd_row(arg, r, width), 8 * k8, width);
+        for (uint32_t i = 0; i < 8 && 8 * k8 + i < width; i++)
+            y[8 * k8 + i] = y[8 * k8 + i] + w.v[i];
     }
 }
 

@@ -38,7 +38,7 @@ layout(constant_id = 5) const int SPEC5 = 1;
 /* ---------------------------------------------------------------- the step (graph/step.h) */
 
 /* Places of its members, in ints: run.c holds them to the struct. */
-const uint STEP_DATA = 230;
+const uint STEP_DATA = 232;
 const int PAGE = 64, QUARTER = 16;
 
 int step_at(uint i) { return I32(arg.step).v[i]; }
@@ -55,17 +55,18 @@ uint64_t step_embd_row(uint r, uint n) /* where it begins */
 }
 int step_state(uint n) { return step_array(30, n); }
 int step_keep(uint r) { return step_array(32, r); }
+int step_plus(uint r) { return step_array(38, r); }
 int step_axis(uint r, uint axis) /* one of its four positions */
 {
     return axis == 0 ? step_pos(r) : step_array(36, 3 * r + axis - 1);
 }
-int step_slot(uint g, uint r) { return step_array(38 + 2 * g, r); }
-int step_lo(uint g, uint r) { return step_array(86 + 2 * g, r); }
-int step_hi(uint g, uint r) { return step_array(134 + 2 * g, r); }
+int step_slot(uint g, uint r) { return step_array(40 + 2 * g, r); }
+int step_lo(uint g, uint r) { return step_array(88 + 2 * g, r); }
+int step_hi(uint g, uint r) { return step_array(136 + 2 * g, r); }
 /* Page i of segment n: its place. */
 int step_place(uint g, uint n, uint i)
 {
-    return step_array(182 + 2 * g, n * uint(step_at(9)) + i);
+    return step_array(184 + 2 * g, n * uint(step_at(9)) + i);
 }
 
 /* Rows of a value of this kind in this step. */

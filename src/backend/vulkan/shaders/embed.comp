@@ -33,11 +33,20 @@ void main()
     for (uint r = gl_WorkGroupID.y; r < n; r += gl_NumWorkGroups.y) {
         F32 y = F32(arg.dst + 4 * (uint64_t(r) * arg.ld + uint64_t(part) * width));
         bool given = BY == EMBED && step_token(r) < 0;
+        bool plus = BY == EMBED && !given && step_plus(r) != 0;
         if (given)
             plain(T_F32, step_embd_row(r, width), 8 * k8, width);
         else
             decode8(TYPE, arg.w + uint64_t(table_row(r, part)) * row_bytes(TYPE, width), k8, width);
+        precise float z[8];
+        for (uint i = 0; i < 8; i++)
+            z[i] = given ? w8[i] : w8[i] * ARG_F(4);
+        if (plus) {
+            plain(T_F32, step_embd_row(r, width), 8 * k8, width);
+            for (uint i = 0; i < 8; i++)
+                z[i] = z[i] + w8[i];
+        }
         for (uint i = 0; i < 8 && 8 * k8 + i < width; i++)
-            y.v[8 * k8 + i] = given ? w8[i] : w8[i] * ARG_F(4);
+            y.v[8 * k8 + i] = z[i];
     }
 }
