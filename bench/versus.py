@@ -14,7 +14,8 @@ of
 
 The roof is the read bandwidth that `pith bench` measures; a block whose two roofs differ by more
 than 10 % is dropped and repeated. Figures are means of the repeats in a run, then the median of the
-kept blocks; a ratio is ours / peer.
+kept blocks; a ratio is ours / peer. Beside it stands what the peer's fastest fork published for a
+type (FORK), and ours / fork: other machines, so a hint.
 
 Everything is kept in OUT/results.json after each block, and a later call goes on from there: cells
 that have their blocks are not run again (--again starts them anew). OUT/results.md and
@@ -30,6 +31,15 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VENV = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "pith",
                     "versus-venv")
 TESTS = "tg64,pp512,tg16x4,tg16x8,tg32@d8192,pp8192"
+# The peer's fastest fork, ik_llama.cpp, over the peer, from its own table ("Latest CPU performance
+# comparison with llama.cpp", discussion 164 of its repository, December 2024): AVX2 on a Ryzen
+# 7950X, an 8B model, prefill of 512 with 16 threads, decode with 2.
+FORK = {"bf16": (3.269, 1.054), "q8_0": (1.813, 1.541), "q5_0": (2.249, 2.102),
+        "q4_0": (1.782, 1.150), "q2_k": (2.206, 1.509), "q3_k": (2.997, 1.476),
+        "q4_k": (2.487, 1.409), "q5_k": (3.372, 1.519), "q6_k": (3.140, 1.319),
+        "iq4_nl": (2.155, 1.560), "iq4_xs": (3.628, 1.666), "iq2_xxs": (3.590, 1.598),
+        "iq2_xs": (3.148, 1.170), "iq2_m": (4.147, 1.063), "iq3_xxs": (4.380, 1.490),
+        "iq3_s": (5.181, 1.205)}
 LONG = 2048  # tokens from which a cell is too slow to look for all settings
 ROOF_SLACK = 1.10
 PEER_BATCH = 2048
@@ -252,23 +262,34 @@ def summary(cell):
             "share": statistics.median(b["share"] for b in kept)}
 
 
+def fork_ratio(model, test):
+    """What the fork's own table says for the type in a model's name; None: it has no such cell."""
+    kind, _, seqs, depth = parse_test(test)
+    types = re.findall("|".join(sorted(FORK, key=len, reverse=True)), model.lower())
+    return FORK[types[-1]][kind == "tg"] if types and seqs == 1 and not depth else None
+
+
 def markdown(data):
     lines = [f"{data.get('machine', '')}; pith {data.get('commit', '')}, llama-cpp-python "
              f"{data.get('peer', '')}; tokens/s", "",
-             "| model | test | ours | peer | ratio | of the limit | roof GB/s | blocks kept | "
-             "peer's best setting |", "|---|---|---:|---:|---:|---:|---:|---:|---|"]
+             "| model | test | ours | peer | ratio | its fork's | ours / fork | of the limit | "
+             "roof GB/s | blocks kept | peer's best setting |",
+             "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---|"]
     for cell in data["cells"].values():
         s = summary(cell)
         tried = len(cell.get("blocks", [])) + cell.get("dropped", 0)
+        fork = fork_ratio(cell["model"], cell["test"])
         if s:
+            beside = f"{fork:.2f} | {s['ratio'] / fork:.2f}" if fork else "- | -"
             lines.append(f"| {cell['model']} | {cell['test']} | {s['ours']:.1f} | "
-                         f"{s['peer']:.1f} | {s['ratio']:.2f} | {100 * s['share']:.0f} % | "
+                         f"{s['peer']:.1f} | {s['ratio']:.2f} | {beside} | "
+                         f"{100 * s['share']:.0f} % | "
                          f"{s['roof']:.1f} | {len(cell['blocks'])} of {tried} | "
                          f"{flags_text(cell['flags'])} |")
         else:
             why = cell.get("error") or "no two roofs alike"
-            lines.append(f"| {cell['model']} | {cell['test']} | - | - | - | - | - | 0 of {tried} "
-                         f"| {why} |")
+            lines.append(f"| {cell['model']} | {cell['test']} | - | - | - | - | - | - | - | "
+                         f"0 of {tried} | {why} |")
     if data.get("unset"):
         lines += ["", "Cannot be set through the package: " + ", ".join(data["unset"]) + "."]
     return "\n".join(lines) + "\n"
