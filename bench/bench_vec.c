@@ -1,13 +1,14 @@
 /* bench_vec.c -- speed of the float-vector and attention kernels on one thread, beside the
  * machine's limits measured in the same run.
  *
- *     bench_vec [level|all [norm|decode|prefill|all [repeats [cache type]]]]
+ *     bench_vec [level|all [norm|decode|prefill|all [repeats [cache type [head]]]]]
  *
  * norm     element-wise kernels and sums over 4096 elements in cache: ns per call
  * decode   one row at position 8192 against a cache in memory, and against half a megabyte: GB/s of
  *          K and V read, (Gop/s)
- * prefill  2048 rows causal, tiles of 64 rows against one span after the other: Gop/s of what is
- * visible Best of the repeats; time is the thread's own. */
+ * prefill  512 rows causal, tiles of 16 rows against one span after the other: Gop/s of what is
+ *          visible
+ * Best of the repeats; time is the thread's own. */
 #include "bench.h"
 #include "backend/cpu/kern.h"
 #include "base/machine/cpu.h"
@@ -18,8 +19,8 @@ enum {
     N = 4096,
     CACHE_MIB = 128,
     DECODE_SLOTS = 8192,
-    PREFILL_ROWS = 2048,
-    TILE = 64,
+    PREFILL_ROWS = 512,
+    TILE = 16, /* of the rows that attention works on together */
     MAX_G = 8,
     MAX_D = 256,
     L2_BYTES = 512 << 10
@@ -42,11 +43,9 @@ static int repeats = 10;
     X(gelu, k->gelu(x, y, z, N))                                                                   \
     X(gelu_erf, k->gelu_erf(x, y, z, N))                                                           \
     X(softcap, k->softcap(x, 30, z, N))                                                            \
-    X(softmax, k->softmax(x, z, N))                                                                \
     X(rope_norm, for (int i = 0; i < N; i += 128) k->rope_norm(z + i, y, x, 128))                  \
     X(rope_neox, for (int i = 0; i < N; i += 128) k->rope_neox(z + i, y, x, 128))                  \
-    X(f32_to_f16, k->f32_to_f16(x, (uint16_t *)z, N))                                              \
-    X(f16_to_f32, k->f16_to_f32((const uint16_t *)x, z, N))
+    X(f32_to_f16, k->f32_to_f16(x, (uint16_t *)z, N))
 
 static void bench_vectors(const struct kern *k)
 {
@@ -143,7 +142,7 @@ static void bench_prefill(const struct kern *k, enum dtype type, int d)
         struct attn_job j = job_of(type, d, g);
         j.n_rows = TILE;
         double best = 1e9;
-        for (int r = 0; r < (repeats + 4) / 5; r++) {
+        for (int r = 0; r < repeats; r++) {
             double s = now();
             for (int row = 0; row < PREFILL_ROWS; row += TILE) {
                 for (int i = 0; i < TILE; i++)
@@ -185,12 +184,13 @@ int main(int argc, char **argv)
     int all = !strcmp(what, "all");
     repeats = argc > 3 ? atoi(argv[3]) : repeats;
     const char *only = argc > 4 ? argv[4] : NULL;
+    const int only_d = argc > 5 ? atoi(argv[5]) : 0;
     struct rng r;
     rng_init(&r, 1);
     cache = huge_pages((size_t)CACHE_MIB << 20);
     x = huge_pages(N * 4), y = huge_pages(N * 4), z = huge_pages(N * 4);
     q = huge_pages(TILE * MAX_G * MAX_D * 4), o = huge_pages(TILE * MAX_G * MAX_D * 4);
-    struct attn_job shape = {.d_k = MAX_D, .k_type = DT_Q8_0};
+    struct attn_job shape = {.d_k = MAX_D, .d_v = MAX_D, .k_type = DT_Q8_0, .v_type = DT_Q8_0};
     scratch = huge_pages(kern_attn_scratch(&shape, TILE * MAX_G, 0));
     m = huge_pages(TILE * MAX_G * 4), l = huge_pages(TILE * MAX_G * 4);
     for (int i = 0; i < N; i++)
@@ -213,6 +213,8 @@ int main(int argc, char **argv)
             if (only && strcmp(only, dtypes[kv_types[t]].name))
                 continue;
             for (int i = 0; i < 3; i++) {
+                if (only_d && only_d != dims[i])
+                    continue;
                 if (all || !strcmp(what, "decode")) {
                     bench_decode(k, kv_types[t], dims[i], 1);
                     bench_decode(k, kv_types[t], dims[i], 0);

@@ -6,8 +6,7 @@
  * often K and V are read:
  *
  *     for each page of 64 slots
- *         for each run of rows that see the same slots [a, b) of the page     (in prefill: all
- *             rows, but on the diagonal)
+ *         for each run of rows that see a part of the page
  *             for each tile of up to 12 query vectors, rows x heads
  *                 scores    s[i][slot]   nh vectors x ng groups of 16 slots in registers, K loaded
  *                     once for the nh
@@ -20,13 +19,18 @@
  *         (kern.h: mm); the queries are quantised
  *     once, at the start. V of block types: rows of blocks, taken apart in registers.
  *
- * Slots outside [a, b) are never multiplied: their scores become -inf, their values are not read.
+ * Each vector sees slots [from, to) of the page; on the diagonal of a prompt those of neighbours
+ * differ. Others are never multiplied: their scores become -inf, and of their values only those
+ * that all nh vectors see are taken together, the few before and behind by each vector alone.
  * While K is read the page's V is prefetched, while V is read the next page's K; it is what keeps a
  * decode step at the speed of memory.
  *
  * A latent page (kern.h) is turned by dimension once, into scratch, whatever its type is: scores
  * are those of f32, values are its rows. A list is read 64 entries at a time: where these are a
  * page as it lies, there, else gathered into scratch. So one body does all of it.
+ *
+ * Where many vectors read a page, V of block types becomes numbers once, in scratch: with 16
+ * registers a row of it would be taken apart for every 6 of them.
  *
  * A type of K or V is a load function and a row of `attn_types`. */
 
@@ -35,13 +39,16 @@ enum attn_bias { ATTN_PLAIN, ATTN_SLOPES, ATTN_TABLES };
 
 struct attn_tile {
     int n;                    /* query vectors */
-    int a, b;                 /* the slots of the page they see */
+    int a, b;                 /* the slots of the page that any of them sees, */
+    int from[ATTN_TILE], to[ATTN_TILE]; /* and each of them; none of these is empty */
+    int alike;                          /* they all see [a, b) */
     int d_k, d_v16;           /* elements of a query, of an output */
     int64_t k_bytes, v_bytes; /* of the page: all dimensions, all slots */
     float cap;
     int before[ATTN_TILE];        /* from each vector's own slot to the page's first, signed */
     const float *near[ATTN_TILE]; /* the slope, or the table, of its head */
-    const float *q[ATTN_TILE];
+    const float *q; /* of the first; the others follow q_ld elements apart */
+    int64_t q_ld;
     struct act_tile x; /* K of block types: the same in A32, and what multiplies it */
     kern_mm_fn *mm;
     float *m, *l, *o; /* of the first query vector; the others follow */
@@ -152,29 +159,38 @@ SIMD_FN const char *attn_prefetch(const char *p, int64_t step)
     return p + step;
 }
 
-/* Scores of query vectors h .. h+nh-1 for groups g .. g+ng-1. */
+/* Query vector i of those at q, which lie ld apart: addresses that need three registers for six. */
+SIMD_FN const float *attn_query_at(const float *q, const float *third, int64_t ld, const int i)
+{
+    return i < 3 || i == 4 ? q + i * ld : third + (i - 3) * ld;
+}
+
+/* Scores of query vectors h .. h+nh-1 for groups g .. g+ng-1. What is prefetched meanwhile is asked
+ * for with every dimension, or every few, where the loop over them has no registers left. */
 SIMD_FN void attn_score(struct attn_tile *t, attn_load_fn *load, const int nh, const int ng, int h,
                         int g, const uint8_t *page, const char **ahead, int64_t step)
 {
-    const int64_t row = t->k_bytes / t->d_k;
+    const int part = V_FIT < 32 && nh == 6 ? 8 : 1;
+    const int64_t row = t->k_bytes / t->d_k, ld = t->q_ld;
     const uint8_t *from = page + row / ATTN_GROUPS * g;
     V acc[6][4];
-    const float *q[6];
-    EACH(i, nh)
-    q[i] = t->q[h + i];
+    const float *q = t->q + h * ld, *third = nh > 3 ? q + 3 * ld : q;
     EACH(i, nh)
     EACH(j, ng)
     acc[i][j] = v_set(0);
-    for (int64_t d = 0; d < t->d_k; d++, from += row) {
-        V k[4];
-        EACH(j, ng)
-        k[j] = load(from, j);
-        *ahead = attn_prefetch(*ahead, step);
-        EACH(i, nh)
-        {
-            V b = v_set(q[i][d]);
+    for (int64_t d = 0, end; d < t->d_k; d = end) {
+        end = part == 1 || d + part < t->d_k ? d + part : t->d_k;
+        *ahead = attn_prefetch(*ahead, step * (end - d));
+        for (const float *q_end = q + (end - d); q < q_end; q++, third++, from += row) {
+            V k[4];
             EACH(j, ng)
-            acc[i][j] = v_fma(k[j], b, acc[i][j]);
+            k[j] = load(from, j);
+            EACH(i, nh)
+            {
+                V b = v_set(*attn_query_at(q, third, ld, i));
+                EACH(j, ng)
+                acc[i][j] = v_fma(k[j], b, acc[i][j]);
+            }
         }
     }
     EACH(i, nh)
@@ -203,9 +219,7 @@ SIMD_FN void attn_scores(struct attn_tile *t, attn_load_fn *load, const uint8_t 
         SCORES(2, 4)
         SCORES(1, 4)
     } else if (V_FIT >= 8) {
-        if (t->n == ATTN_TILE) {
-            SCORES(6, 1)
-        }
+        SCORES(6, 1)
         SCORES(4, 1)
         SCORES(2, 2)
         SCORES(1, 4)
@@ -250,7 +264,8 @@ SIMD_FN void attn_weigh(struct attn_tile *t, const enum attn_bias bias)
         V x[ATTN_GROUPS];
         EACH(j, ATTN_GROUPS)
         {
-            int first = t->a - j * V_LANES, last = t->b - j * V_LANES; /* lanes first .. last-1 */
+            int first = t->from[h] - j * V_LANES; /* lanes first .. last - 1 */
+            int last = t->to[h] - j * V_LANES;
             float *s = attn_s(t, j, h);
             if (first >= V_LANES || last <= 0) {
                 x[j] = none;
@@ -309,9 +324,11 @@ static void attn_weights_near(const struct attn_job *j, struct attn_tile *t, int
         attn_weigh(t, ATTN_TABLES);
 }
 
-/* Output elements 16e .. 16(e+nd)-1 of query vectors h .. h+nh-1. */
+/* What slots [a, b) of the page add to output elements 16e .. 16(e+nd)-1 of query vectors
+ * h .. h+nh-1. */
 SIMD_FN void attn_value(struct attn_tile *t, attn_load_fn *load, const int nh, const int nd, int h,
-                        int e, const uint8_t *page, const char **ahead, int64_t step)
+                        int e, int slot, int b, const uint8_t *page, const char **ahead,
+                        int64_t step)
 {
     const int64_t row = t->v_bytes / KERN_PAGE;
     const int first =
@@ -321,13 +338,12 @@ SIMD_FN void attn_value(struct attn_tile *t, attn_load_fn *load, const int nh, c
     EACH(i, nh)
     EACH(j, nd)
     acc[i][j] = v_mul(v_load(o + (int64_t)i * t->d_v16 + j * V_LANES), v_set(t->c[h + i]));
-    const uint8_t *from = page + t->a * row;
-    for (int a = t->a, end; a < t->b;
-         a = end) { /* a group of slots, whose weights lie side by side */
-        end = a / V_LANES * V_LANES + V_LANES;
-        end = end < t->b ? end : t->b;
-        const float *p = attn_s(t, a / V_LANES, h) + a % V_LANES;
-        for (const float *p_end = p + (end - a); p < p_end; p++, from += row) {
+    const uint8_t *from = page + slot * row;
+    for (int end; slot < b; slot = end) { /* a group of slots, whose weights lie side by side */
+        end = slot / V_LANES * V_LANES + V_LANES;
+        end = end < b ? end : b;
+        const float *p = attn_s(t, slot / V_LANES, h) + slot % V_LANES;
+        for (const float *p_end = p + (end - slot); p < p_end; p++, from += row) {
             V v[16];
             EACH(j, nd)
             v[j] = load(from, first + j);
@@ -345,32 +361,69 @@ SIMD_FN void attn_value(struct attn_tile *t, attn_load_fn *load, const int nh, c
     v_store(o + (int64_t)i * t->d_v16 + j * V_LANES, acc[i][j]);
 }
 
-/* As many query vectors as are left, nh at a time; their elements 16 * `wide` at a time while that
+/* Slots [a, b) of the page for vector h alone. What its sums were times c is taken once. */
+typedef void attn_alone_fn(struct attn_tile *t, int h, int a, int b, const uint8_t *page);
+SIMD_FN void attn_value_alone(struct attn_tile *t, attn_load_fn *load, int h, int a, int b,
+                              const uint8_t *page)
+{
+    const char *none = (const char *)page;
+    if (a >= b)
+        return;
+    int e = 0;
+    for (; V_FIT >= 8 && e + 4 <= t->d_v16 / V_LANES; e += 4)
+        attn_value(t, load, 1, 4, h, e, a, b, page, &none, 0);
+    for (; e < t->d_v16 / V_LANES; e++)
+        attn_value(t, load, 1, 1, h, e, a, b, page, &none, 0);
+    t->c[h] = 1;
+}
+
+/* As many query vectors as are left, nh at a time; the slots that all of them see together, those
+ * before and behind one vector after the other. Their elements 16 * `wide` at a time while that
  * many are left, then by smaller powers of two. A lone vector takes whole rows of V, so that memory
  * is read in order. */
 #define VALUES(nh, nd)                                                                             \
     for (; n - e >= (nd); e += (nd))                                                               \
-        attn_value(t, load, nh, nd, h, e, page, &ahead.p, step);
+        attn_value(t, load, nh, nd, h, e, a, b, page, &ahead.p, step);
 #define HEADS(nh, wide)                                                                            \
     for (; t->n - h >= (nh); h += (nh)) {                                                          \
-        int64_t step = attn_step(ahead, (t->b - t->a) * (int64_t)((n + (wide)-1) / (wide)));       \
-        int e = 0;                                                                                 \
-        VALUES(nh, wide)                                                                           \
-        if ((wide) > 8) {                                                                          \
-            VALUES(nh, 8)                                                                          \
+        int a = t->from[h], b = t->to[h], e = 0;                                                   \
+        if (!t->alike)                                                                             \
+            attn_together(t, h, nh, &a, &b);                                                       \
+        for (int i = h; (nh) > 1 && !t->alike && i < h + (nh); i++)                                \
+            alone(t, i, t->from[i], t->to[i] < a ? t->to[i] : a, page);                            \
+        if (a < b) {                                                                               \
+            int64_t step = attn_step(ahead, (b - a) * (int64_t)((n + (wide)-1) / (wide)));         \
+            VALUES(nh, wide)                                                                       \
+            if ((wide) > 8) {                                                                      \
+                VALUES(nh, 8)                                                                      \
+            }                                                                                      \
+            if ((wide) > 4) {                                                                      \
+                VALUES(nh, 4)                                                                      \
+            }                                                                                      \
+            if ((wide) > 2) {                                                                      \
+                VALUES(nh, 2)                                                                      \
+            }                                                                                      \
+            VALUES(nh, 1)                                                                          \
         }                                                                                          \
-        if ((wide) > 4) {                                                                          \
-            VALUES(nh, 4)                                                                          \
+        for (int i = h; (nh) > 1 && !t->alike && i < h + (nh); i++) {                              \
+            t->c[i] = a < b ? 1 : t->c[i];                                                         \
+            alone(t, i, t->from[i] > b ? t->from[i] : b, t->to[i], page);                          \
         }                                                                                          \
-        if ((wide) > 2) {                                                                          \
-            VALUES(nh, 2)                                                                          \
-        }                                                                                          \
-        VALUES(nh, 1)                                                                              \
         ahead.bytes = 0;                                                                           \
     }
 
-SIMD_FN void attn_values(struct attn_tile *t, attn_load_fn *load, const uint8_t *page,
-                         struct attn_ahead ahead)
+/* The slots [*a, *b) that vectors h .. h + nh - 1 all see; none: *b is *a. */
+SIMD_FN void attn_together(const struct attn_tile *t, int h, const int nh, int *a, int *b)
+{
+    for (int i = h + 1; i < h + nh; i++) {
+        *a = t->from[i] > *a ? t->from[i] : *a;
+        *b = t->to[i] < *b ? t->to[i] : *b;
+    }
+    *b = *b > *a ? *b : *a;
+}
+
+SIMD_FN void attn_values(struct attn_tile *t, attn_load_fn *load, attn_alone_fn *alone,
+                         const uint8_t *page, struct attn_ahead ahead)
 {
     const int n = t->d_v16 / V_LANES;
     int h = 0;
@@ -382,9 +435,7 @@ SIMD_FN void attn_values(struct attn_tile *t, attn_load_fn *load, const uint8_t 
         HEADS(2, 4)
         HEADS(1, 16)
     } else if (V_FIT >= 8) {
-        if (t->n == ATTN_TILE) {
-            HEADS(6, 1)
-        }
+        HEADS(6, 1)
         HEADS(4, 1)
         HEADS(2, 2)
         HEADS(1, 4)
@@ -427,6 +478,17 @@ SIMD_FN void attn_turn(const struct attn_job *j, attn_load_fn *load, const uint8
             }
 }
 
+/* ---- V of block types as numbers, [64][16 n] */
+
+SIMD_FN void attn_number(attn_load_fn *load, const uint8_t *rows, int64_t row, int first, int last,
+                         int n, float *out)
+{
+    for (int i = first; i < last; i++)
+        for (int e = 0; e < n; e += 2)
+            EACH(half, 2)
+            v_store(out + (i * n + e + half) * V_LANES, load(rows + i * row, e + half));
+}
+
 /* ---- types */
 
 #define ATTN_SCORES(type)                                                                          \
@@ -435,9 +497,20 @@ SIMD_FN void attn_turn(const struct attn_job *j, attn_load_fn *load, const uint8
         attn_scores(t, attn_load_##type, page, a);                                                 \
     }
 #define ATTN_VALUES(type)                                                                          \
+    static __attribute__((noinline)) void attn_alone_##type(struct attn_tile *t, int h, int a,     \
+                                                            int b, const uint8_t *page)            \
+    {                                                                                              \
+        attn_value_alone(t, attn_load_##type, h, a, b, page);                                      \
+    }                                                                                              \
     static void attn_values_##type(struct attn_tile *t, const uint8_t *page, struct attn_ahead a)  \
     {                                                                                              \
-        attn_values(t, attn_load_##type, page, a);                                                 \
+        attn_values(t, attn_load_##type, attn_alone_##type, page, a);                              \
+    }
+#define ATTN_NUMBER(type)                                                                          \
+    static void attn_number_##type(const uint8_t *rows, int64_t row, int first, int last, int n,   \
+                                   float *out)                                                     \
+    {                                                                                              \
+        attn_number(attn_load_##type, rows, row, first, last, n, out);                             \
     }
 #define ATTN_TURN(type)                                                                            \
     static void attn_turn_##type(const struct attn_job *j, const uint8_t *rows, int first,         \
@@ -450,27 +523,30 @@ SIMD_FN void attn_turn(const struct attn_job *j, attn_load_fn *load, const uint8
 ATTN_NUMBERS(ATTN_SCORES)
 ATTN_NUMBERS(ATTN_VALUES)
 ATTN_BLOCKS(ATTN_VALUES)
+ATTN_BLOCKS(ATTN_NUMBER)
 ATTN_NUMBERS(ATTN_TURN)
 ATTN_BLOCKS(ATTN_TURN)
 
 struct attn_type {
     attn_part_fn *scores, *values;
     void (*turn)(const struct attn_job *j, const uint8_t *rows, int first, int last, float *out);
+    /* Rows first .. last - 1 as n vectors of numbers each; block types. */
+    void (*number)(const uint8_t *rows, int64_t row, int first, int last, int n, float *out);
 };
 static const struct attn_type attn_types[DT_COUNT] = {
     [DT_F32] = {attn_scores_f32, attn_values_f32, attn_turn_f32},
     [DT_F16] = {attn_scores_f16, attn_values_f16, attn_turn_f16},
     [DT_BF16] = {attn_scores_bf16, attn_values_bf16, attn_turn_bf16},
-    [DT_Q8_0] = {attn_scores_blocks, attn_values_q8_0, attn_turn_q8_0},
-    [DT_Q5_1] = {attn_scores_blocks, attn_values_q5_1, attn_turn_q5_1},
-    [DT_Q5_0] = {attn_scores_blocks, attn_values_q5_0, attn_turn_q5_0},
-    [DT_Q4_1] = {attn_scores_blocks, attn_values_q4_1, attn_turn_q4_1},
-    [DT_Q4_0] = {attn_scores_blocks, attn_values_q4_0, attn_turn_q4_0},
-    [DT_IQ4_NL] = {attn_scores_blocks, attn_values_iq4_nl, attn_turn_iq4_nl},
+    [DT_Q8_0] = {attn_scores_blocks, attn_values_q8_0, attn_turn_q8_0, attn_number_q8_0},
+    [DT_Q5_1] = {attn_scores_blocks, attn_values_q5_1, attn_turn_q5_1, attn_number_q5_1},
+    [DT_Q5_0] = {attn_scores_blocks, attn_values_q5_0, attn_turn_q5_0, attn_number_q5_0},
+    [DT_Q4_1] = {attn_scores_blocks, attn_values_q4_1, attn_turn_q4_1, attn_number_q4_1},
+    [DT_Q4_0] = {attn_scores_blocks, attn_values_q4_0, attn_turn_q4_0, attn_number_q4_0},
+    [DT_IQ4_NL] = {attn_scores_blocks, attn_values_iq4_nl, attn_turn_iq4_nl, attn_number_iq4_nl},
 };
 
-/* ---- queries for K of block types: in A32, in tiles of ATTN_TILE vectors one after the other, and
- * room for one tile behind them */
+/* ---- queries: a tile of them side by side; for K of block types in A32, in tiles of ATTN_TILE
+ * vectors one after the other, and room for one tile behind them */
 
 /* Tile of n vectors, the first being vector `at` of all. */
 SIMD_FN struct act_out attn_a32(const struct attn_job *j, int64_t at, int n)
@@ -571,32 +647,63 @@ struct attn_page {
     attn_part_fn *scores, *values;
     struct attn_ahead with_k, with_v;
     int p0;
+    int all; /* that many first slots are what all rows see; 0: each has its own */
 };
 
-/* Rows row .. end-1, which see the slots [a, b) of the page, and no others of it. */
+/* The slots that the tile's vectors see, the first being vector i of all. */
+static void attn_ranges(const struct attn_job *j, const struct attn_page *page, int i,
+                        struct attn_tile *t)
+{
+    int row = i / j->g, head = i % j->g, from = 0, to = page->all;
+    t->a = KERN_PAGE;
+    t->b = 0;
+    t->alike = 1;
+    for (int h = 0; h < t->n; h++) {
+        if (!page->all && (h == 0 || head == 0))
+            attn_visible(j, row, page->p0, &from, &to);
+        t->from[h] = from;
+        t->to[h] = to;
+        t->alike &= from == t->from[0] && to == t->to[0];
+        t->a = from < t->a ? from : t->a;
+        t->b = to > t->b ? to : t->b;
+        head = head + 1 < j->g ? head + 1 : 0;
+        row += head == 0;
+    }
+}
+
+/* Its queries: as they lie where all are equally far apart, else in scratch. */
+static void attn_queries(const struct attn_job *j, int i, struct attn_tile *t)
+{
+    t->q = attn_query(j, i);
+    t->q_ld = j->d_k;
+    if (i % j->g + t->n <= j->g || j->q_ld == (int64_t)j->g * j->d_k)
+        return;
+    float *to = j->scratch;
+    for (int h = 0; h < t->n; h++)
+        __builtin_memcpy(to + h * t->q_ld, attn_query(j, i + h), (size_t)j->d_k * sizeof *to);
+    t->q = to;
+}
+
+/* Rows row .. end-1, each of which sees a part of the page. */
 static void attn_rows(const struct kern *kern, const struct attn_job *j, int row, int end,
-                      const struct attn_page *page, int a, int b)
+                      const struct attn_page *page)
 {
     int d_v16 = (j->d_v + 15) / 16 * 16, first = row * j->g, last = end * j->g;
     struct attn_ahead with_k = page->with_k, with_v = page->with_v;
     for (int i = first; i < last; i += ATTN_TILE) {
         struct attn_tile t;
         t.n = last - i < ATTN_TILE ? last - i : ATTN_TILE;
-        t.a = a;
-        t.b = b;
         t.d_k = j->d_k;
         t.d_v16 = d_v16;
         t.k_bytes = page->k_bytes;
         t.v_bytes = page->v_bytes;
         t.cap = j->cap;
-        t.q[0] = attn_query(j, i);
-        for (int h = 1, head = i % j->g; h < t.n; h++) {
-            head = head + 1 < j->g ? head + 1 : 0;
-            t.q[h] = t.q[h - 1] + (head ? j->d_k : j->q_ld - (int64_t)(j->g - 1) * j->d_k);
-        }
+        attn_ranges(j, page, i, &t);
         if (page->scores == attn_scores_blocks) {
             t.mm = kern->mm[j->k_type];
             t.x = attn_gather(j, i, t.n);
+        } else {
+            attn_queries(j, i, &t);
         }
         t.m = j->m + i;
         t.l = j->l + i;
@@ -625,11 +732,17 @@ static struct attn_page attn_as_it_lies(const struct attn_job *j, const uint8_t 
                               .with_v = {(const char *)v, 0}};
 }
 
+static uint8_t *attn_room_of(const struct attn_job *j, enum kern_attn_part part)
+{
+    return (uint8_t *)j->scratch + kern_attn_at(j, (int64_t)j->n_rows * j->g, part);
+}
+
 /* Slots a .. b - 1 of latent rows: K turned, into scratch, V as it lies. */
 static struct attn_page attn_turned(const struct attn_job *j, const uint8_t *rows, int a, int b)
 {
-    attn_types[j->k_type].turn(j, rows, a / V_LANES, (b + V_LANES - 1) / V_LANES, j->scratch);
-    return (struct attn_page){.k = j->scratch,
+    float *k = (float *)(void *)attn_room_of(j, KERN_ATTN_TURNED);
+    attn_types[j->k_type].turn(j, rows, a / V_LANES, (b + V_LANES - 1) / V_LANES, k);
+    return (struct attn_page){.k = (const uint8_t *)k,
                               .v = rows,
                               .k_bytes = (int64_t)j->d_k * KERN_PAGE * (int64_t)sizeof(float),
                               .v_bytes = j->k_bytes,
@@ -637,6 +750,21 @@ static struct attn_page attn_turned(const struct attn_job *j, const uint8_t *row
                               .values = attn_types[j->k_type].values,
                               .with_k = {(const char *)rows, 0},
                               .with_v = {(const char *)rows, 0}};
+}
+
+/* Where registers are few and vectors many: V of slots a .. b - 1 as numbers, into scratch. */
+static void attn_numbered(const struct attn_job *j, struct attn_page *page, int a, int b)
+{
+    const struct attn_type *t = &attn_types[j->latent ? j->k_type : j->v_type];
+    if (V_FIT >= 32 || !t->number || j->n_rows * j->g < ATTN_TILE)
+        return;
+    const int n = (j->d_v + 15) / 16;
+    float *v = (float *)(void *)attn_room_of(j, KERN_ATTN_NUMBERS);
+    t->number(page->v, page->v_bytes / KERN_PAGE, a, b, n, v);
+    page->v = (const uint8_t *)v;
+    page->v_bytes = (int64_t)n * V_LANES * KERN_PAGE * (int64_t)sizeof(float);
+    page->values = attn_values_f32;
+    page->with_k.bytes = 0;
 }
 
 /* What any of the rows sees of the page at slot p0. */
@@ -653,34 +781,32 @@ static void attn_seen(const struct attn_job *j, int p0, int *from, int *to)
     }
 }
 
-static void attn_slots(const struct kern *kern, const struct attn_job *j, int p0)
+/* The page at slot p0; whole: all rows see all of it. */
+static void attn_slots(const struct kern *kern, const struct attn_job *j, int p0, int whole)
 {
-    struct attn_page page;
-    int from = 0, to = KERN_PAGE, next = p0 + KERN_PAGE;
-    if (j->latent) {
+    int from = 0, to = KERN_PAGE, a, b, next = p0 + KERN_PAGE;
+    if (!whole)
         attn_seen(j, p0, &from, &to);
-        if (from >= to)
-            return;
-        page = attn_turned(j, attn_k(j, p0), from, to);
-    } else {
-        page = attn_as_it_lies(j, attn_k(j, p0), attn_v(j, p0));
-    }
+    if (from >= to)
+        return;
+    struct attn_page page = j->latent ? attn_turned(j, attn_k(j, p0), from, to)
+                                      : attn_as_it_lies(j, attn_k(j, p0), attn_v(j, p0));
+    attn_numbered(j, &page, from, to);
     page.p0 = p0;
-    for (int row = 0, end; row < j->n_rows; row = end) {
-        int a, b, a1, b1;
-        attn_visible(j, row, p0, &a, &b);
-        for (end = row + 1; end < j->n_rows; end++) {
-            attn_visible(j, end, p0, &a1, &b1);
-            if (a1 != a || b1 != b)
+    page.all = whole ? KERN_PAGE : 0;
+    for (int row = 0, end; row < j->n_rows; row = end + 1) { /* row `end` sees nothing of it */
+        for (end = whole ? j->n_rows : row; end < j->n_rows; end++) {
+            attn_visible(j, end, p0, &a, &b);
+            if (a >= b)
                 break;
         }
-        if (a >= b)
+        if (end == row)
             continue;
         page.with_v = (struct attn_ahead){(const char *)page.v, 0};
-        if (next < j->hi[row])
+        if (next < j->hi[end - 1])
             page.with_v = (struct attn_ahead){(const char *)attn_k(j, next), j->k_bytes};
-        attn_look_up(j, row, next + KERN_PAGE);
-        attn_rows(kern, j, row, end, &page, a, b);
+        attn_look_up(j, end - 1, next + KERN_PAGE);
+        attn_rows(kern, j, row, end, &page);
     }
 }
 
@@ -728,8 +854,7 @@ static void attn_listed(const struct kern *kern, const struct attn_job *j, int f
 {
     const int slot = j->list ? j->list[first] : -1;
     int whole = j->ratio <= 1 && slot % KERN_PAGE == 0 && j->list[first + n - 1] == slot + n - 1;
-    uint8_t *to = (uint8_t *)j->scratch +
-                  (j->latent ? (j->d_k + 15) / 16 * 16 * KERN_PAGE * (int64_t)sizeof(float) : 0);
+    uint8_t *to = attn_room_of(j, KERN_ATTN_LISTED);
     const uint8_t *k = to, *v = to + j->k_bytes;
     if (whole) {
         k = attn_k(j, slot);
@@ -741,7 +866,9 @@ static void attn_listed(const struct kern *kern, const struct attn_job *j, int f
         attn_gather_rows(j, first, n, j->v_off, j->v_bytes, to + j->k_bytes);
     }
     struct attn_page page = j->latent ? attn_turned(j, k, 0, n) : attn_as_it_lies(j, k, v);
-    attn_rows(kern, j, 0, 1, &page, 0, n);
+    attn_numbered(j, &page, 0, n);
+    page.all = n;
+    attn_rows(kern, j, 0, 1, &page);
 }
 
 static void vec_attn(const struct kern *kern, const struct attn_job *j)
@@ -761,14 +888,17 @@ static void vec_attn(const struct kern *kern, const struct attn_job *j)
     if (listed)
         return;
     int from = j->slot1, to = j->slot0; /* what any of the rows sees */
+    int lo = j->slot0, hi = j->slot1;   /* and what all of them do */
     for (int row = 0; row < j->n_rows; row++) {
         from = j->lo[row] < from ? j->lo[row] : from;
         to = j->hi[row] > to ? j->hi[row] : to;
+        lo = j->lo[row] > lo ? j->lo[row] : lo;
+        hi = j->hi[row] < hi ? j->hi[row] : hi;
     }
     from = from > j->slot0 ? from / KERN_PAGE * KERN_PAGE : j->slot0;
     to = to < j->slot1 ? to : j->slot1;
     for (int p0 = from; p0 < to; p0 += KERN_PAGE)
-        attn_slots(kern, j, p0);
+        attn_slots(kern, j, p0, lo <= p0 && hi >= p0 + KERN_PAGE);
 }
 
 /* ---- scores of a sparse indexer */
@@ -791,8 +921,8 @@ static void vec_index(const struct index_job *j)
         t.b = j->b;
         t.d_k = j->d;
         t.k_bytes = j->k_bytes;
-        for (int h = 0; h < t.n; h++)
-            t.q[h] = j->q + (int64_t)(i + h) * j->d;
+        t.q = j->q + (int64_t)i * j->d;
+        t.q_ld = j->d;
         attn_index_scores(&t, j);
         for (int h = 0; h < t.n; h++)
             for (int g = t.a / V_LANES; g * V_LANES < t.b; g++) {

@@ -142,18 +142,38 @@ struct group_job {
 typedef void kern_mm_fn(const void *panel, int64_t n, const struct act_tile *a, float *y);
 typedef void kern_pack_fn(const uint8_t *rows, int64_t row_bytes, int64_t n, void *panel);
 
-/* Of a job's shape: d_k, types, bytes of K and V, latent, and whether there is a list. First the
- * queries in A32 (all of them, and one tile of them), or a page of a latent K by dimension; then
- * the slots of a list. */
+/* What a job's scratch holds, part by part, each 64-byte aligned; by its shape: d_k, d_v, types,
+ * bytes of K and V, latent, how many query vectors it has at most and whether there is a list. */
+enum kern_attn_part {
+    KERN_ATTN_QUERIES, /* a tile of queries side by side; block types: all in A32, and one tile */
+    KERN_ATTN_TURNED,  /* a page of a latent K by dimension */
+    KERN_ATTN_NUMBERS, /* V of a page as numbers */
+    KERN_ATTN_LISTED,  /* the slots of a list */
+    KERN_ATTN_END
+};
+static inline int kern_attn_numbers(enum dtype t)
+{
+    return t == DT_F32 || t == DT_F16 || t == DT_BF16;
+}
+static inline size_t kern_attn_at(const struct attn_job *j, int64_t n_vectors,
+                                  enum kern_attn_part part)
+{
+    size_t page = KERN_PAGE * sizeof(float), at = 0;
+    if (part > KERN_ATTN_QUERIES)
+        at = j->latent || kern_attn_numbers(j->k_type)
+                 ? (size_t)(ACT_TILE * j->d_k) * sizeof(float)
+                 : (size_t)((n_vectors + ACT_TILE) * (j->d_k + j->d_k / 32 * 8));
+    at = (at + 63) & ~(size_t)63;
+    if (part > KERN_ATTN_TURNED && j->latent)
+        at += (size_t)((j->d_k + 15) / 16 * 16) * page;
+    if (part > KERN_ATTN_NUMBERS && !kern_attn_numbers(j->latent ? j->k_type : j->v_type))
+        at += (size_t)((j->d_v + 15) / 16 * 16) * page;
+    return at;
+}
 static inline size_t kern_attn_scratch(const struct attn_job *j, int64_t n_vectors, int listed)
 {
-    size_t bytes = 0;
-    if (j->latent)
-        bytes = (size_t)((j->d_k + 15) / 16 * 16 * KERN_PAGE) * sizeof(float);
-    else if (j->k_type != DT_F32 && j->k_type != DT_F16 && j->k_type != DT_BF16)
-        bytes = (size_t)((n_vectors + ACT_TILE) * (j->d_k + j->d_k / 32 * 8));
-    bytes = (bytes + 63) & ~(size_t)63;
-    return bytes + (listed ? (size_t)(j->k_bytes + (j->latent ? 0 : j->v_bytes)) : 0);
+    return kern_attn_at(j, n_vectors, KERN_ATTN_END) +
+           (listed ? (size_t)(j->k_bytes + (j->latent ? 0 : j->v_bytes)) : 0);
 }
 
 struct kern {
