@@ -7,8 +7,10 @@
 
 enum { CTX = 1 << 21 };
 
-/* Steps of `rows` sequences that each hold n slots: units of the first attention of the plan. */
-static int64_t units_of(const struct pith_session *s, int32_t rows, int32_t n, int32_t *parts)
+/* Steps of `rows` sequences, of which the first holds n slots and each other `others`: units of the
+ * first attention of the plan. */
+static int64_t units_of(const struct pith_session *s, int n_threads, int32_t rows, int32_t n,
+                        int32_t others, int32_t *parts)
 {
     struct exec x = {.plan = &s->role[ROLE_DECODER].plan, .step = s->step, .n_nodes = 1};
     struct step *t = s->step;
@@ -17,10 +19,10 @@ static int64_t units_of(const struct pith_session *s, int32_t rows, int32_t n, i
     for (int32_t r = 0; r < rows; r++) {
         step_first(t)[r] = step_tile(t)[r] = step_seg(t)[r] = step_seq(t)[r] = r;
         step_lo(t, 0)[r] = 0;
-        step_hi(t, 0)[r] = n;
+        step_hi(t, 0)[r] = r ? others : n;
     }
     step_first(t)[rows] = rows;
-    x.n_threads = 64;
+    x.n_threads = n_threads;
     for (int32_t i = 0; i < p->n_calls; i++) {
         const struct call *c = &p->calls[i];
         if (c->op != OP_ATTN)
@@ -54,7 +56,7 @@ static void attention_over_millions(void)
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
             for (int32_t rows = 1; rows <= 4; rows++) {
                 int32_t parts = 0, spans = (lengths[i] + 1023) / 1024;
-                int64_t n = units_of(s, rows, lengths[i], &parts);
+                int64_t n = units_of(s, 64, rows, lengths[i], lengths[i], &parts);
                 CHECK_MSG(parts == spans && n == (int64_t)rows * 2 * spans,
                           "%d rows that see %d slots: %lld units in %d parts, wanted %d parts",
                           rows, lengths[i], (long long)n, parts, spans);
@@ -65,8 +67,34 @@ static void attention_over_millions(void)
     }
 }
 
+/* Sequences enough for all threads are units of their own, unless one is so much longer than the
+ * others that a thread would have it alone while the rest wait. */
+static void one_long_among_short(void)
+{
+    struct pith_error err;
+    struct pith_synth_params p = small_params("llama", 64);
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    p.n_head_kv = 2;
+    p.n_ctx = sp.n_ctx = 1 << 17;
+    sp.n_seq = 8;
+    pith_model *m = small_model(&p, 512, NULL);
+    pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+    REQUIRE(s, "%s", m ? err.msg : "no model");
+    for (int32_t rows = 4; rows <= 8; rows++) {
+        int32_t parts = 0;
+        CHECK(units_of(s, 2, rows, 1000, 90, &parts) == 2 * rows && parts == 1);
+        CHECK(units_of(s, 2, rows, 20000, 20000, &parts) == 2 * rows && parts == 1);
+        CHECK(units_of(s, 2, rows, 60000, 90, &parts) == 2 * rows * 59 && parts == 59);
+        CHECK(units_of(s, 2, rows, 60000, 3000, &parts) == 2 * rows * 59 && parts == 59);
+    }
+    s->step->T = s->step->N = s->step->R = s->step->n_tiles = 0;
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
 int main(void)
 {
     TEST(attention_over_millions);
+    TEST(one_long_among_short);
     return test_end();
 }

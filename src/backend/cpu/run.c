@@ -92,13 +92,15 @@ static void prepare(struct runner *r, uint32_t i)
     for (int32_t k = 0; k < (ph->kind == PHASE_CHAIN ? 1 : ph->n); k++)
         n += call_units(&p->calls[ph->first + k], r->x);
     /* Small enough that a stolen or interrupted chunk does not hurt, large enough that claiming is
-     * free; whole tiles of 16 rows where there are many, since two rows of a tile share lines. */
-    int64_t chunk = n / (r->n_threads * (ph->kind == PHASE_CHAIN ? 4 : 8));
+     * free; whole tiles of 16 rows where there are many, since two rows of a tile share lines. What
+     * reads the cache has units of any length, so they are dealt one by one while there are few. */
+    int reads = op_has(p->calls[ph->first].op, OP_READS_STATE);
+    int64_t chunk = n / (r->n_threads * (ph->kind == PHASE_CHAIN ? 4 : reads ? 32 : 8));
     if (ph->kind == PHASE_CHAIN && chunk > ACT_TILE / 2)
         chunk = (chunk + ACT_TILE - 1) / ACT_TILE * ACT_TILE;
     cp->n_units = n;
     cp->chunk = chunk < 1 ? 1 : chunk;
-    cp->n_chunks = (uint32_t)((n + cp->chunk - 1) / cp->chunk); /* at most 8 per thread and a few */
+    cp->n_chunks = (uint32_t)((n + cp->chunk - 1) / cp->chunk); /* 64 a thread at most */
     atomic_store_explicit(&cp->done, 0, memory_order_relaxed);
 }
 

@@ -72,12 +72,42 @@ struct attn_rows_of attn_tile(const struct call *c, const struct exec *x, int32_
 /* A chunk is at least so many query heads: each reads K and V by itself. */
 enum { ATTN_CHUNK = 16 };
 
+/* Spans of a tile as the shares of threads are weighed by: rows see more the later they stand. */
+static int32_t spans_about(const struct call *c, const struct exec *x, int32_t i)
+{
+    const struct step *s = x->step;
+    int32_t row = step_tile(s)[i], end = step_first(s)[step_seg(s)[row] + 1], all = 0;
+    int32_t last = (row + STEP_TILE < end ? row + STEP_TILE : end) - 1;
+    for (int32_t k = 0; k < c->n_states; k++) {
+        int32_t group = c->state[k]->group;
+        int32_t lo = step_lo(s, group)[row], hi = step_hi(s, group)[last];
+        all += hi > lo ? (hi - 1) / ATTN_SPAN - lo / ATTN_SPAN + 1 : 0;
+    }
+    return all;
+}
+
+/* Whether (tile, kv head)s alone are work enough for all threads: many, and none much longer than
+ * the others. */
+static int enough_units(const struct call *c, const struct exec *x, int32_t enough)
+{
+    int32_t n_kv = c->state[0]->n_head_kv, n = x->step->n_tiles, most = 0;
+    int64_t sum = 0;
+    if ((int64_t)n * n_kv < enough || x->step->T > x->step->N)
+        return (int64_t)n * n_kv >= enough;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t spans = spans_about(c, x, i);
+        most = spans > most ? spans : most;
+        sum += spans;
+    }
+    return most <= 1 || (int64_t)most * enough <= sum * n_kv;
+}
+
 struct attn_split attn_split(const struct call *c, const struct exec *x)
 {
     const struct attn_op *p = c->p;
     struct attn_split split = {.n_tiles = x->step->n_tiles, .n_parts = 1, .n_chunks = 1};
     int32_t n_kv = c->state[0]->n_head_kv, enough = 4 * x->n_threads;
-    if (split.n_tiles * n_kv >= enough)
+    if (enough_units(c, x, enough))
         return split;
     int32_t most = 1;
     for (int32_t i = 0; i < split.n_tiles; i++) {
