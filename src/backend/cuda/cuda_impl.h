@@ -30,6 +30,9 @@ struct cu_stage {
     uint64_t value; /* done with it when the device has come there */
 };
 
+/* Families besides those of gpu.h: rows of x rounded to bytes, and products with them. */
+enum { CU_QUANTISE = GPU_N_FAMILIES, CU_DP4A, CU_N_FAMILIES };
+
 struct cu_kernel {
     struct gpu_kernel kernel;
     cu_function f;
@@ -90,6 +93,8 @@ void cu_kernels_close(struct cu_gpu *v);
 /* Launches a kernel into a stream; NULL: only makes ready to. The lock is held. */
 pith_status cu_launch(struct cu_gpu *v, cu_stream s, const struct gpu_launch *l,
                       struct pith_error *err);
+/* Products with weights of this type are made of bytes, where nobody says otherwise. */
+int cu_by_dp4a(enum dtype t);
 int cu_impl(const struct device *d, const struct node *n, struct op_impl *out);
 
 /* run.c */

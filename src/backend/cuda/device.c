@@ -116,9 +116,9 @@ static pith_status find_ordinal(long n, cu_device *out, struct pith_error *err)
                          "PITH_CUDA_DEVICES names device %ld, this machine has %d", n, found);
     if (r == CU_SUCCESS)
         r = cu.device_get(out, (int)n);
-    return r == CU_SUCCESS
-               ? PITH_OK
-               : error_set(err, PITH_DEVICE, "CUDA: devices cannot be listed: %.60s", cu_name_of(r));
+    return r == CU_SUCCESS ? PITH_OK
+                           : error_set(err, PITH_DEVICE, "CUDA: devices cannot be listed: %.60s",
+                                       cu_name_of(r));
 }
 
 /* ---------------------------------------------------------------- opening and closing */

@@ -3,7 +3,8 @@
 #include "backend/cuda/cuda_impl.h"
 
 #ifdef WITH_CUDA
-#define FILES(F) F(attn) F(cache_write) F(matmul) F(moe) F(move) F(norm) F(rope) F(rows) F(scan)
+#define FILES(F)                                                                                   \
+    F(attn) F(cache_write) F(dp4a) F(matmul) F(moe) F(move) F(norm) F(rope) F(rows) F(scan)
 #define F(name)                                                                                    \
     __asm__(".section .rodata\n.balign 16\ncu_" #name "_from:\n.incbin \"cuda/" #name              \
             ".fatbin\"\ncu_" #name "_to:\n.byte 0\n.previous\n");                                  \

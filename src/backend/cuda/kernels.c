@@ -60,7 +60,8 @@ void cu_kernels_close(struct cu_gpu *v)
 /* ---------------------------------------------------------------- functions */
 
 #define X(name) [GPU_##name] = #name,
-static const char *const families[GPU_N_FAMILIES] = {GPU_FAMILIES(X)};
+static const char *const families[CU_N_FAMILIES] = {
+    GPU_FAMILIES(X)[CU_QUANTISE] = "quantise", [CU_DP4A] = "dp4a"};
 #undef X
 /* As types.cuh numbers them. */
 static const char *const types[] = {"f32",  "f16",    "bf16",   "q4_0", "q4_1", "q5_0",
@@ -78,9 +79,11 @@ static int chunks(int n)
 
 static void name_kernel(const struct gpu_kernel *k, char *out, size_t cap)
 {
-    switch (k->family) {
+    switch ((int)k->family) {
     case GPU_matmul:
-        snprintf(out, cap, "pith_matmul_%s_%d", types[k->spec[0]], (int)k->spec[2]);
+    case CU_DP4A:
+        snprintf(out, cap, "pith_%s_%s_%d", families[k->family], types[k->spec[0]],
+                 (int)k->spec[2]);
         break;
     case GPU_attn:
         snprintf(out, cap, "pith_attn_%d", chunks(k->spec[4]));
@@ -137,7 +140,7 @@ pith_status cu_launch(struct cu_gpu *v, cu_stream s, const struct gpu_launch *l,
     struct cu_args args = {.a = l->args};
     void *params[1] = {&args};
     cu_function f;
-    int warps = l->kernel.family == GPU_matmul;
+    int warps = l->kernel.family == GPU_matmul || (int)l->kernel.family == CU_DP4A;
     pith_status st = find_function(v, &l->kernel, &f, err);
     if (st != PITH_OK || !s)
         return st;
@@ -148,11 +151,16 @@ pith_status cu_launch(struct cu_gpu *v, cu_stream s, const struct gpu_launch *l,
                     families[l->kernel.family], err);
 }
 
+int cu_by_dp4a(enum dtype t)
+{
+    return dtypes[t].block > 1 && !cu_masked("dp4a");
+}
+
 /* Names of products tell the weight's type. */
 int cu_impl(const struct device *d, const struct node *n, struct op_impl *out)
 {
-#define X(NAME, name, ...) [DT_##NAME] = "matmul " name " cuda",
-    static const char *const products[DT_COUNT] = {
+#define X(NAME, name, ...) [DT_##NAME] = {"matmul " name " cuda", "matmul " name " cuda dp4a"},
+    static const char *const products[DT_COUNT][2] = {
 #include "tensor/dtypes.def"
     };
 #undef X
@@ -160,6 +168,6 @@ int cu_impl(const struct device *d, const struct node *n, struct op_impl *out)
     if (cu_masked(op_infos[n->op]->name) || !gpu_impl(n, out))
         return 0;
     if (op_has(n->op, OP_PRODUCT))
-        out->kernel = products[n->w->type];
+        out->kernel = products[n->w->type][cu_by_dp4a(n->w->type)];
     return 1;
 }

@@ -153,6 +153,16 @@ FN float tree_max(float x)
     return v;
 }
 
+/* Dot product of four signed bytes, added to c. */
+FN int dp4a(uint32_t a, uint32_t b, int c)
+{
+#ifdef __CUDACC__
+    return __dp4a((int)a, (int)b, c);
+#else
+    return host_dp4a(a, b, c);
+#endif
+}
+
 /* ---------------------------------------------------------------- functions */
 
 FN float polynomial6(float x, float c0, float c1, float c2, float c3, float c4, float c5)

@@ -15,6 +15,10 @@ struct Eight {
 struct Pair { /* eight bytes */
     uint32_t x, y;
 };
+struct Codes { /* eight numbers d q + m, q signed bytes */
+    Pair q;
+    float d, m;
+};
 
 FN float f16(uint64_t p) { return from_half(u16(p)); }
 FN float bf16(uint64_t p) { return as_float(u16(p) << 16); }
@@ -70,12 +74,15 @@ FN Eight plain(int type, uint64_t row, uint32_t k, uint32_t n)
     return w;
 }
 
-FN Eight scaled(Pair q, float d, float m)
+/* Entries of a table that eight nibbles name, as bytes. */
+FN Pair named(Pair q, int (*of)(uint32_t))
 {
-    Eight w;
-    UNROLL for (int i = 0; i < 8; i++)
-        w.v[i] = fmaf(d, (float)byte_of(q, i), m);
-    return w;
+    Pair r = {0, 0};
+    UNROLL for (int i = 0; i < 4; i++) {
+        r.x |= ((uint32_t)of(byte_of(q, i)) & 255) << (8 * i);
+        r.y |= ((uint32_t)of(byte_of(q, i + 4)) & 255) << (8 * i);
+    }
+    return r;
 }
 
 /* Scale and minimum of part j, of eight, of q4_K and q5_K. */
@@ -88,56 +95,48 @@ FN Pair six(uint64_t s, uint32_t j)
 }
 
 /* Types of 32. */
-FN Eight decode32(int type, uint64_t row, uint32_t k8)
+FN Codes codes32(int type, uint64_t row, uint32_t k8)
 {
     uint64_t b = k8 / 4;
     uint32_t j = k8 % 4, high = j >> 1, at = (j & 1) * 8;
-    Eight w;
     if (type == T_Q4_0 || type == T_IQ4_NL) {
         uint64_t p = row + 18 * b;
         Pair q = nibbles(even8(p + 2 + at), high);
         float d = f16(p);
         if (type == T_Q4_0)
-            return scaled(q, d, -8 * d);
-        UNROLL for (int i = 0; i < 8; i++)
-            w.v[i] = d * (float)value4(byte_of(q, i));
-        return w;
+            return Codes{q, d, -8 * d};
+        return Codes{named(q, value4), d, 0};
     }
     if (type == T_Q4_1) {
         uint64_t p = row + 20 * b;
-        return scaled(nibbles(quad8(p + 4 + at), high), f16(p), f16(p + 2));
+        return Codes{nibbles(quad8(p + 4 + at), high), f16(p), f16(p + 2)};
     }
     if (type == T_Q5_0) {
         uint64_t p = row + 22 * b;
         float d = f16(p);
         uint32_t h = u16(p + 2) | u16(p + 4) << 16;
-        return scaled(both(nibbles(even8(p + 6 + at), high), spread(h >> (8 * j)), 4), d, -16 * d);
+        return Codes{both(nibbles(even8(p + 6 + at), high), spread(h >> (8 * j)), 4), d, -16 * d};
     }
     if (type == T_Q5_1) {
         uint64_t p = row + 24 * b;
         uint32_t h = u32(p + 4);
-        return scaled(both(nibbles(quad8(p + 8 + at), high), spread(h >> (8 * j)), 4), f16(p),
-                      f16(p + 2));
+        return Codes{both(nibbles(quad8(p + 8 + at), high), spread(h >> (8 * j)), 4), f16(p),
+                     f16(p + 2)};
     }
     if (type == T_Q8_0) {
         uint64_t p = row + 34 * b;
         Pair q = even8(p + 2 + 8 * j);
-        float d = f16(p);
-        UNROLL for (int i = 0; i < 8; i++)
-            w.v[i] = d * (float)signed_byte(byte_of(q, i));
-        return w;
+        return Codes{q, f16(p), 0};
     }
     uint64_t p = row + 17 * b; /* T_MXFP4 */
     Pair q = nibbles(odd8(p + 1 + at), high);
     uint32_t e = u8(p), h = e == 255 ? 0x7fc0 : e < 2 ? 0x20u << e : (e - 1) << 7;
     float d = as_float(h << 16);
-    UNROLL for (int i = 0; i < 8; i++)
-        w.v[i] = d * (float)doubled(byte_of(q, i));
-    return w;
+    return Codes{named(q, doubled), d, 0};
 }
 
 /* Types of 256: k is where in the block. */
-FN Eight decode256(int type, uint64_t row, uint32_t k8)
+FN Codes codes256(int type, uint64_t row, uint32_t k8)
 {
     uint64_t b = k8 / 32;
     uint32_t k = k8 % 32 * 8, two = (k >> 5 & 3) * 2;
@@ -145,7 +144,7 @@ FN Eight decode256(int type, uint64_t row, uint32_t k8)
         uint64_t p = row + 84 * b;
         uint32_t s = u8(p + k / 16);
         Pair q = field(quad8(p + 16 + (k >> 7) * 32 + (k & 31)), two, 0x03030303u);
-        return scaled(q, f16(p + 80) * (float)(s & 15), -f16(p + 82) * (float)(s >> 4));
+        return Codes{q, f16(p + 80) * (float)(s & 15), -f16(p + 82) * (float)(s >> 4)};
     }
     if (type == T_Q3_K) {
         uint64_t p = row + 110 * b;
@@ -154,27 +153,27 @@ FN Eight decode256(int type, uint64_t row, uint32_t k8)
                      (u8(p + 104 + (j & 3)) >> (2 * (j >> 2)) & 3) << 4;
         float d = f16(p + 108) * (float)((int)s - 32);
         Pair q = field(even8(p + 32 + (k >> 7) * 32 + (k & 31)), two, 0x03030303u);
-        return scaled(both(q, field(even8(p + (k & 31)), k >> 5, 0x01010101u), 2), d, -4 * d);
+        return Codes{both(q, field(even8(p + (k & 31)), k >> 5, 0x01010101u), 2), d, -4 * d};
     }
     if (type == T_Q4_K) {
         uint64_t p = row + 144 * b;
         Pair s = six(p + 4, k >> 5);
         Pair q = nibbles(quad8(p + 16 + (k >> 6) * 32 + (k & 31)), k >> 5 & 1);
-        return scaled(q, f16(p) * (float)s.x, -f16(p + 2) * (float)s.y);
+        return Codes{q, f16(p) * (float)s.x, -f16(p + 2) * (float)s.y};
     }
     if (type == T_Q5_K) {
         uint64_t p = row + 176 * b;
         Pair s = six(p + 4, k >> 5);
         Pair q = nibbles(quad8(p + 48 + (k >> 6) * 32 + (k & 31)), k >> 5 & 1);
         q = both(q, field(quad8(p + 16 + (k & 31)), k >> 5, 0x01010101u), 4);
-        return scaled(q, f16(p) * (float)s.x, -f16(p + 2) * (float)s.y);
+        return Codes{q, f16(p) * (float)s.x, -f16(p + 2) * (float)s.y};
     }
     if (type == T_Q6_K) {
         uint64_t p = row + 210 * b;
         float d = f16(p + 208) * (float)signed_byte(u8(p + 192 + k / 16));
         Pair q = nibbles(even8(p + (k >> 7) * 64 + (k & 63)), k >> 6 & 1);
         q = both(q, field(even8(p + 128 + (k >> 7) * 32 + (k & 31)), two, 0x03030303u), 4);
-        return scaled(q, d, -32 * d);
+        return Codes{q, d, -32 * d};
     }
     uint64_t p = row + 136 * b; /* T_IQ4_XS */
     uint32_t part = k >> 5, in_part = k & 31;
@@ -182,20 +181,32 @@ FN Eight decode256(int type, uint64_t row, uint32_t k8)
     s |= (u16(p + 2) >> (2 * part) & 3) << 4;
     float d = f16(p) * (float)((int)s - 32);
     Pair q = nibbles(quad8(p + 8 + 16 * part + (in_part & 15)), in_part >> 4);
-    Eight w;
-    UNROLL for (int i = 0; i < 8; i++)
-        w.v[i] = d * (float)value4(byte_of(q, i));
-    return w;
+    return Codes{named(q, value4), d, 0};
+}
+
+FN bool has_codes(int type) { return type > T_BF16 && type != T_I32; }
+/* 0: m of its codes is always 0. */
+FN bool has_least(int type)
+{
+    return type != T_Q8_0 && type != T_IQ4_NL && type != T_IQ4_XS && type != T_MXFP4;
+}
+FN Codes codes8(int type, uint64_t row, uint32_t k8)
+{
+    if (type <= T_Q8_0 || type == T_IQ4_NL || type == T_MXFP4)
+        return codes32(type, row, k8);
+    return codes256(type, row, k8);
 }
 
 /* Numbers 8 k8 .. 8 k8 + 7 of a row of n; those behind its end are 0. */
 FN Eight decode8(int type, uint64_t row, uint32_t k8, uint32_t n)
 {
-    if (type <= T_BF16 || type == T_I32)
+    if (!has_codes(type))
         return plain(type, row, 8 * k8, n);
-    if (type <= T_Q8_0 || type == T_IQ4_NL || type == T_MXFP4)
-        return decode32(type, row, k8);
-    return decode256(type, row, k8);
+    Codes c = codes8(type, row, k8);
+    Eight w;
+    UNROLL for (int i = 0; i < 8; i++)
+        w.v[i] = fmaf(c.d, (float)signed_byte(byte_of(c.q, i)), c.m);
+    return w;
 }
 
 FN uint64_t row_bytes(int type, uint64_t n)
