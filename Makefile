@@ -179,7 +179,8 @@ ubsan: SANITIZERS := undefined
 tsan: SANITIZERS := thread
 asan ubsan tsan:
 	@$(MAKE) B=build-$@ SAN=$(SANITIZERS) CFLAGS="-O1 -g" programs
-	@B=build-$@ TEST_LIMIT=1800 TEST_RULES=0 scripts/run_tests.sh
+	@LSAN_OPTIONS=suppressions=$(CURDIR)/scripts/lsan.supp:print_suppressions=0 \
+	    B=build-$@ TEST_LIMIT=1800 TEST_RULES=0 scripts/run_tests.sh
 
 ## fuzz: each fuzz/fuzz_*.c with libFuzzer for FUZZ_TIME seconds (default 60); new inputs stay in build-fuzz/corpus
 fuzz:
