@@ -23,6 +23,9 @@ OUT/results.png are made from it at the end (--report makes them alone). For lon
 tokens or more) repack and threads are those of the short cell of the same kind and only flash
 attention is looked for.
 
+--busy is for a machine that others use, too: one thread on both sides, tokens per second of its
+processor time, and no roof is asked for. Its cells should have an --out of their own.
+
 The peer lives in a private environment (--venv), made on the first call; building it takes
 minutes."""
 import argparse, datetime, json, os, re, statistics, subprocess, sys, tempfile, time
@@ -137,13 +140,14 @@ def peer_main(model, test, threads, flash, repack, reps):
     for s in range(seqs if depth else 0):
         step([(s, i, token(i)) for i in range(depth)], False)
     work(min(n, 512 if kind == "pp" else 8))  # warm-up
-    tps = []
+    tps, cpu = [], []
     for _ in range(reps):
         rewind()
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.process_time()
         work(n)
         tps.append(n * seqs / (time.perf_counter() - began))
-    print(json.dumps({"tps": tps}))
+        cpu.append(n * seqs / (time.process_time() - worked))
+    print(json.dumps({"tps": tps, "cpu": cpu}))
 
 
 # ---------------------------------------------------------------- running both
@@ -173,7 +177,7 @@ class Runner:
                 str(seqs)] + (["-p", str(n), "-n", "0"] if kind == "pp"
                               else ["-p", "0", "-n", str(n)])
         row = json.loads(run(cmd, self.a.limit))[0]
-        return row["tps"], row
+        return row["cpu_tps" if self.a.busy else "tps"], row
 
     def roof(self):
         with tempfile.TemporaryDirectory() as d:
@@ -187,7 +191,7 @@ class Runner:
         if "unset" in out:
             self.unset.add(out["unset"])
             return 0.0
-        return statistics.mean(out["tps"])
+        return statistics.mean(out["cpu" if self.a.busy else "tps"])
 
     def best_flags(self, model, test, short):
         """The peer's fastest (threads, flash attention, repack). short: the flags of the short cell
@@ -211,13 +215,13 @@ class Runner:
         return max(tried, key=tried.get), {flags_text(k): v for k, v in tried.items()}
 
     def block(self, model, test, flags):
-        first = self.roof()
+        first = 1 if self.a.busy else self.roof()
         p, o = [], []
         for _ in range(2):
             p.append(self.peer(model, test, flags))
             tps, row = self.ours(model, test)
             o.append(tps)
-        last = self.roof()
+        last = 1 if self.a.busy else self.roof()
         return {"roofs": [first, last], "peer": statistics.mean(p), "ours": statistics.mean(o),
                 "runs": {"peer": p, "ours": o}, "share": row["share"],
                 "int8_gops": row["int8_gops"]}
@@ -406,8 +410,11 @@ def main():
     ap.add_argument("--python", help="interpreter that has llama_cpp, instead of the environment's")
     ap.add_argument("--limit", type=int, default=1800, help="seconds a single run may take")
     ap.add_argument("--again", action="store_true", help="measure cells that are there anew")
+    ap.add_argument("--busy", action="store_true", help="processor time of one thread")
     ap.add_argument("--report", action="store_true", help="only make the table and the plot")
     a = ap.parse_args()
+    if a.busy:
+        a.threads, a.peer_threads = 1, "1"
     tests = a.tests.split(",")
     for t in tests:
         parse_test(t)

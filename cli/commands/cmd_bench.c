@@ -14,6 +14,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <strings.h>
 
 #include "cli/cli.h"
@@ -65,6 +66,7 @@ struct result {
     char test[64];
     int32_t n_threads, n_threads_prefill, n_seqs;
     double tps, tps_std, limit_tps;
+    double cpu_tps; /* tokens per second of processor time, of all threads together */
     json_t *ops; /* with --ops; see ops_between */
 };
 
@@ -159,7 +161,7 @@ static json_t *to_json(const struct bench *b, const struct result *r)
     const struct pith_machine *h = &b->machine;
     /* clang-format off */
     json_t *row = json_pack("{s:s, s:s, s:o, s:s, s:o, s:s, s:s, s:i, s:i, s:i, s:i,"
-                     " s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:s}",
+                     " s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:s}",
                      "test", r->test,
                      "backend", "cpu",
                      "device", cli_json_text(h->cpu, strlen(h->cpu)),
@@ -173,6 +175,7 @@ static json_t *to_json(const struct bench *b, const struct result *r)
                      "reps", (int)b->o->reps,
                      "tps", r->tps,
                      "tps_std", r->tps_std,
+                     "cpu_tps", r->cpu_tps,
                      "limit_tps", r->limit_tps,
                      "share", share(r),
                      "read_gbs", h->read_gbs,
@@ -352,21 +355,30 @@ static pith_status run_once(struct bench *b, pith_session *s, int32_t n_seqs, st
     return st;
 }
 
+/* Seconds that processors have worked for the process. */
+static double processor_seconds(void)
+{
+    struct timespec t = {0};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static pith_status measure(struct bench *b, pith_session *s, struct work w, struct result *r,
                            struct pith_error *err)
 {
     enum { WARM_PREFILL = 512, WARM_DECODE = 8 };
     struct work warm = {w.p < WARM_PREFILL ? w.p : WARM_PREFILL,
                         w.n < WARM_DECODE ? w.n : WARM_DECODE, w.depth};
-    double sum = 0, squares = 0, all = (double)(w.p + w.n) * r->n_seqs;
+    double sum = 0, squares = 0, cpu = 0, all = (double)(w.p + w.n) * r->n_seqs;
     pith_status st = run_once(b, s, r->n_seqs, warm, err);
     json_t *before = b->o->ops ? report_ops(s) : NULL;
     for (int64_t i = 0; i < b->o->reps && st == PITH_OK; i++) {
         st = rewind_to(s, r->n_seqs, w.depth, err);
-        double began = cli_seconds();
+        double began = cli_seconds(), worked = processor_seconds();
         if (st == PITH_OK)
             st = run_once(b, s, r->n_seqs, w, err);
         double tps = all / (cli_seconds() - began);
+        cpu += processor_seconds() - worked;
         sum += tps;
         squares += tps * tps;
     }
@@ -376,6 +388,7 @@ static pith_status measure(struct bench *b, pith_session *s, struct work w, stru
         st = rewind_to(s, r->n_seqs, w.depth, err);
     double reps = (double)b->o->reps, spread = squares - sum * sum / reps;
     r->tps = sum / reps;
+    r->cpu_tps = cpu > 0 ? all * reps / cpu : 0;
     r->tps_std = reps > 1 && spread > 0 ? sqrt(spread / (reps - 1)) : 0;
     double limit = w.p ? limit_of(b, s, 1, r->n_seqs, w.p, w.depth) : 0;
     double seconds = limit > 0 ? w.p * r->n_seqs / limit : 0;

@@ -305,6 +305,7 @@ for r in rows:
         assert isinstance(r[key], str), key
     assert r["n_threads"] == 1 and r["n_seqs"] == 2
     assert r["tps"] > 0 and r["tps_std"] >= 0 and r["limit_tps"] > 0 and r["share"] > 0
+    assert r["cpu_tps"] > 0
 print("well")' "$out" >"$dir/well" 2>&1
     same bench_json_parses "$(tail -n 1 "$dir/well")" well
 else
