@@ -10,14 +10,13 @@
  * down (g sigmoid(1.702 g) (u + 1)). */
 #include "arch/parts.h"
 
-#include <math.h>
-
 enum { SELF };
 
 struct gptoss_layer {
-    struct tensor *norm1, *norm2, *wq, *wk, *wv, *wo, *bq, *bk, *bv, *bo, *sinks;
-    struct tensor *router, *b_router;
-    struct tensor *gate, *up, *down, *b_gate, *b_up, *b_down;
+    struct arch_attn attn;
+    struct tensor *norm1, *norm2, *sinks;
+    struct arch_experts moe;
+    struct tensor *b_router, *b_gate, *b_up, *b_down;
 };
 
 static double base_of_others(const struct arch_model *m, int32_t l)
@@ -51,7 +50,6 @@ static const struct key_spec keys[] = {
 };
 
 #define L(name_, field, ...) ROW(struct gptoss_layer, name_, field, .layer = 1, __VA_ARGS__)
-#define EXPERTS              .use = TENSOR_EXPERTS
 #define VECTOR               .use = TENSOR_VECTOR
 static const struct tensor_spec tensors[] = {
     IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
@@ -60,21 +58,15 @@ static const struct tensor_spec tensors[] = {
 
     L("attn_norm.weight", norm1, DIM(DIM_E)),
     L("post_attention_norm.weight", norm2, DIM(DIM_E)),
-    L("attn_q.weight", wq, DIM(DIM_Q, DIM_E)),
-    L("attn_k.weight", wk, DIM(DIM_K, DIM_E)),
-    L("attn_v.weight", wv, DIM(DIM_VV, DIM_E)),
-    L("attn_q.bias", bq, DIM(DIM_Q)),
-    L("attn_k.bias", bk, DIM(DIM_K)),
-    L("attn_v.bias", bv, DIM(DIM_VV)),
-    L("attn_output.weight", wo, DIM(DIM_E, DIM_O)),
-    L("attn_output.bias", bo, DIM(DIM_E)),
+    ROWS_QKV(),
+    ROWS_QKV_BIAS(),
+    L("attn_output.weight", attn.wo, DIM(DIM_E, DIM_O)),
+    L("attn_output.bias", attn.bo, DIM(DIM_E)),
     L("attn_sinks.weight", sinks, DIM(DIM_H), VECTOR),
 
-    L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E)),
+    L("ffn_gate_inp.weight", moe.router, DIM(DIM_X, DIM_E)),
     L("ffn_gate_inp.bias", b_router, DIM(DIM_X)),
-    L("ffn_gate_exps.weight", gate, DIM(DIM_X, DIM_FX, DIM_E), EXPERTS),
-    L("ffn_up_exps.weight", up, DIM(DIM_X, DIM_FX, DIM_E), EXPERTS),
-    L("ffn_down_exps.weight", down, DIM(DIM_X, DIM_E, DIM_FX), EXPERTS),
+    ROWS_EXPERTS(),
     L("ffn_gate_exps.bias", b_gate, DIM(DIM_X, DIM_FX), VECTOR),
     L("ffn_up_exps.bias", b_up, DIM(DIM_X, DIM_FX), VECTOR),
     L("ffn_down_exps.bias", b_down, DIM(DIM_X, DIM_E), VECTOR),
@@ -120,46 +112,19 @@ static pith_status ready(struct arch_model *m, struct pith_error *err)
 static node attention(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct gptoss_layer *w = arch_layer(m, l);
-    return nn_attention(g,
-                        &(struct nn_attention){.wq = w->wq,
-                                               .wk = w->wk,
-                                               .wv = w->wv,
-                                               .wo = w->wo,
-                                               .bq = w->bq,
-                                               .bk = w->bk,
-                                               .bv = w->bv,
-                                               .bo = w->bo,
-                                               .n_head = m->hp.n_head[l],
-                                               .n_head_kv = m->hp.n_head_kv[l],
-                                               .d_k = m->hp.d_k,
-                                               .d_v = m->hp.d_v,
-                                               .q_scale = 1.0f / sqrtf((float)m->hp.d_k),
-                                               .rope = m->rope[l],
-                                               .sinks = w->sinks,
-                                               .state = m->state_of[l][SELF]},
-                        x);
-}
-
-static node product(struct graph *g, const struct tensor *w, const struct tensor *b, node x,
-                    node sorted, const char *name)
-{
-    struct moe_matmul_in in = {.x = x, .sorted = sorted, .w = w, .bias = b};
-    return graph_moe_matmul_of(g, &in, name);
+    struct nn_attention a = arch_attention(m, l, &w->attn, SELF);
+    a.sinks = w->sinks;
+    return nn_attention(g, &a, x);
 }
 
 static node experts(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct gptoss_layer *w = arch_layer(m, l);
-    struct topk_in topk = {
-        .logits = graph_matmul(g, w->router, w->b_router, x, "ffn_router"),
-        .p = {.k = m->hp.n_expert_used, .gating = MOE_SOFTMAX_CHOSEN, .scale = 1}};
-    node routing = graph_topk(g, &topk, "ffn_topk");
-    node sorted = graph_moe_sort(g, routing, m->hp.n_expert, "ffn_sort");
-    node gate = product(g, w->gate, w->b_gate, x, sorted, "ffn_gate_exps");
-    node up = product(g, w->up, w->b_up, x, sorted, "ffn_up_exps");
-    node y = graph_glu_of(g, gate, up, &(struct glu_op){.act = GLU_OAI, .c = {7}}, "ffn_act");
-    return graph_moe_sum(g, product(g, w->down, w->b_down, y, sorted, "ffn_down_exps"), routing,
-                         "ffn_sum");
+    struct nn_moe moe = arch_moe(m, &w->moe, (struct glu_op){.act = GLU_OAI, .c = {7}});
+    moe.router_b = w->b_router;
+    moe.b_gate = w->b_gate, moe.b_up = w->b_up, moe.b_down = w->b_down;
+    moe.gating = MOE_SOFTMAX_CHOSEN;
+    return nn_moe(g, &moe, x);
 }
 
 static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)

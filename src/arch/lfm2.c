@@ -8,8 +8,6 @@
  * channel. Embedding models see all of a text: their convolutions are centred. */
 #include "arch/parts.h"
 
-#include <math.h>
-
 enum { F_ATTN = 1, F_CONV = 2, F_DENSE = 4, F_MOE = 8 }; /* of a layer */
 enum { MIXER };                                          /* the state of a layer */
 
@@ -19,8 +17,10 @@ struct lfm2_hp {
 
 struct lfm2_layer {
     struct tensor *norm1, *norm2, *in, *conv, *out;
-    struct tensor *wq, *wk, *wv, *wo, *q_norm, *k_norm;
-    struct tensor *gate, *up, *down, *router, *choice, *gate_exps, *up_exps, *down_exps;
+    struct tensor *q_norm, *k_norm;
+    struct arch_attn attn;
+    struct arch_ffn dense;
+    struct arch_experts moe;
 };
 
 enum { D_THREE = DIM_FAMILY, D_CONV };
@@ -84,23 +84,14 @@ static const struct tensor_spec tensors[] = {
     L("shortconv.in_proj.weight", in, DIM(D_THREE, DIM_E), .need = F_CONV),
     L("shortconv.conv.weight", conv, DIM(DIM_E, D_CONV), .need = F_CONV, .use = TENSOR_VECTOR),
     L("shortconv.out_proj.weight", out, DIM(DIM_E, DIM_E), .need = F_CONV),
-    L("attn_q.weight", wq, DIM(DIM_Q, DIM_E), .need = F_ATTN),
-    L("attn_k.weight", wk, DIM(DIM_K, DIM_E), .need = F_ATTN),
-    L("attn_v.weight", wv, DIM(DIM_VV, DIM_E), .need = F_ATTN),
+    ROWS_QKV(.need = F_ATTN),
     L("attn_q_norm.weight", q_norm, DIM(DIM_D), .need = F_ATTN),
     L("attn_k_norm.weight", k_norm, DIM(DIM_D), .need = F_ATTN),
-    L("attn_output.weight", wo, DIM(DIM_E, DIM_O), .need = F_ATTN),
-    L("ffn_gate.weight", gate, DIM(DIM_F, DIM_E), .need = F_DENSE),
-    L("ffn_up.weight", up, DIM(DIM_F, DIM_E), .need = F_DENSE),
-    L("ffn_down.weight", down, DIM(DIM_E, DIM_F), .need = F_DENSE),
-    L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E), .need = F_MOE),
-    L("exp_probs_b.bias", choice, DIM(DIM_X), .need = F_MOE, .use = TENSOR_VECTOR),
-    L("ffn_gate_exps.weight", gate_exps, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE,
-      .use = TENSOR_EXPERTS),
-    L("ffn_up_exps.weight", up_exps, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE,
-      .use = TENSOR_EXPERTS),
-    L("ffn_down_exps.weight", down_exps, DIM(DIM_X, DIM_E, DIM_FX), .need = F_MOE,
-      .use = TENSOR_EXPERTS),
+    L("attn_output.weight", attn.wo, DIM(DIM_E, DIM_O), .need = F_ATTN),
+    ROWS_DENSE(.need = F_DENSE),
+    L("ffn_gate_inp.weight", moe.router, DIM(DIM_X, DIM_E), .need = F_MOE),
+    L("exp_probs_b.bias", moe.choice, DIM(DIM_X), .need = F_MOE, .use = TENSOR_VECTOR),
+    ROWS_EXPERTS(.need = F_MOE),
     {0},
 };
 #undef L
@@ -166,38 +157,18 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t l, no
 {
     const struct lfm2_layer *w = arch_layer(m, l);
     const struct hparams *hp = &m->hp;
-    struct nn_attention a = {.wq = w->wq,
-                             .wk = w->wk,
-                             .wv = w->wv,
-                             .wo = w->wo,
-                             .q_norm = {NORM_RMS, w->q_norm, NULL, hp->d_k, hp->norm_eps},
-                             .k_norm = {NORM_RMS, w->k_norm, NULL, hp->d_k, hp->norm_eps},
-                             .n_head = hp->n_head[l],
-                             .n_head_kv = hp->n_head_kv[l],
-                             .d_k = hp->d_k,
-                             .d_v = hp->d_v,
-                             .q_scale = 1.0f / sqrtf((float)hp->d_k),
-                             .rope = m->rope[l],
-                             .state = m->state_of[l][MIXER]};
+    struct nn_attention a = arch_attention(m, l, &w->attn, MIXER);
+    a.q_norm = (struct nn_norm){NORM_RMS, w->q_norm, NULL, hp->d_k, hp->norm_eps};
+    a.k_norm = (struct nn_norm){NORM_RMS, w->k_norm, NULL, hp->d_k, hp->norm_eps};
     return nn_attention(g, &a, x);
 }
 
 static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct lfm2_layer *w = arch_layer(m, l);
-    struct nn_ffn dense = {.gate = w->gate, .up = w->up, .down = w->down, .act = GLU_SILU};
-    struct nn_moe moe = {.router = w->router,
-                         .choice = w->choice,
-                         .gate = w->gate_exps,
-                         .up = w->up_exps,
-                         .down = w->down_exps,
-                         .n_expert = m->hp.n_expert,
-                         .k = m->hp.n_expert_used,
-                         .gating = m->hp.expert_gating == 2 ? MOE_SIGMOID : MOE_SOFTMAX,
-                         .norm = 1,
-                         .least = 0x1p-14f,
-                         .scale = 1,
-                         .act = GLU_SILU};
+    struct nn_ffn dense = arch_ffn(&w->dense, (struct glu_op){.act = GLU_SILU});
+    struct nn_moe moe = arch_moe(m, &w->moe, (struct glu_op){.act = GLU_SILU});
+    moe.norm = 1;
     return m->layer_features[l] & F_MOE ? nn_moe(g, &moe, x) : nn_ffn(g, &dense, x);
 }
 

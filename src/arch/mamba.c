@@ -13,9 +13,7 @@
  *   granitehybrid  Granite 4.0 model card. Mamba-2; scaled embedding, residuals, logits; experts
  *                  beside a shared one.
  */
-#include "arch/arch.h"
-
-#include <math.h>
+#include "arch/parts.h"
 
 /* Of the architecture (struct variant of this file), then of the model, then of a layer. */
 #define BIT(n)        ((uint64_t)1 << (n))
@@ -44,10 +42,9 @@ struct mamba_layer {
     struct tensor *attn_norm, *ffn_norm;
     struct tensor *in, *conv, *conv_b, *x_proj, *dt, *dt_b, *a, *d, *out;
     struct tensor *dt_norm, *b_norm, *c_norm, *norm;
-    struct tensor *wq, *wk, *wv, *wo, *bq, *bk, *bv, *bo;
-    struct tensor *gate, *up, *down;
-    struct tensor *router, *gate_exps, *up_exps, *down_exps;
-    struct tensor *gate_sh, *up_sh, *down_sh;
+    struct arch_attn attn;
+    struct arch_ffn dense, shared;
+    struct arch_experts moe;
 };
 
 enum {
@@ -118,29 +115,16 @@ static const struct tensor_spec tensors[] = {
     L("ssm_norm.weight", norm, DIM(D_GROUP, D_PER_GROUP), .need = F_SSM | F_MAMBA2, .group = G_NORM,
       VECTOR),
 
-    L("attn_q.weight", wq, DIM(DIM_Q, DIM_E), .need = F_ATTN),
-    L("attn_k.weight", wk, DIM(DIM_K, DIM_E), .need = F_ATTN),
-    L("attn_v.weight", wv, DIM(DIM_VV, DIM_E), .need = F_ATTN),
-    L("attn_output.weight", wo, DIM(DIM_E, DIM_O), .need = F_ATTN),
-    L("attn_q.bias", bq, DIM(DIM_Q), .need = F_ATTN, .group = G_QKV_BIAS),
-    L("attn_k.bias", bk, DIM(DIM_K), .need = F_ATTN, .group = G_QKV_BIAS),
-    L("attn_v.bias", bv, DIM(DIM_VV), .need = F_ATTN, .group = G_QKV_BIAS),
-    L("attn_output.bias", bo, DIM(DIM_E), .need = F_ATTN, .group = G_OUT_BIAS),
+    ROWS_QKV(.need = F_ATTN),
+    L("attn_output.weight", attn.wo, DIM(DIM_E, DIM_O), .need = F_ATTN),
+    ROWS_QKV_BIAS(.need = F_ATTN, .group = G_QKV_BIAS),
+    L("attn_output.bias", attn.bo, DIM(DIM_E), .need = F_ATTN, .group = G_OUT_BIAS),
 
     L("ffn_norm.weight", ffn_norm, DIM(DIM_E), .need = F_HYBRID),
-    L("ffn_gate.weight", gate, DIM(DIM_F, DIM_E), .need = F_DENSE),
-    L("ffn_up.weight", up, DIM(DIM_F, DIM_E), .need = F_DENSE),
-    L("ffn_down.weight", down, DIM(DIM_E, DIM_F), .need = F_DENSE),
-    L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E), .need = F_MOE),
-    L("ffn_gate_exps.weight", gate_exps, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE,
-      .use = TENSOR_EXPERTS),
-    L("ffn_up_exps.weight", up_exps, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE,
-      .use = TENSOR_EXPERTS),
-    L("ffn_down_exps.weight", down_exps, DIM(DIM_X, DIM_E, DIM_FX), .need = F_MOE,
-      .use = TENSOR_EXPERTS),
-    L("ffn_gate_shexp.weight", gate_sh, DIM(DIM_FS, DIM_E), .need = F_MOE | F_SHARED),
-    L("ffn_up_shexp.weight", up_sh, DIM(DIM_FS, DIM_E), .need = F_MOE | F_SHARED),
-    L("ffn_down_shexp.weight", down_sh, DIM(DIM_E, DIM_FS), .need = F_MOE | F_SHARED),
+    ROWS_DENSE(.need = F_DENSE),
+    L("ffn_gate_inp.weight", moe.router, DIM(DIM_X, DIM_E), .need = F_MOE),
+    ROWS_EXPERTS(.need = F_MOE),
+    ROWS_SHARED(.need = F_MOE | F_SHARED),
     {0},
 };
 #undef L
@@ -326,47 +310,21 @@ static node mixer(const struct arch_model *m, struct graph *g, int32_t l, node h
     struct nn_ssm ssm = ssm_of(m, l);
     if (!(m->layer_features[l] & F_ATTN))
         return graph_matmul(g, w->out, NULL, nn_tail(g, nn_ssm(g, &ssm, h)), "ssm_out");
-    struct nn_attention attn = {.wq = w->wq,
-                                .wk = w->wk,
-                                .wv = w->wv,
-                                .wo = w->wo,
-                                .bq = w->bq,
-                                .bk = w->bk,
-                                .bv = w->bv,
-                                .bo = w->bo,
-                                .n_head = m->hp.n_head[l],
-                                .n_head_kv = m->hp.n_head_kv[l],
-                                .d_k = m->hp.d_k,
-                                .d_v = m->hp.d_v,
-                                .q_scale = m->hp.attn_scale > 0 ? m->hp.attn_scale
-                                                                : 1.0f / sqrtf((float)m->hp.d_k),
-                                .rope = m->rope[l],
-                                .state = m->state_of[l][MIXER]};
+    struct nn_attention attn = arch_attention(m, l, &w->attn, MIXER);
+    if (m->hp.attn_scale > 0)
+        attn.q_scale = m->hp.attn_scale;
     return nn_attention(g, &attn, h);
 }
 
 static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l, node h)
 {
     const struct mamba_layer *w = arch_layer(m, l);
-    struct nn_ffn dense = {.gate = w->gate, .up = w->up, .down = w->down, .act = GLU_SILU};
-    if (m->layer_features[l] & F_DENSE)
-        return nn_ffn(g, &dense, h);
-    struct nn_moe moe = {.router = w->router,
-                         .gate = w->gate_exps,
-                         .up = w->up_exps,
-                         .down = w->down_exps,
-                         .n_expert = m->hp.n_expert,
-                         .k = m->hp.n_expert_used,
-                         .gating = MOE_SOFTMAX,
-                         .norm = (m->features & F_GATE_RENORM) != 0,
-                         .scale = 1.0f,
-                         .act = GLU_SILU};
-    node y = nn_moe(g, &moe, h);
-    if (!(m->features & F_SHARED))
-        return y;
-    dense =
-        (struct nn_ffn){.gate = w->gate_sh, .up = w->up_sh, .down = w->down_sh, .act = GLU_SILU};
-    return graph_add(g, y, nn_ffn(g, &dense, h), "ffn_shared");
+    struct glu_op silu = {.act = GLU_SILU};
+    struct nn_ffn dense = arch_ffn(&w->dense, silu), shared = arch_ffn(&w->shared, silu);
+    struct nn_moe moe = arch_moe(m, &w->moe, silu);
+    moe.norm = (m->features & F_GATE_RENORM) != 0;
+    return m->layer_features[l] & F_DENSE ? nn_ffn(g, &dense, h)
+                                          : arch_with_shared(g, &moe, &shared, h);
 }
 
 static node add_scaled(const struct arch_model *m, struct graph *g, node h, node x,

@@ -24,8 +24,9 @@ struct nemotron_layer {
     struct arch_attn attn;
     struct tensor *norm;
     struct tensor *up, *down, *b_up, *b_down;
-    struct tensor *router, *choice, *latent_down, *latent_up, *up_exps, *down_exps, *up_sh,
-        *down_sh;
+    struct arch_experts moe;
+    struct arch_ffn shared;
+    struct tensor *latent_down, *latent_up;
 };
 
 enum { D_LATENT = DIM_BEHIND_PARTS };
@@ -97,7 +98,6 @@ static const struct key_spec keys[] = {
 
 #define L(name_, field, ...) ROW(struct nemotron_layer, name_, field, .layer = 1, __VA_ARGS__)
 #define VECTOR               .use = TENSOR_VECTOR
-#define EXPERTS              .use = TENSOR_EXPERTS
 static const struct tensor_spec tensors[] = {
     IO_ENDS,
     L("attn_norm.weight", norm, DIM(DIM_E)),
@@ -121,15 +121,15 @@ static const struct tensor_spec tensors[] = {
     L("ffn_up.bias", b_up, DIM(DIM_F), .need = F_DENSE, .group = G_FFN_BIAS),
     L("ffn_down.bias", b_down, DIM(DIM_E), .need = F_DENSE, .group = G_FFN_BIAS),
 
-    L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E), .need = F_MOE),
-    L("exp_probs_b.bias", choice, DIM(DIM_X), .need = F_MOE, VECTOR),
+    L("ffn_gate_inp.weight", moe.router, DIM(DIM_X, DIM_E), .need = F_MOE),
+    L("exp_probs_b.bias", moe.choice, DIM(DIM_X), .need = F_MOE, VECTOR),
     L("ffn_latent_down.weight", latent_down, DIM(D_LATENT, DIM_E), .need = F_MOE,
       .group = G_LATENT),
     L("ffn_latent_up.weight", latent_up, DIM(DIM_E, D_LATENT), .need = F_MOE, .group = G_LATENT),
-    L("ffn_up_exps.weight", up_exps, DIM(DIM_X, DIM_FX, D_LATENT), .need = F_MOE, EXPERTS),
-    L("ffn_down_exps.weight", down_exps, DIM(DIM_X, D_LATENT, DIM_FX), .need = F_MOE, EXPERTS),
-    L("ffn_up_shexp.weight", up_sh, DIM(DIM_FS, DIM_E), .need = F_MOE | F_SHARED),
-    L("ffn_down_shexp.weight", down_sh, DIM(DIM_E, DIM_FS), .need = F_MOE | F_SHARED),
+    ROW_EXPERTS("ffn_up_exps.weight", up, DIM(DIM_X, DIM_FX, D_LATENT), .need = F_MOE),
+    ROW_EXPERTS("ffn_down_exps.weight", down, DIM(DIM_X, D_LATENT, DIM_FX), .need = F_MOE),
+    L("ffn_up_shexp.weight", shared.up, DIM(DIM_FS, DIM_E), .need = F_MOE | F_SHARED),
+    L("ffn_down_shexp.weight", shared.down, DIM(DIM_E, DIM_FS), .need = F_MOE | F_SHARED),
     {0},
 };
 #undef L
@@ -202,27 +202,16 @@ static node dense(const struct arch_model *m, struct graph *g, int32_t l, node x
 static node experts(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct nemotron_layer *w = arch_layer(m, l);
-    const struct hparams *hp = &m->hp;
-    struct nn_ffn shared = {.up = w->up_sh, .down = w->down_sh, .act = GLU_RELU2};
-    struct nn_moe moe = {.router = w->router,
-                         .choice = w->choice,
-                         .up = w->up_exps,
-                         .down = w->down_exps,
-                         .n_expert = hp->n_expert,
-                         .k = hp->n_expert_used,
-                         .gating = MOE_SIGMOID,
-                         .norm = hp->expert_norm,
-                         .least = 0x1p-14f,
-                         .n_group = hp->n_expert_groups,
-                         .n_group_used = hp->n_groups_used,
-                         .scale = hp->expert_scale != 0 ? hp->expert_scale : 1,
-                         .act = GLU_RELU2};
+    struct glu_op relu2 = {.act = GLU_RELU2};
+    struct nn_ffn shared = arch_ffn(&w->shared, relu2);
+    struct nn_moe moe = arch_moe(m, &w->moe, relu2);
+    moe.gating = MOE_SIGMOID;
     if (w->latent_down)
         moe.inner = graph_matmul(g, w->latent_down, NULL, x, "ffn_latent_down");
     node y = nn_moe(g, &moe, x);
     if (w->latent_up)
         y = graph_matmul(g, w->latent_up, NULL, y, "ffn_latent_up");
-    return w->up_sh ? graph_add(g, y, nn_ffn(g, &shared, x), "ffn_shared") : y;
+    return w->shared.up ? graph_add(g, y, nn_ffn(g, &shared, x), "ffn_shared") : y;
 }
 
 static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)

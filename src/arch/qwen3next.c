@@ -11,7 +11,7 @@
  * net: q, k and v of all heads go through one convolution of the last few rows; q and k have length
  * 1; the state forgets by exp(a softplus(alpha x + dt)) and learns what it did not know of v, as
  * far as beta says (graph/ops/scan.c, DELTA); the result is normalised per head and gated. */
-#include "arch/arch.h"
+#include "arch/parts.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -41,9 +41,9 @@ struct qwen3next_layer {
     struct tensor *norm1, *norm2;
     struct tensor *wq, *wk, *wv, *wo, *q_norm, *k_norm;
     struct tensor *qkv, *z, *in, *conv, *dt, *a, *ba, *beta, *alpha, *norm, *out;
-    struct tensor *gate, *up, *down;
-    struct tensor *router, *gate_exps, *up_exps, *gate_up_exps, *down_exps;
-    struct tensor *sh_router, *gate_sh, *up_sh, *down_sh;
+    struct arch_ffn dense, shared;
+    struct arch_experts moe;
+    struct tensor *sh_router;
 };
 
 enum { D_QG = DIM_FAMILY, D_CHANNELS, D_VALUES, D_JOINED, D_CONV, D_HEAD, D_HEADS, D_BA };
@@ -140,7 +140,6 @@ static const struct key_spec keys[] = {
 
 #define L(name_, field, ...) ROW(struct qwen3next_layer, name_, field, .layer = 1, __VA_ARGS__)
 #define VECTOR               .use = TENSOR_VECTOR
-#define EXPERTS              .use = TENSOR_EXPERTS
 static const struct tensor_spec tensors[] = {
     IO_ENDS,
 
@@ -165,21 +164,17 @@ static const struct tensor_spec tensors[] = {
     L("ssm_norm.weight", norm, DIM(D_HEAD), .need = F_DELTA),
     L("ssm_out.weight", out, DIM(DIM_E, D_VALUES), .need = F_DELTA),
 
-    L("ffn_gate.weight", gate, DIM(DIM_F, DIM_E), .unless = F_MOE),
-    L("ffn_up.weight", up, DIM(DIM_F, DIM_E), .unless = F_MOE),
-    L("ffn_down.weight", down, DIM(DIM_E, DIM_F), .unless = F_MOE),
-    L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E), .need = F_MOE),
-    L("ffn_gate_exps.weight", gate_exps, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE,
-      .unless = F_FUSED_EXPS, EXPERTS),
-    L("ffn_up_exps.weight", up_exps, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE,
-      .unless = F_FUSED_EXPS, EXPERTS),
-    L("ffn_gate_up_exps.weight", gate_up_exps, DIM(DIM_X, DIM_FX2, DIM_E),
-      .need = F_MOE | F_FUSED_EXPS, EXPERTS),
-    L("ffn_down_exps.weight", down_exps, DIM(DIM_X, DIM_E, DIM_FX), .need = F_MOE, EXPERTS),
+    ROWS_DENSE(.unless = F_MOE),
+    L("ffn_gate_inp.weight", moe.router, DIM(DIM_X, DIM_E), .need = F_MOE),
+    ROW_EXPERTS("ffn_gate_exps.weight", gate, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE,
+                .unless = F_FUSED_EXPS),
+    ROW_EXPERTS("ffn_up_exps.weight", up, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE,
+                .unless = F_FUSED_EXPS),
+    ROW_EXPERTS("ffn_gate_up_exps.weight", gate_up, DIM(DIM_X, DIM_FX2, DIM_E),
+                .need = F_MOE | F_FUSED_EXPS),
+    ROW_EXPERTS("ffn_down_exps.weight", down, DIM(DIM_X, DIM_E, DIM_FX), .need = F_MOE),
     L("ffn_gate_inp_shexp.weight", sh_router, DIM(DIM_E), .need = F_MOE),
-    L("ffn_gate_shexp.weight", gate_sh, DIM(DIM_FS, DIM_E), .need = F_MOE),
-    L("ffn_up_shexp.weight", up_sh, DIM(DIM_FS, DIM_E), .need = F_MOE),
-    L("ffn_down_shexp.weight", down_sh, DIM(DIM_E, DIM_FS), .need = F_MOE),
+    ROWS_SHARED(.need = F_MOE),
     {0},
 };
 #undef L
@@ -353,21 +348,10 @@ static node gated_attention(const struct arch_model *m, struct graph *g, int32_t
 static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct qwen3next_layer *w = arch_layer(m, l);
-    struct nn_ffn dense = {.gate = w->gate, .up = w->up, .down = w->down, .act = GLU_SILU};
-    struct nn_ffn shared = {
-        .gate = w->gate_sh, .up = w->up_sh, .down = w->down_sh, .act = GLU_SILU};
-    struct nn_moe moe = {.router = w->router,
-                         .gate = w->gate_exps,
-                         .up = w->up_exps,
-                         .gate_up = w->gate_up_exps,
-                         .down = w->down_exps,
-                         .n_expert = m->hp.n_expert,
-                         .k = m->hp.n_expert_used,
-                         .gating = MOE_SOFTMAX,
-                         .norm = 1,
-                         .least = 0x1p-14f,
-                         .scale = 1,
-                         .act = GLU_SILU};
+    struct glu_op silu = {.act = GLU_SILU};
+    struct nn_ffn dense = arch_ffn(&w->dense, silu), shared = arch_ffn(&w->shared, silu);
+    struct nn_moe moe = arch_moe(m, &w->moe, silu);
+    moe.norm = 1;
     if (!has_experts(m))
         return nn_ffn(g, &dense, x);
     node part = graph_matmul(g, w->sh_router, NULL, x, "ffn_shared_router");

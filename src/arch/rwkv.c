@@ -26,7 +26,8 @@ struct rwkv_layer {
     struct tensor *norm1, *norm1_b, *norm2, *norm2_b;
     struct tensor *w0, *w1, *w2, *a0, *a1, *a2, *v0, *v1, *v2, *g1, *g2;
     struct tensor *lerp, *k_k, *k_a, *r_k, *wk, *wv, *wr, *ln, *ln_b, *wo;
-    struct tensor *c_lerp, *c_key, *c_value, *ff_gate, *ff_up, *ff_down;
+    struct tensor *c_lerp, *c_key, *c_value;
+    struct arch_ffn dense;
 };
 
 enum { D_SIX = DIM_FAMILY, D_DECAY, D_ICLR, D_VMIX, D_GATE };
@@ -87,9 +88,7 @@ static const struct tensor_spec tensors[] = {
     L("channel_mix_key.weight", c_key, DIM(DIM_F, DIM_E), .unless = F_QWEN2),
     L("channel_mix_value.weight", c_value, DIM(DIM_E, DIM_F), .unless = F_QWEN2),
     L("ffn_norm.weight", norm2, DIM(DIM_E), .need = F_QWEN2),
-    L("ffn_gate.weight", ff_gate, DIM(DIM_F, DIM_E), .need = F_QWEN2),
-    L("ffn_up.weight", ff_up, DIM(DIM_F, DIM_E), .need = F_QWEN2),
-    L("ffn_down.weight", ff_down, DIM(DIM_E, DIM_F), .need = F_QWEN2),
+    ROWS_DENSE(.need = F_QWEN2),
     {0},
 };
 #undef L
@@ -203,7 +202,7 @@ static node channel_mix(const struct arch_model *m, struct graph *g, int32_t l, 
 static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct rwkv_layer *w = arch_layer(m, l);
-    struct nn_ffn f = {.gate = w->ff_gate, .up = w->ff_up, .down = w->ff_down, .act = GLU_SILU};
+    struct nn_ffn f = arch_ffn(&w->dense, (struct glu_op){.act = GLU_SILU});
     return arch_is_qwen2(m) ? nn_ffn(g, &f, x) : channel_mix(m, g, l, x);
 }
 

@@ -33,7 +33,7 @@ struct rwkv6_layer {
     struct tensor *first, *decay, *decay1, *decay2;
     struct tensor *wr, *wk, *wv, *wg, *wo, *br, *bk, *bv, *ln, *ln_b;
     struct tensor *c_lerp_k, *c_lerp_r, *c_key, *c_value, *c_receptance;
-    struct tensor *gate, *up, *down;
+    struct arch_ffn dense;
 };
 
 enum { D_HEAD = DIM_FAMILY, D_HEADS, D_FIVE, D_FIVE_MIX, D_MIX, D_DECAY, D_KV };
@@ -125,9 +125,7 @@ static const struct tensor_spec tensors[] = {
     L("channel_mix_key.weight", c_key, DIM(DIM_F, DIM_E), .unless = F_QWEN2),
     L("channel_mix_value.weight", c_value, DIM(DIM_E, DIM_F), .unless = F_QWEN2),
     L("channel_mix_receptance.weight", c_receptance, DIM(DIM_E, DIM_E), .unless = F_QWEN2),
-    L("ffn_gate.weight", gate, DIM(DIM_F, DIM_E), .need = F_QWEN2),
-    L("ffn_up.weight", up, DIM(DIM_F, DIM_E), .need = F_QWEN2),
-    L("ffn_down.weight", down, DIM(DIM_E, DIM_F), .need = F_QWEN2),
+    ROWS_DENSE(.need = F_QWEN2),
     {0},
 };
 #undef L
@@ -225,7 +223,7 @@ static node channel_mix(const struct arch_model *m, struct graph *g, int32_t l, 
 static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct rwkv6_layer *w = arch_layer(m, l);
-    struct nn_ffn f = {.gate = w->gate, .up = w->up, .down = w->down, .act = GLU_SILU};
+    struct nn_ffn f = arch_ffn(&w->dense, (struct glu_op){.act = GLU_SILU});
     return arch_is_qwen2(m) ? nn_ffn(g, &f, x) : channel_mix(m, g, l, x);
 }
 
