@@ -82,6 +82,7 @@ static void products_of_every_type(void)
             product_case(&rng, types[i], 1 + (int)t * 9, block > 1 ? 768 : 300 + (int)t, T[t]);
         if (block == 32)
             product_case(&rng, types[i], 3, 96, 3);
+        product_case(&rng, types[i], 60, block == 256 ? 1024 : 1056, 40);
     }
 }
 

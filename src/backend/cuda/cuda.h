@@ -4,15 +4,15 @@
  *
  *     PITH_CUDA_DEVICES=0,0   these of the machine's devices, by number, one that is named twice
  *                             twice; without it all, on a machine that has some
- *     PITH_CUDA_MASK=a,b      what is taken as absent: ops, and dp4a
+ *     PITH_CUDA_MASK=a,b      what is taken as absent: ops, dp4a, mma
  *     PITH_CUDA_LIBRARY=file  another one than libcuda.so.1
  *     PITH_CUDA_KERNELS=file  other kernels than those of the program (cubin, fatbin or PTX)
  *     PITH_CUDA_MEMORY=bytes  what a device has, at most
  *     PITH_CUDA_RECORDINGS=n  shapes of steps whose launches a session keeps as graphs (12; 0:
  * none)
  *
- * Products read f32 rows, which those with weights in blocks round to bytes first (dp4a); sums are
- * in an order of their own, which depends on no batch. */
+ * Products read f32 rows; those with weights in blocks round them to bytes first (dp4a, mma). Sums
+ * are in an order of their own, which depends on no batch. */
 #ifndef PITH_BACKEND_CUDA_CUDA_H
 #define PITH_BACKEND_CUDA_CUDA_H
 

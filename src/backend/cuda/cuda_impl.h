@@ -31,7 +31,9 @@ struct cu_stage {
 };
 
 /* Families besides those of gpu.h: rows of x rounded to bytes, and products with them. */
-enum { CU_QUANTISE = GPU_N_FAMILIES, CU_DP4A, CU_N_FAMILIES };
+enum { CU_QUANTISE = GPU_N_FAMILIES, CU_DP4A, CU_MMA, CU_N_FAMILIES };
+/* What a block of the latter makes: rows of the weight by rows of x. */
+enum { CU_TILE_M = 64, CU_TILE_N = 32 };
 
 struct cu_kernel {
     struct gpu_kernel kernel;

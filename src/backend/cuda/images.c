@@ -4,7 +4,7 @@
 
 #ifdef WITH_CUDA
 #define FILES(F)                                                                                   \
-    F(attn) F(cache_write) F(dp4a) F(matmul) F(moe) F(move) F(norm) F(rope) F(rows) F(scan)
+    F(attn) F(cache_write) F(dp4a) F(matmul) F(mma) F(moe) F(move) F(norm) F(rope) F(rows) F(scan)
 #define F(name)                                                                                    \
     __asm__(".section .rodata\n.balign 16\ncu_" #name "_from:\n.incbin \"cuda/" #name              \
             ".fatbin\"\ncu_" #name "_to:\n.byte 0\n.previous\n");                                  \

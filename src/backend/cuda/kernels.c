@@ -61,7 +61,7 @@ void cu_kernels_close(struct cu_gpu *v)
 
 #define X(name) [GPU_##name] = #name,
 static const char *const families[CU_N_FAMILIES] = {
-    GPU_FAMILIES(X)[CU_QUANTISE] = "quantise", [CU_DP4A] = "dp4a"};
+    GPU_FAMILIES(X)[CU_QUANTISE] = "quantise", [CU_DP4A] = "dp4a", [CU_MMA] = "mma"};
 #undef X
 /* As types.cuh numbers them. */
 static const char *const types[] = {"f32",  "f16",    "bf16",   "q4_0", "q4_1", "q5_0",
@@ -84,6 +84,9 @@ static void name_kernel(const struct gpu_kernel *k, char *out, size_t cap)
     case CU_DP4A:
         snprintf(out, cap, "pith_%s_%s_%d", families[k->family], types[k->spec[0]],
                  (int)k->spec[2]);
+        break;
+    case CU_MMA:
+        snprintf(out, cap, "pith_mma_%s", types[k->spec[0]]);
         break;
     case GPU_attn:
         snprintf(out, cap, "pith_attn_%d", chunks(k->spec[4]));
@@ -140,7 +143,8 @@ pith_status cu_launch(struct cu_gpu *v, cu_stream s, const struct gpu_launch *l,
     struct cu_args args = {.a = l->args};
     void *params[1] = {&args};
     cu_function f;
-    int warps = l->kernel.family == GPU_matmul || (int)l->kernel.family == CU_DP4A;
+    int family = (int)l->kernel.family;
+    int warps = family == GPU_matmul || family == CU_DP4A || family == CU_MMA;
     pith_status st = find_function(v, &l->kernel, &f, err);
     if (st != PITH_OK || !s)
         return st;

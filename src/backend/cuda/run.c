@@ -9,7 +9,7 @@
 #include <time.h>
 #include "base/mem.h"
 
-enum { UPLOADS = 3 };
+enum { UPLOADS = 3, MATVEC_ROWS = 8 };
 
 struct job {
     struct gpu_job g;
@@ -131,6 +131,20 @@ static uint32_t at_most(int64_t n, int64_t most)
     return (uint32_t)(n < 1 ? 1 : n < most ? n : most);
 }
 
+/* Of bytes: for few rows of x a warp takes some rows of the weight; many rows are worth tiles. Bits
+ * are the same. */
+static void pick_product(const struct call *c, int64_t rows, struct gpu_launch *l)
+{
+    int64_t n_expert = l->kernel.spec[1] == 2 ? l->args.p[4] : 0;
+    l->kernel.family = (enum gpu_family)CU_DP4A;
+    if (rows <= MATVEC_ROWS * (n_expert ? n_expert : 1) || cu_masked("mma"))
+        return;
+    int64_t groups = rows / CU_TILE_N + (n_expert ? n_expert : 1);
+    l->kernel.family = (enum gpu_family)CU_MMA;
+    l->groups[0] = (uint32_t)((tensor_m(c->w) + CU_TILE_M - 1) / CU_TILE_M);
+    l->groups[1] = at_most(groups < rows ? groups : rows, 65535);
+}
+
 /* A product of bytes: its rows of x are rounded first, unless the call before it had the same. */
 static pith_status put_coded(struct job *j, cu_stream s, const struct call *c,
                              const struct gpu_key *k, struct gpu_launch *l, struct pith_error *err)
@@ -147,7 +161,7 @@ static pith_status put_coded(struct job *j, cu_stream s, const struct call *c,
     q.groups[0] = (uint32_t)((x->cols / 32 + 63) / 64);
     q.groups[1] = at_most(rows_of(x, k), 65535);
     q.groups[2] = 1;
-    l->kernel.family = (enum gpu_family)CU_DP4A;
+    pick_product(c, rows_of(&c->dst, k), l);
     l->args.a = q.args.dst;
     l->args.lda = q.args.ld;
     l->args.ldb = q.args.cols;

@@ -33,8 +33,11 @@ struct Fiber {
 #endif
     State state;
     host_dim index;
-    float *v; /* what it gives to its warp */
-    int n, from;
+    /* What it gives to its warp. */
+    enum What { NOTHING, SUM, PRODUCT } what;
+    float *v;
+    int n, from, *c;
+    uint32_t a[2], b;
 };
 
 Fiber fibers[MOST_THREADS];
@@ -95,9 +98,24 @@ void wait_as(State state)
     pause(f);
 }
 
-/* All lanes have given their numbers. */
+void multiply(Fiber *lane)
+{
+    for (int l = 0; l < WARP; l++)
+        for (int e = 0; e < 4; e++)
+            for (int w = 0; w < 4; w++) {
+                uint32_t a = lane[l / 4 * 4 + w].a[e / 2];
+                uint32_t b = lane[(2 * (l % 4) + e % 2) * 4 + w].b;
+                lane[l].c[e] = host_dp4a(a, b, lane[l].c[e]);
+            }
+}
+
+/* All lanes have given theirs. */
 void exchange(Fiber *lane)
 {
+    if (lane[0].what == Fiber::PRODUCT)
+        multiply(lane);
+    if (lane[0].what != Fiber::SUM)
+        return;
     float now[WARP], then[WARP];
     for (int i = 0; i < lane[0].n; i++) {
         for (int l = 0; l < WARP; l++)
@@ -131,8 +149,9 @@ const char *run_warp(int first, int n)
         if (waiting != WARP)
             return "lanes wait for others of their warp that do not come";
         for (int i = first; i < first + n; i++) {
-            if (fibers[i].n != fibers[first].n || fibers[i].from != fibers[first].from)
-                return "lanes of a warp add different things";
+            if (fibers[i].what != fibers[first].what || fibers[i].n != fibers[first].n ||
+                fibers[i].from != fibers[first].from)
+                return "lanes of a warp do different things together";
             fibers[i].state = READY;
         }
         exchange(fibers + first);
@@ -174,9 +193,27 @@ void __syncthreads()
 void host_warp_trees(float *v, int n, int from)
 {
     Fiber &f = fibers[current];
+    f.what = Fiber::SUM;
     f.v = v;
     f.n = n;
     f.from = from;
+    wait_as(AT_WARP);
+}
+
+void host_warp_sync()
+{
+    fibers[current].what = Fiber::NOTHING;
+    wait_as(AT_WARP);
+}
+
+void host_mma16(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b)
+{
+    Fiber &f = fibers[current];
+    f.what = Fiber::PRODUCT;
+    f.c = c;
+    f.a[0] = a0;
+    f.a[1] = a1;
+    f.b = b;
     wait_as(AT_WARP);
 }
 

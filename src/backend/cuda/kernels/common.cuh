@@ -126,6 +126,16 @@ template <int N> FN void warp_trees(float (&v)[N], int from)
 #endif
 }
 
+/* What lanes of a warp have written before is there for the others after. */
+FN void warp_sync()
+{
+#ifdef __CUDACC__
+    __syncwarp();
+#else
+    host_warp_sync();
+#endif
+}
+
 FN float largest(float a, float b) { return b > a ? b : a; }
 
 /* Blocks of 64 threads: sums in one order (ref_tree64), and the largest. */

@@ -1,11 +1,6 @@
-/* dp4a.cu -- products with weights whose numbers are codes, by rows of x that are rounded to codes,
- * too: each 32 of them to bytes and a scale. Products of bytes are exact, four at a time; an octet's
- * sum is scaled and added to its chain. Else as matmul.cu: an element's bits depend on nothing beside
- * it. dp4a_TYPE_COLS.
- *
- *     a rounded row   [columns] bytes, [columns / 32] scales: `lda` bytes from row to row, `ldb`
- *                     columns */
-#include "products.cuh"
+/* dp4a.cu -- products of coded.cuh for few rows of x, four bytes at a time: a lane goes over the
+ * blocks of one chain. dp4a_TYPE_COLS. And rows rounded for them. */
+#include "coded.cuh"
 
 /* A thread for each 32 numbers. */
 KERNEL(quantise, 64)
@@ -32,46 +27,63 @@ KERNEL(quantise, 64)
 }
 
 template <int TYPE, int COLS>
-FN void products(const Args &arg, const Group<COLS> &g, uint32_t head, uint32_t m0)
+FN void products(const Args &arg, const Span &g, uint32_t head, uint32_t m0)
 {
-    uint32_t K = arg.p[0], M = arg.p[1];
-    uint64_t bytes = row_bytes(TYPE, K), w = arg.w + (uint64_t)g.matrix * M * bytes;
-    uint32_t first = arg.spec[1] == HEADS ? head * K : 0;
+    __shared__ float chains[WARPS][ROWS * COLS][CHAINS + 1];
+    enum { UNIT = unit_of(TYPE) };
+    uint32_t K = arg.p[0], M = arg.p[1], t = threadIdx.x, first = arg.spec[1] == HEADS ? head * K : 0;
+    uint64_t bytes = row_bytes(TYPE, K), w = arg.w + (uint64_t)g.matrix * M * bytes, row[COLS];
     float acc[ROWS * COLS];
+    UNROLL for (uint32_t c = 0; c < COLS; c++)
+        row[c] = arg.a + (uint64_t)in_row(arg, out_row(arg, g, c)) * arg.lda;
     UNROLL for (int i = 0; i < ROWS * COLS; i++)
         acc[i] = 0;
-    for (uint32_t k8 = threadIdx.x; 8 * k8 < K; k8 += 32) {
-        Pair x[COLS];
-        float d[COLS], sum[COLS];
-        UNROLL for (int c = 0; c < COLS; c++) {
-            uint64_t row = arg.a + (uint64_t)g.in_row[c] * arg.lda;
-            x[c] = quad8(row + first + 8 * k8);
-            d[c] = f32_at(row + arg.ldb)[(first + 8 * k8) / 32];
-            if (has_least(TYPE))
-                sum[c] = (float)dp4a(0x01010101u, x[c].x, dp4a(0x01010101u, x[c].y, 0));
-        }
-        UNROLL for (uint32_t i = 0; i < ROWS; i++) {
-            Codes e = codes8(TYPE, w + (uint64_t)least(m0 + i, M - 1) * bytes, k8);
+    uint32_t end = chain_start(t + 1, K / 32);
+    for (uint32_t b = chain_start(t, K / 32); b < end; b++)
+        UNROLL for (uint32_t u = 0; u < 4; u += UNIT) {
+            Pair x[COLS][UNIT];
+            float dx[COLS];
+            int sum_x[COLS];
             UNROLL for (int c = 0; c < COLS; c++) {
-                float &to = acc[i * COLS + c];
-                to = fmaf(e.d * d[c], (float)dp4a(e.q.x, x[c].x, dp4a(e.q.y, x[c].y, 0)), to);
-                if (has_least(TYPE))
-                    to = fmaf(e.m * d[c], sum[c], to);
+                dx[c] = f32_at(row[c] + arg.ldb)[first / 32 + b];
+                sum_x[c] = 0;
+                UNROLL for (uint32_t o = 0; o < UNIT; o++) {
+                    x[c][o] = quad8(row[c] + first + 32 * (uint64_t)b + 8 * (u + o));
+                    sum_x[c] += has_least(TYPE) ? sum_of(x[c][o]) : 0;
+                }
+            }
+            UNROLL for (uint32_t i = 0; i < ROWS; i++) {
+                Codes e[UNIT];
+                UNROLL for (uint32_t o = 0; o < UNIT; o++)
+                    e[o] = codes8(TYPE, w + (uint64_t)least(m0 + i, M - 1) * bytes, 4 * b + u + o);
+                UNROLL for (int c = 0; c < COLS; c++) {
+                    int sum = 0;
+                    UNROLL for (int o = 0; o < UNIT; o++)
+                        sum = dp4a(e[o].q.x, x[c][o].x, dp4a(e[o].q.y, x[c][o].y, sum));
+                    acc[i * COLS + c] =
+                        add_unit<TYPE>(acc[i * COLS + c], e[0].d, e[0].m, dx[c], sum, sum_x[c]);
+                }
             }
         }
-    }
-    write_sums(arg, g, head, m0, acc);
+    warp_sync();
+    UNROLL for (int e = 0; e < ROWS * COLS; e++)
+        chains[threadIdx.y][e][t] = acc[e];
+    warp_sync();
+    if (t >= ROWS * COLS || t % COLS >= g.n || m0 + t / COLS >= M) /* a lane adds an element up */
+        return;
+    float sum = 0;
+    for (int j = 0; j < CHAINS; j++)
+        sum = sum + chains[threadIdx.y][t][j];
+    write_sum(arg, g, head, m0 + t / COLS, out_row(arg, g, t % COLS), sum);
 }
 
 template <int TYPE, int COLS> FN void matmul(const Args &arg)
 {
-    uint32_t m0 = first_row();
-    Group<COLS> g;
     for (uint32_t u = blockIdx.y;; u += gridDim.y) {
-        group_of(arg, u, blockIdx.z, g);
+        Span g = span_of(arg, u, blockIdx.z, COLS);
         if (g.n == 0)
             break;
-        products<TYPE, COLS>(arg, g, blockIdx.z, m0);
+        products<TYPE, COLS>(arg, g, blockIdx.z, first_row());
     }
 }
 

@@ -8,21 +8,22 @@
 #include "products.cuh"
 
 template <int TYPE, int COLS>
-FN void products(const Args &arg, const Group<COLS> &g, uint32_t head, uint32_t m0)
+FN void products(const Args &arg, const Span &g, uint32_t head, uint32_t m0)
 {
     uint32_t K = arg.p[0], M = arg.p[1], t = threadIdx.x;
     uint64_t bytes = row_bytes(TYPE, K), w = arg.w + (uint64_t)g.matrix * M * bytes;
     uint64_t x0 = arg.a + (arg.spec[1] == HEADS ? 4 * (uint64_t)head * K : 0);
+    const float *row[COLS];
     float acc[ROWS * COLS];
+    UNROLL for (uint32_t c = 0; c < COLS; c++)
+        row[c] = row_of(x0, in_row(arg, out_row(arg, g, c)), arg.lda);
     UNROLL for (int i = 0; i < ROWS * COLS; i++)
         acc[i] = 0;
     for (uint32_t k8 = t; 8 * k8 < K; k8 += 32) {
         float x[COLS][8];
-        UNROLL for (int c = 0; c < COLS; c++) {
-            const float *row = row_of(x0, g.in_row[c], arg.lda) + 8 * k8;
-            UNROLL for (int j = 0; j < 8; j++)
-                x[c][j] = 8 * k8 + j < K ? row[j] : 0;
-        }
+        UNROLL for (int c = 0; c < COLS; c++)
+            UNROLL for (uint32_t j = 0; j < 8; j++)
+                x[c][j] = 8 * k8 + j < K ? row[c][8 * k8 + j] : 0;
         UNROLL for (uint32_t i = 0; i < ROWS; i++) {
             Eight e = decode8(TYPE, w + (uint64_t)least(m0 + i, M - 1) * bytes, k8, K);
             UNROLL for (int c = 0; c < COLS; c++)
@@ -30,18 +31,19 @@ FN void products(const Args &arg, const Group<COLS> &g, uint32_t head, uint32_t 
                     acc[i * COLS + c] = fmaf(e.v[j], x[c][j], acc[i * COLS + c]);
         }
     }
-    write_sums(arg, g, head, m0, acc);
+    warp_trees(acc, 16);
+    UNROLL for (uint32_t e = 0; e < ROWS * COLS; e++) /* a lane writes an element */
+        if (t == e && e % COLS < g.n && m0 + e / COLS < M)
+            write_sum(arg, g, head, m0 + e / COLS, out_row(arg, g, e % COLS), acc[e]);
 }
 
 template <int TYPE, int COLS> FN void matmul(const Args &arg)
 {
-    uint32_t m0 = first_row();
-    Group<COLS> g;
     for (uint32_t u = blockIdx.y;; u += gridDim.y) {
-        group_of(arg, u, blockIdx.z, g);
+        Span g = span_of(arg, u, blockIdx.z, COLS);
         if (g.n == 0)
             break;
-        products<TYPE, COLS>(arg, g, blockIdx.z, m0);
+        products<TYPE, COLS>(arg, g, blockIdx.z, first_row());
     }
 }
 
