@@ -62,11 +62,12 @@ def run(main, name, command=None):
 
 def wait_for(good, while_=lambda: True):
     """Has it come about in time?"""
-    until = time.monotonic() + LIMIT
+    until, pause = time.monotonic() + LIMIT, 0.005
     while time.monotonic() < until and while_():
         if good():
             return True
-        time.sleep(0.005)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.02)  # to ask costs, too
     return False
 
 

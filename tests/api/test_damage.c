@@ -474,8 +474,8 @@ static void wild_weights(long i, struct damage *d)
 
 static void mutation_batches(void)
 {
-    batch(scaled(80, 1000, 10000), mutation);
-    batch(scaled(50, 250, 2500), wild_weights);
+    batch(scaled(40, 1000, 10000), mutation);
+    batch(scaled(25, 250, 2500), wild_weights);
 }
 
 static void mutated(void)
@@ -573,7 +573,7 @@ static void lie(long i, struct damage *d)
 
 static void lie_batches(void)
 {
-    lie_stride = scaled(3, 1, 1); /* no divisor of N_LIES: every key and every lie is met */
+    lie_stride = scaled(7, 1, 1); /* no divisor of N_LIES: every key and every lie is met */
     batch((good.n_keys + N_MORE + N_TOKEN) * N_LIES / lie_stride, lie);
 }
 

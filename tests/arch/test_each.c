@@ -198,9 +198,9 @@ static void bits_of(const struct tiny *t, const char *path)
                       (double)want[i]);
             return;
         }
-    static int turn; /* at TEST_SCALE 1 three of the ways, by turns */
+    static int turn; /* at TEST_SCALE 1 two of the ways, by turns */
     int quick = test_scale() < 10;
-    for (int i = 1, w; i < (quick ? 4 : N_WAYS); i++)
+    for (int i = 1, w; i < (quick ? 3 : N_WAYS); i++)
         if (w = quick ? 1 + turn++ % (N_WAYS - 1) : i, run_way(path, &ways[w], got, &cols))
             CHECK_MSG(!memcmp(want, got, (size_t)(N_ROWS * cols) * sizeof *want),
                       "%s, %d experts, %s: other bits", t->arch, t->n_expert, ways[w].name);
@@ -239,7 +239,7 @@ static void refuse(const struct tiny *t, const char *path)
     struct pith_error err;
     hook_refuse(-1, 0);
     pith_status st = short_life(path, &err);
-    long n = atomic_load(&hook.asked), by = test_scale() >= 10 ? 1 : n / 3 + 1;
+    long n = atomic_load(&hook.asked), by = test_scale() >= 10 ? 1 : n / 2 + 1;
     CHECK_MSG(st == PITH_OK && n > 30, "%s: %s", t->arch, err.msg);
     for (long i = (long)strlen(t->arch) % by; i < n && test_bad < 5; i += by) {
         hook_refuse(i, 0);
@@ -268,7 +268,7 @@ static void damage(const struct tiny *t, const char *path)
     rng_init(&r, 11 + strlen(t->arch));
     REQUIRE(p && n > 4096, "%s cannot be read", path);
     size_t keys = n < 20000 ? n : 20000; /* keys, the vocabulary, and what is behind it */
-    for (int i = 0; i < (test_scale() >= 10 ? 200 : 3) && test_bad < 5; i++) {
+    for (int i = 0; i < (test_scale() >= 10 ? 200 : 2) && test_bad < 5; i++) {
         size_t at = rng_u32(&r) % (i % 2 ? 1200 : keys);
         uint8_t was = p[at];
         p[at] ^= (uint8_t)(1u << rng_u32(&r) % 8);

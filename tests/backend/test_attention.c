@@ -423,7 +423,7 @@ static void all_levels_and_cuts(long rounds, int longest)
 static void mixtures(void)
 {
     rng_init(&r, 1);
-    all_levels_and_cuts(25 * test_scale(), 200);
+    all_levels_and_cuts(15 * test_scale(), 200);
 }
 
 static void long_contexts(void)
@@ -464,7 +464,7 @@ static void rows_are_written_at_every_level(void)
     static float k[MOST], v[MOST];
     static uint8_t want[POOL_BYTES];
     rng_init(&r, 7);
-    for (long round = 0; round < 12 * test_scale(); round++) {
+    for (long round = 0; round < 6 * test_scale(); round++) {
         random_problem(150);
         for (int i = 0; i < MOST; i++) {
             k[i] = (rng_below(&r, 9) ? 1 : 1e5f) * rng_normal(&r);
@@ -673,7 +673,7 @@ static void check_pools(const struct state *s, const struct index_op *op, const 
 static void indexers_choose_the_best(void)
 {
     rng_init(&r, 4);
-    for (long round = 0; round < 40 * test_scale(); round++) {
+    for (long round = 0; round < 20 * test_scale(); round++) {
         struct index_op op = {.n_head = 1 + (int)rng_below(&r, 13),
                               .top_k = 1 + (int)rng_below(&r, 60)};
         struct state *s = &p.states[0];

@@ -256,7 +256,8 @@ static void conv_case(struct rng *r, int n, int width, int mode)
         j.y = marked(by, LD * MAX_ROWS);
         levels[l]->conv(&j);
         int64_t d = differ(by, want, LD * MAX_ROWS + 2 * GUARD) - GUARD;
-        CHECK_MSG(d < -GUARD, "%s conv of %d channels, width %d, left %d, rows %d..%d of %d: [%d][%d]",
+        CHECK_MSG(d < -GUARD,
+                  "%s conv of %d channels, width %d, left %d, rows %d..%d of %d: [%d][%d]",
                   levels[l]->name, n, width, j.left, j.first, j.end, rows, (int)(d / LD),
                   (int)(d % LD));
     }

@@ -117,6 +117,12 @@ static void nodes_and_siblings(void)
     t = read_tree("4-5", 4); /* second hyperthreads alone are cores to us */
     CHECK(t.n == 2 && t.n_cores == 2 && t.n_nodes == 1 && t.here == 0);
     CHECK(t.p[0].core == 4 && t.p[0].sibling == 0);
+    put("devices/system/node/online", 0, "0,2-3\n");
+    t = read_tree("0-7", 6);
+    CHECK(t.n_nodes == 2 && t.here == 2);
+    put("devices/system/node/online", 0, "0\n"); /* what it does not name is not looked for */
+    t = read_tree("0-7", 6);
+    CHECK(t.n_nodes == 1 && t.here == 0);
 }
 
 static void hybrid(void)

@@ -196,7 +196,7 @@ static void every_call_fails(const char *arch, int recurrent, int some)
         CHECK_MSG(n > 20, "%s: %llu calls", layers[l], (unsigned long long)n);
         check_same(&far, &cpu, arch, 0);
         check_all_gone(arch, 0);
-        for (uint64_t i = 1; i <= n; i += test_scale() >= 10 ? 1 : l < 2 || some ? 13 : 3)
+        for (uint64_t i = 1; i <= n; i += test_scale() >= 10 ? 1 : l < 2 || some ? 31 : 11)
             fail_once(&far, i);
     }
 }
@@ -300,7 +300,7 @@ static void devices_are_lost(void)
     make_model("gemma3");
     far = (struct play){.layers = "1,2,0"};
     uint64_t n = play_through(&far);
-    for (uint64_t i = 1; i <= n; i += 1 + n / 40)
+    for (uint64_t i = 1; i <= n; i += 1 + n / (test_scale() >= 10 ? 40 : 12))
         lose(&far, i);
 }
 
@@ -314,7 +314,7 @@ static void memory_runs_out(void)
     struct pith_error err;
     int opened = 0, refused = 0;
     make_model("gemma3");
-    for (uint64_t mib = 0; mib <= 24; mib++) {
+    for (uint64_t mib = 0; mib <= 24; mib += test_scale() >= 10 ? 1 : 3) {
         p = (struct play){.layers = "1"};
         far_plan(&(struct far_plan){.bytes = (mib + 1) << 20, .seed = mib});
         for (int part = 0; part < PARTS; part++) {
@@ -340,7 +340,7 @@ static void promises_are_kept(void)
     struct pith_error err = {PITH_OK, ""};
     struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
     make_model("llama");
-    far_plan(&(struct far_plan){.bytes = 12 << 20});
+    far_plan(&(struct far_plan){.bytes = (test_scale() >= 10 ? 12 : 5) << 20});
     pith_model *m = open_model("1", &err);
     REQUIRE(m, "%s", err.msg);
     sp.n_ctx = 1 << 20;

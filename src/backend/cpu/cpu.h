@@ -16,7 +16,7 @@ struct cpu_device {
 
 /* ops.c: the kernel of a node over the table `kern`; 0 when only the reference can do it. */
 int cpu_ops_impl(const struct kern *kern, const struct node *n, struct op_impl *out);
-/* pack.c: panel p of a matrix of t from its rows as in a file; kern NULL: in plain C. */
+/* ops/pack.c: panel p of a matrix of t from its rows as in a file; kern NULL: in plain C. */
 void cpu_pack_panel(const struct kern *kern, const struct tensor *t, const void *rows, int64_t p,
                     void *out);
 /* run.c */

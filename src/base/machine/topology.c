@@ -3,6 +3,8 @@
  *     devices/system/cpu/cpuN/topology/thread_siblings_list   processors of N's core
  *     devices/system/cpu/cpuN/{cpu_capacity, cpufreq/cpuinfo_max_freq}   how fast it can be
  *     devices/cpu_atom/cpus                                   the small cores of a hybrid x86
+ *     devices/system/node/online                              which memory nodes there are; without
+ *                                                             it all are tried
  *     devices/system/node/nodeN/cpulist                       processors of a memory node
  *
  * Clocks of like cores differ by a few per cent and those of other kinds by a quarter and more, so
@@ -112,9 +114,11 @@ static void read_cores(struct topology *t, const char *sys)
 
 static void read_nodes(struct topology *t, const char *sys)
 {
-    cpu_set_t cpus;
+    cpu_set_t cpus, online;
+    int known = read_list(sys, "system/node/online", 0, &online);
     for (int n = 0; n < NODES_MAX; n++) {
-        if (!read_list(sys, "system/node/node%d/cpulist", n, &cpus))
+        if ((known && !CPU_ISSET((size_t)n, &online)) ||
+            !read_list(sys, "system/node/node%d/cpulist", n, &cpus))
             continue;
         int ours = 0;
         for (int i = 0; i < t->n; i++) {
