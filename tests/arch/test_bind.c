@@ -131,9 +131,9 @@ static void put_together(const char *path, const struct model_file *f, const str
     fwrite(zero, 1, pad, out);
     fwrite(f->p + f->data, 1, f->n - f->data, out);
     for (pad = (0 - (uint64_t)(f->n - f->data)) % 32 + (extra + 31) / 32 * 32; pad;) {
-        uint64_t n = pad < sizeof zero ? pad : sizeof zero;
-        fwrite(zero, 1, n, out);
-        pad -= n;
+        uint64_t some = pad < sizeof zero ? pad : sizeof zero;
+        fwrite(zero, 1, some, out);
+        pad -= some;
     }
     fclose(out);
 }
