@@ -223,7 +223,7 @@ static float conv_value(const struct conv_job *j, int row, int64_t c)
     if (!j->w)
         return conv_at(j, row - j->left, c, &there);
     for (int k = 0; k < j->width; k++) {
-        float x = conv_at(j, row - j->left + k, c, &there);
+        float x = conv_at(j, row - j->left + k * j->step, c, &there);
         if (there)
             y = fmaf(j->w[c * j->width + k], x, y);
     }
@@ -232,18 +232,19 @@ static float conv_value(const struct conv_job *j, int row, int64_t c)
 
 static void conv_case(struct rng *r, int n, int width, int mode)
 {
-    enum { MAX_W = 9, LD = MAX_K + 3 };
-    static float bx[LD * MAX_ROWS + 2 * GUARD], bb[LD * MAX_W + 2 * GUARD];
+    enum { MAX_W = 9, MAX_STEP = 4, LD = MAX_K + 3 };
+    static float bx[LD * MAX_ROWS + 2 * GUARD], bb[LD * MAX_W * MAX_STEP + 2 * GUARD];
     static float bw[MAX_K * MAX_W + 2 * GUARD], bias[MAX_K + 2 * GUARD];
     static float by[LD * MAX_ROWS + 2 * GUARD], want[LD * MAX_ROWS + 2 * GUARD];
     int rows = 1 + (int)rng_below(r, MAX_ROWS), first = (int)rng_below(r, (uint32_t)rows);
     struct conv_job j = {.x_ld = LD, .before_ld = LD, .y_ld = LD, .n = n, .width = width};
-    j.left = rng_below(r, 2) ? width - 1 : (int)rng_below(r, (uint32_t)width);
+    j.step = rng_below(r, 2) ? 1 : 1 + (int)rng_below(r, MAX_STEP);
+    j.left = rng_below(r, 2) ? (width - 1) * j.step : (int)rng_below(r, (uint32_t)width);
     j.n_rows = rows;
     j.first = first;
     j.end = first + 1 + (int)rng_below(r, (uint32_t)(rows - first));
     j.x = guarded(r, bx, LD * rows, mode);
-    j.before = rng_below(r, 2) ? guarded(r, bb, LD * width, mode) : NULL;
+    j.before = rng_below(r, 2) ? guarded(r, bb, LD * width * j.step, mode) : NULL;
     j.w = rng_below(r, 4) ? guarded(r, bw, (int64_t)n * width, mode) : NULL;
     j.b = rng_below(r, 2) ? guarded(r, bias, n, mode) : NULL;
     float *w = marked(want, LD * MAX_ROWS);
@@ -257,8 +258,8 @@ static void conv_case(struct rng *r, int n, int width, int mode)
         levels[l]->conv(&j);
         int64_t d = differ(by, want, LD * MAX_ROWS + 2 * GUARD) - GUARD;
         CHECK_MSG(d < -GUARD,
-                  "%s conv of %d channels, width %d, left %d, rows %d..%d of %d: [%d][%d]",
-                  levels[l]->name, n, width, j.left, j.first, j.end, rows, (int)(d / LD),
+                  "%s conv of %d channels, width %d, step %d, left %d, rows %d..%d of %d: [%d][%d]",
+                  levels[l]->name, n, width, j.step, j.left, j.first, j.end, rows, (int)(d / LD),
                   (int)(d % LD));
     }
 }

@@ -526,6 +526,8 @@ static float glu_want(const struct glu_op *p, float x, float y)
     case GLU_XIELU:
         return x > 0 ? fmaf(c[0] * x, x, c[2] * x)
                      : fmaf(c[1], (exp_of(x > c[3] ? c[3] : x) - 1) - x, c[2] * x);
+    case GLU_ROOT:
+        return x == 0 || x != x ? x : copysignf(sqrtf(fmaxf(fabsf(x), 1e-6f)), x);
     default:
         return roundf(x);
     }
@@ -537,6 +539,7 @@ static void activations_with_constants(void)
                                  {GLU_SILU_CAP, {1.25f}},
                                  {GLU_OAI, {7}},
                                  {GLU_XIELU, {0.8f, 0.6f, 0.5f, -1e-6f}},
+                                 {GLU_ROOT, {0}},
                                  {GLU_ROUND, {0}}};
     struct rng rng;
     rng_init(&rng, 10);
@@ -842,6 +845,100 @@ static void ngrams_find_their_rows(void)
     const char *why = bench_refused((struct bench_case){
         .build = build_ngram, .ctx = &bad, .in = in, .T = 1, .n = 1, .states = &state});
     CHECK_MSG(strstr(why, "state is 3, wanted 2"), "%s", why);
+}
+
+/* ---------------------------------------------------------------- heads by heads */
+
+static node build_dot(struct graph *g, node x, void *ctx)
+{
+    const int32_t *width = ctx;
+    int64_t n = x->cols / 2;
+    return graph_head_dot(g, graph_view(g, x, 0, n, "a"), graph_view(g, x, n, n, "b"), *width,
+                          "dot");
+}
+
+static void heads_are_multiplied_by_heads(void)
+{
+    struct rng rng;
+    rng_init(&rng, 21);
+    for (int32_t width = 1; width < 300; width += width < 70 ? 1 : 67) {
+        int T = 3, H = 4, n = H * width;
+        bench_fill(&rng, in, T * 2 * n, 0);
+        for (int t = 0; t < T; t++)
+            for (int h = 0; h < H; h++) {
+                const float *a = in + t * 2 * n + h * width, *b = a + n;
+                double sum = 0;
+                for (int i = 0; i < width; i++)
+                    sum += (double)a[i] * (double)b[i];
+                want[t * H + h] = (float)sum;
+            }
+        struct bench_case b = {.build = build_dot, .ctx = &width, .in = in, .T = T, .n = 2 * n};
+        bench_check(b, NULL, "dot");
+        bench_near(b, want, 2e-5f, "dot");
+    }
+    int32_t five = 5;
+    const char *why = bench_refused(
+        (struct bench_case){.build = build_dot, .ctx = &five, .in = in, .T = 1, .n = 24});
+    CHECK_MSG(strstr(why, "row is 12, wanted 5"), "%s", why);
+}
+
+/* ---------------------------------------------------------------- convolutions */
+
+static node build_taps(struct graph *g, node x, void *ctx)
+{
+    struct conv_in in_ = *(const struct conv_in *)ctx;
+    in_.x = x;
+    return graph_conv(g, &in_, "conv");
+}
+
+/* What goes on from a state has the same bits whatever the pieces. */
+static void taps_lie_apart(void)
+{
+    enum { T = 29, MAX_N = 37, MAX_W = 5 };
+    static float w[MAX_N * MAX_W], b[MAX_N];
+    struct rng rng;
+    rng_init(&rng, 22);
+    bench_fill(&rng, w, MAX_N * MAX_W, 0);
+    bench_fill(&rng, b, MAX_N, 0);
+    for (int way = 0; way < 60; way++) {
+        int n = way % 7 ? 1 + way % MAX_N : MAX_N, width = 1 + way % MAX_W, step = 1 + way / 5 % 4;
+        int keeps = way % 3 < 2, left = keeps ? (width - 1) * step : way % width;
+        struct state state = {.rows = STATE_RECURRENT, .n = {(int64_t)left * n}};
+        bench_reset();
+        struct conv_in c = {.w = bench_tensor(DT_F32, 0, 0, n * width, w),
+                            .b = way & 1 ? bench_tensor(DT_F32, 0, 0, n, b) : NULL,
+                            .width = width,
+                            .left = left,
+                            .step = step,
+                            .state = keeps ? 0 : -1};
+        bench_fill(&rng, in, T * n, way % 4 == 1);
+        for (int t = 0; t < T; t++)
+            for (int i = 0; i < n; i++) {
+                float y = 0;
+                for (int k = 0; k < width; k++) {
+                    int at = t - left + k * step;
+                    y = at >= 0 && at < T ? fmaf(w[i * width + k], in[at * n + i], y) : y;
+                }
+                want[t * n + i] = c.b ? y + b[i] : y;
+            }
+        for (int chunk = 0; chunk < (keeps ? 6 : 1); chunk++)
+            bench_check((struct bench_case){.build = build_taps,
+                                            .ctx = &c,
+                                            .in = in,
+                                            .T = T,
+                                            .n = n,
+                                            .states = &state,
+                                            .chunk = chunk},
+                        want, "convolution");
+    }
+    struct state state = {.rows = STATE_RECURRENT, .n = {12}};
+    struct conv_in bad[] = {{.width = 4, .step = 2}, {.width = 4, .step = -1}};
+    const char *wanted[] = {"state is 12, wanted 24", "rows from tap to tap is -1"};
+    for (int i = 0; i < 2; i++) {
+        const char *why = bench_refused((struct bench_case){
+            .build = build_taps, .ctx = &bad[i], .in = in, .T = 1, .n = 4, .states = &state});
+        CHECK_MSG(strstr(why, wanted[i]), "%s", why);
+    }
 }
 
 static node build_divide(struct graph *g, node x, void *ctx)
@@ -1272,6 +1369,8 @@ int main(void)
     TEST(tables_are_read_by_token_position_and_value);
     TEST(tokens_have_numbers);
     TEST(ngrams_find_their_rows);
+    TEST(heads_are_multiplied_by_heads);
+    TEST(taps_lie_apart);
     TEST(columns_are_divided);
     TEST(columns_that_are_never_said);
     TEST(streams_are_mixed);

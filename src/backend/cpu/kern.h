@@ -118,8 +118,8 @@ struct linear_row {
 };
 
 /* Convolution over time of n channels, each by itself: rows [first, end) of a segment of n_rows.
- *     y[r][c] = sum over k < width, in order, of w[c][k] * x[r - left + k][c], an fma chain from 0,
- *               then + b[c] where there is b; w NULL: x[r - left][c], or 0
+ *     y[r][c] = sum over k < width, in order, of w[c][k] * x[r - left + k step][c], an fma chain
+ *               from 0, then + b[c] where there is b; w NULL: x[r - left][c], or 0
  * What comes before row 0 is row before[left + i] (i < 0), what comes after the last row is left
  * out; so is what comes before when that is NULL. */
 enum { KERN_CONV_WIDTH = 64 }; /* at most */
@@ -127,7 +127,7 @@ struct conv_job {
     const float *x, *before, *w, *b;
     float *y; /* of row 0, as x */
     int64_t x_ld, before_ld, y_ld, n;
-    int32_t width, left, n_rows, first, end;
+    int32_t width, left, step, n_rows, first, end;
 };
 
 /* Rows of a group of n columns by one mean and one variance: y = (x - mean) * (1/sqrt(var + eps)).

@@ -591,7 +591,7 @@ static void vec_conv(const struct conv_job *j)
         for (int r = j->first; r < j->end; r++) {
             V y = v_set(0);
             for (int k = 0; k < width; k++) {
-                const float *x = conv_row(j, r - j->left + k, c);
+                const float *x = conv_row(j, r - j->left + k * j->step, c);
                 if (x && j->w)
                     y = v_fma(v_load(taps + V_LANES * k), v_load_n(x, left), y);
                 else if (x)

@@ -164,7 +164,7 @@ static int rows_kernel(const struct op_view *v, struct gpu_kernel *k)
         [GLU_RELU] = 4,      [GLU_RELU2] = 5,     [GLU_SIGMOID] = 6,  [GLU_TANH] = 7,
         [GLU_EXP] = 8,       [GLU_SOFTPLUS] = 9,  [GLU_ROUND] = 10,   [GLU_XIELU] = 11,
         [GLU_SILU_MIN] = 12, [GLU_SILU_CAP] = 13, [GLU_OAI] = 14,
-        [GLU_SITU] = 15};
+        [GLU_SITU] = 15,     [GLU_ROOT] = 16};
     *k = (struct gpu_kernel){GPU_rows, {which[v->op]}};
     if (v->op == OP_GLU) {
         size_t act = ((const struct glu_op *)v->p)->act;
@@ -239,6 +239,7 @@ static int64_t norm_width(const struct op_view *v)
 {
     return v->op == OP_HEAD_SCALE ? ((const struct head_scale_op *)v->p)->width
            : v->op == OP_LENGTH   ? ((const struct length_op *)v->p)->width
+           : v->op == OP_HEAD_DOT ? ((const struct head_dot_op *)v->p)->width
            : v->op == OP_TOP_PART ? v->cols
                                   : ((const struct norm_op *)v->p)->width;
 }
@@ -250,6 +251,7 @@ static int norm_kernel(const struct op_view *v, struct gpu_kernel *k)
              : v->op == OP_L2_NORM    ? 2
              : v->op == OP_HEAD_SCALE ? 3
              : v->op == OP_TOP_PART   ? 5
+             : v->op == OP_HEAD_DOT   ? 6
                                       : 4;
     *k = (struct gpu_kernel){GPU_norm, {op, v->w != NULL}};
     return is_f32(v->w);
@@ -264,7 +266,7 @@ static void norm_launch(const struct call *c, const struct gpu_places *at, struc
     l->args.p[1] = (uint32_t)value_step(&c->src[0], width);
     if (c->op == OP_TOP_PART)
         l->args.p[3] = bits_of(((const struct top_part_op *)c->p)->factor);
-    else if (c->op != OP_HEAD_SCALE && c->op != OP_LENGTH)
+    else if (c->op != OP_HEAD_SCALE && c->op != OP_LENGTH && c->op != OP_HEAD_DOT)
         l->args.p[3] = bits_of(((const struct norm_op *)c->p)->eps);
     l->groups[0] = (uint32_t)(c->src[0].cols / width);
 }
@@ -567,6 +569,7 @@ static void conv_launch(const struct call *c, const struct gpu_places *at, struc
         block_args(c, at, &l->args);
     l->args.p[3] = (uint32_t)p->width;
     l->args.p[4] = (uint32_t)p->left;
+    l->args.p[5] = (uint32_t)p->step;
 }
 
 static int ssm_kernel(const struct op_view *v, struct gpu_kernel *k)
@@ -713,6 +716,7 @@ static const struct gpu_op ops[OP_COUNT] = {
     [OP_L2_NORM] = NORM,
     [OP_HEAD_SCALE] = NORM,
     [OP_LENGTH] = NORM,
+    [OP_HEAD_DOT] = NORM,
     [OP_TOP_PART] = NORM,
     [OP_ADD] = ROWS,
     [OP_MUL] = ROWS,

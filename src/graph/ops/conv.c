@@ -1,10 +1,10 @@
 /* conv.c -- convolutions along the rows of a sequence, and what stands beside them.
  *
  *   CONV        channel by channel: z[r][c] = b[c] + sum over k < width, in order, of
- *               w[c][k] x[r - left + k][c], one fma chain from 0, b added last. Without w the row
- *               `left` before, as it is. Causal ones (left = width - 1) go on from a state, which
- *               holds the last width - 1 rows in order. What lies outside of the sequence is left
- *               out of the sum
+ *               w[c][k] x[r - left + k step][c], one fma chain from 0, b added last. Without w the
+ *               row `left` before, as it is. Causal ones (left = (width - 1) step) go on from a
+ *               state, which holds the last `left` rows in order. What lies outside of the sequence
+ *               is left out of the sum
  *   IM2COL      z [rows, C w h]: what lies under a kernel of w by h points at each point of a grid,
  *               z[r][(c h + i) w + j] = x[point of r, + i - top lines, + j - left points][c], 0
  *               outside of it. A product of that with a kernel [M, C, h, w] is a convolution of all
@@ -30,8 +30,11 @@ static void shape_conv(struct graph *g, struct node *n)
     node_like(n, n->src[0]);
     if (p->width < 1 || p->width > CONV_MAX)
         graph_mismatch(g, n, "kernel's width", p->width, CONV_MAX);
-    if (p->left < 0 || p->left >= p->width || (n->n_states && p->left != p->width - 1))
-        graph_mismatch(g, n, "rows before", p->left, p->width - 1);
+    if (p->step < 1 || p->step > CONV_MAX)
+        graph_mismatch(g, n, "rows from tap to tap", p->step, CONV_MAX);
+    int64_t most = (int64_t)(p->width - 1) * p->step;
+    if (p->left < 0 || p->left > most || (n->n_states && p->left != most))
+        graph_mismatch(g, n, "rows before", p->left, most);
     if (n->w && tensor_k(n->w) != n->cols * p->width)
         graph_mismatch(g, n, "kernel", tensor_k(n->w), n->cols * p->width);
     if (n->b && tensor_k(n->b) != n->cols)
@@ -76,7 +79,7 @@ static OP_FN(ref_conv)
         float *y = value_row(x, &c->dst, r);
         memset(y, 0, (size_t)n * sizeof *y);
         for (int k = 0; k < (w ? p->width : 1); k++) {
-            const float *in = conv_row(c, x, step_seg(x->step)[r], r - p->left + k);
+            const float *in = conv_row(c, x, step_seg(x->step)[r], r - p->left + k * p->step);
             for (int64_t i = 0; in && i < n; i++)
                 y[i] = w ? fmaf(w[i * p->width + k], in[i], y[i]) : in[i];
         }
@@ -101,7 +104,9 @@ const struct op_info op_conv = {.name = "conv",
 
 node graph_conv(struct graph *g, const struct conv_in *in, const char *name)
 {
-    struct conv_op p = {.width = in->width, .left = in->state < 0 ? in->left : in->width - 1};
+    struct conv_op p = {.width = in->width, .left = in->left, .step = in->step ? in->step : 1};
+    if (in->state >= 0)
+        p.left = (p.width - 1) * p.step;
     struct node n = {.op = OP_CONV,
                      .n_src = 1,
                      .src = {in->x},

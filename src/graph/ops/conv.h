@@ -4,20 +4,22 @@
 
 #include "graph/graph.h"
 
-/* Rows under a kernel, at most. */
+/* Rows under a kernel, and from one of them to the next, at most. */
 enum { CONV_MAX = 64 };
 
 struct conv_op {
     int32_t width; /* rows under the kernel, */
-    int32_t left;  /* and how many of them come before the row itself */
+    int32_t left;  /* where the first lies: so many rows before the row itself; */
+    int32_t step;  /* each of the others so many rows behind the one before it */
 };
-/* x [T, C], w [C, width] or NULL (the row `left` before), b [C] or NULL. With a state [width -
- * 1][C], part `part` of it, the row itself is the last under the kernel. state -1: there is none,
- * and nothing beyond the rows of the step (a model that sees whole texts). */
+/* x [T, C], w [C, width] or NULL (the row `left` before), b [C] or NULL. With a state
+ * [(width - 1) step][C], part `part` of it, the row itself is the last under the kernel. state -1:
+ * there is none, and nothing beyond the rows of the step (a model that sees whole texts). */
 struct conv_in {
     node x;
     const struct tensor *w, *b;
     int32_t width, left, state, part; /* left: without a state */
+    int32_t step;                     /* 0: 1 */
 };
 node graph_conv(struct graph *g, const struct conv_in *in, const char *name);
 /* The window of the state after row r of the segment, as far as channels [c0, c1) go, where the

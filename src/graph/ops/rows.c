@@ -18,7 +18,8 @@
  *               in double, 8 interleaved chains: what stays is the upper part of a normal
  *               distribution [Gemma 3n]
  *   LENGTH      z [rows, n / width] = the length of each `width` elements: the root of a sum in 64
- *               chains */
+ *               chains
+ *   HEAD_DOT    z [rows, n / width] = x . y of each `width` elements: a sum in 64 chains */
 #include "graph/ops/rows.h"
 
 #include <math.h>
@@ -319,6 +320,9 @@ float ref_act(enum glu_act act, float x)
         return ref_exp(x);
     case GLU_ROUND:
         return roundf(x);
+    case GLU_ROOT:
+        r = sqrtf(fabsf(x) > 1e-6f ? fabsf(x) : 1e-6f);
+        return x > 0 ? r : x < 0 ? -r : x;
     default: /* GLU_SOFTPLUS: log(1 + e^x), x itself above 20 */
         return x > 20 ? x : (float)fmath_log(1 + fmath_exp(x));
     }
@@ -490,4 +494,41 @@ node graph_length(struct graph *g, node x, int64_t width, const char *name)
 {
     struct length_op p = {.width = (int32_t)width};
     return graph_node(g, &(struct node){.op = OP_LENGTH, .n_src = 1, .src = {x}, .p = &p}, name);
+}
+
+/* ---------------------------------------------------------------- HEAD_DOT */
+
+static void shape_head_dot(struct graph *g, struct node *n)
+{
+    const struct head_dot_op *p = n->p;
+    shape_pair(g, n);
+    if (p->width < 1 || n->cols % p->width)
+        graph_mismatch(g, n, "row", n->cols, p->width);
+    else
+        n->cols /= p->width;
+}
+
+static OP_FN(ref_head_dot)
+{
+    const struct head_dot_op *p = c->p;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++)
+        for (int64_t h = 0; h < c->dst.cols; h++) {
+            int64_t at = h * p->width;
+            value_row(x, &c->dst, r)[h] = ref_dot64(value_row(x, &c->src[0], r) + at,
+                                                    value_row(x, &c->src[1], r) + at, p->width);
+        }
+}
+
+const struct op_info op_head_dot = {.name = "head_dot",
+                                    .kind = OP_ROWS,
+                                    .params_bytes = sizeof(struct head_dot_op),
+                                    .shape = shape_head_dot,
+                                    .reference = ref_head_dot};
+
+node graph_head_dot(struct graph *g, node x, node y, int64_t width, const char *name)
+{
+    struct head_dot_op p = {.width = (int32_t)width};
+    return graph_node(
+        g, &(struct node){.op = OP_HEAD_DOT, .n_src = 2, .src = {x, y}, .p = &p}, name);
 }

@@ -16,6 +16,7 @@ enum glu_act {
     GLU_EXP,
     GLU_SOFTPLUS,
     GLU_ROUND,    /* to the nearest integer, halves away from 0 */
+    GLU_ROOT,     /* sqrt(max(|x|, 1e-6)) with the sign of x; 0 of 0 */
     GLU_XIELU,    /* x > 0: c0 x^2 + c2 x, else c1 (exp(min(x, c3)) - 1 - x) + c2 x */
     GLU_SILU_MIN, /* silu(min(x, c0)) clamp(y, -c0, c0) */
     GLU_SILU_CAP, /* min(silu(x), c0) clamp(y, -c0, c0) */
@@ -41,6 +42,9 @@ struct top_part_op {
 };
 struct length_op {
     int32_t width;
+};
+struct head_dot_op {
+    int32_t width; /* of a head */
 };
 struct lerp_op {
     int64_t first; /* element of w where the vector begins */
@@ -72,6 +76,8 @@ node graph_glu_of(struct graph *g, node gate, node up, const struct glu_op *p, c
 node graph_clamp(struct graph *g, node x, float lo, float hi, const char *name);
 node graph_top_part(struct graph *g, node x, float factor, const char *name);
 node graph_length(struct graph *g, node x, int64_t width, const char *name);
+/* [rows, n / width]: x . y of each head of `width` elements. */
+node graph_head_dot(struct graph *g, node x, node y, int64_t width, const char *name);
 
 /* act(x), exact: the definition of every activation of one operand but XIELU. */
 float ref_act(enum glu_act act, float x);

@@ -40,6 +40,7 @@ static void conv_part(const struct call *c, const struct exec *x, int32_t seg, i
                          .n = c1 - c0,
                          .width = p->width,
                          .left = p->left,
+                         .step = p->step,
                          .n_rows = (int32_t)(step_first(x->step)[seg + 1] - first),
                          .first = (int32_t)(r0 - first),
                          .end = (int32_t)(r1 - first)};

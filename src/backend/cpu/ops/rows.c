@@ -229,6 +229,18 @@ static OP_FN(cpu_length)
         }
 }
 
+static OP_FN(cpu_head_dot)
+{
+    const struct head_dot_op *p = c->p;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++)
+        for (int64_t h = 0; h < c->dst.cols; h++) {
+            const float *a = value_row(x, &c->src[0], r) + h * p->width;
+            const float *b = value_row(x, &c->src[1], r) + h * p->width;
+            value_row(x, &c->dst, r)[h] = kern_of(c)->dot(a, b, p->width);
+        }
+}
+
 const struct cpu_op cpu_rows_ops[] = {
     {OP_ADD, "add", .fn = cpu_add},
     {OP_MUL, "mul", .fn = cpu_mul},
@@ -243,5 +255,6 @@ const struct cpu_op cpu_rows_ops[] = {
     {OP_CLAMP, "clamp", .fn = cpu_clamp},
     {OP_TOP_PART, "top_part", .fn = cpu_top_part},
     {OP_LENGTH, "length", .fn = cpu_length},
+    {OP_HEAD_DOT, "head_dot", .fn = cpu_head_dot},
     {.fn = NULL},
 };

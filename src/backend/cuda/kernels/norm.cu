@@ -3,7 +3,9 @@
  * stretch to the next; p[3] eps. */
 #include "common.cuh"
 
-enum { RMS, LAYER, L2, HEAD_SCALE, LENGTH, TOP_PART };
+enum { RMS, LAYER, L2, HEAD_SCALE, LENGTH, TOP_PART, HEAD_DOT };
+
+FN bool is_number(int op) { return op == LENGTH || op == HEAD_DOT; } /* one of a stretch */
 
 struct Stretch {
     const float *x, *z, *w;
@@ -17,6 +19,7 @@ FN float sum_of(const Stretch &s, int op)
     for (uint32_t i = threadIdx.x; i < s.n; i += 64)
         sum = op == LAYER || op == TOP_PART ? sum + s.x[i]
               : op == HEAD_SCALE            ? fmaf(s.z[i], s.w[i], sum)
+              : op == HEAD_DOT              ? fmaf(s.x[i], s.z[i], sum)
                                             : fmaf(s.x[i], s.x[i], sum);
     return tree_sum(sum);
 }
@@ -46,9 +49,9 @@ FN void stretch(const Args &arg, const Stretch &s)
             s.y[i] = s.x[i] - cut > 0 ? s.x[i] - cut : 0;
         return;
     }
-    if (op == LENGTH) {
+    if (is_number(op)) {
         if (t == 0)
-            s.y[0] = sqrtf(sum);
+            s.y[0] = op == LENGTH ? sqrtf(sum) : sum;
         return;
     }
     float len = op == L2 ? sqrtf(sum) : 0;
@@ -68,7 +71,7 @@ KERNEL(norm, 64)
         Stretch s;
         s.n = width;
         s.x = row_of(arg.a, r, arg.lda) + (uint64_t)h * arg.p[1];
-        s.y = row_of(arg.dst, r, arg.ld) + (uint64_t)h * (arg.spec[0] == LENGTH ? 1 : width);
+        s.y = row_of(arg.dst, r, arg.ld) + (uint64_t)h * (is_number(arg.spec[0]) ? 1 : width);
         s.z = row_of(arg.b, r, arg.ldb) + (uint64_t)h * width;
         s.w = f32_at(arg.w) + (arg.spec[0] == HEAD_SCALE ? (uint64_t)h * width : 0);
         stretch(arg, s);

@@ -40,6 +40,9 @@ FN float act_of(const Args &arg, int act, float x)
     case 8: return exact_exp(x);
     case 9: return x > 20 ? x : exact_log(1 + exact_exp(x));
     case 10: return x < 0 ? -floorf(0.5f - x) : floorf(x + 0.5f);
+    case 16:
+        r = sqrtf(fabsf(x) > 1e-6f ? fabsf(x) : 1e-6f);
+        return x > 0 ? r : x < 0 ? -r : x;
     default: { /* xielu */
         float c = arg_f(arg, 2), lim = arg_f(arg, 3);
         float up = fmaf(arg_f(arg, 0) * x, x, c * x);
@@ -80,9 +83,9 @@ FN float combined(const Args &arg, float x, float y, uint32_t r, uint32_t i)
         return fmaf(y - x, t, x);
     }
     case GLU:
-        return arg.spec[1] >= 12 ? gated(arg, x, y)
-               : has_b           ? act_of(arg, arg.spec[1], x) * y
-                                 : act_of(arg, arg.spec[1], x);
+        return arg.spec[1] >= 12 && arg.spec[1] < 16 ? gated(arg, x, y)
+               : has_b ? act_of(arg, arg.spec[1], x) * y
+                       : act_of(arg, arg.spec[1], x);
     case DIVIDE: return x / f32_at(arg.w)[i];
     case CLAMP: return clamped(x, arg_f(arg, 0), arg_f(arg, 1));
     case TEMPER: {

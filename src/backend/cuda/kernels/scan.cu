@@ -65,8 +65,8 @@ FN bool row_at(const Args &arg, uint32_t seg, int at, uint32_t i, float *x)
     return true;
 }
 
-/* A thread a channel. spec: weight, bias, state. p[3]: rows under the kernel; p[4]: of them before
- * the row. */
+/* A thread a channel. spec: weight, bias, state. p[3]: rows under the kernel; p[4]: how far before
+ * the row the first lies; p[5]: from one to the next. */
 KERNEL(conv, 64)
 {
     uint32_t i = thread_x(), n = rows_of(arg, arg.rows);
@@ -77,7 +77,7 @@ KERNEL(conv, 64)
         uint32_t seg = (uint32_t)step_seg(arg, r);
         float sum = 0, x;
         for (int k = 0; k < width; k++)
-            if (row_at(arg, seg, (int)r - left + k, i, &x))
+            if (row_at(arg, seg, (int)r - left + k * (int)arg.p[5], i, &x))
                 sum = arg.spec[0] ? fmaf(f32_at(arg.w)[i * (uint32_t)width + (uint32_t)k], x, sum)
                                   : x;
         if (arg.spec[1])

@@ -1,7 +1,7 @@
 #include "common.glsl"
 #include "blocks.glsl"
 /* conv.comp -- convolutions channel by channel (CONV of graph/ops/conv.c), a thread a channel.
- * p[3]: rows under the kernel; p[4]: of them before the row. */
+ * p[3]: rows under the kernel; p[4]: how far before the row the first lies; p[5]: the next. */
 layout(local_size_x = 64) in;
 
 #define HAS_W     (SPEC0 != 0)
@@ -35,7 +35,7 @@ void main()
         precise float sum = 0;
         float x;
         for (int k = 0; k < (HAS_W ? width : 1); k++)
-            if (row_at(seg, int(r) - left + k, i, x))
+            if (row_at(seg, int(r) - left + k * int(arg.p[5]), i, x))
                 sum = HAS_W ? fma(F32(arg.w).v[i * width + k], x, sum) : x;
         if (HAS_BIAS)
             sum = sum + F32(arg.bias).v[i];

@@ -29,6 +29,12 @@ float softplus(float x)
     return x > 20 ? x : exact_log(1 + exact_exp(x));
 }
 
+float root(float x)
+{
+    float r = sqrt(max(abs(x), 1e-6));
+    return x > 0 ? r : x < 0 ? -r : x;
+}
+
 float act_of(int act, float x)
 {
     float r = x > 0 ? x : 0;
@@ -44,6 +50,7 @@ float act_of(int act, float x)
     case 8: return exact_exp(x);
     case 9: return softplus(x);
     case 10: return x < 0 ? -floor(0.5 - x) : floor(x + 0.5);
+    case 16: return root(x);
     default: { /* xielu */
         precise float up = fma(ARG_F(0) * x, x, ARG_F(2) * x);
         precise float down = fma(ARG_F(1), exact_exp(ARG_F(3) < x ? ARG_F(3) : x) - 1 - x,
@@ -85,7 +92,7 @@ float combined(float x, float y, uint r, uint i)
         return fma(y - x, t, x);
     }
     case GLU:
-        return ACT >= 12 ? gated(x, y) : HAS_B ? act_of(ACT, x) * y : act_of(ACT, x);
+        return ACT >= 12 && ACT < 16 ? gated(x, y) : HAS_B ? act_of(ACT, x) * y : act_of(ACT, x);
     case DIVIDE: return x / F32(arg.w).v[i];
     case CLAMP: return clamped(x, ARG_F(0), ARG_F(1));
     case TEMPER: {
