@@ -11,9 +11,8 @@
  * net: q, k and v of all heads go through one convolution of the last few rows; q and k have length
  * 1; the state forgets by exp(a softplus(alpha x + dt)) and learns what it did not know of v, as
  * far as beta says (graph/ops/scan.c, DELTA); the result is normalised per head and gated. */
-#include "arch/parts.h"
+#include "arch/parts_delta.h"
 
-#include <math.h>
 #include <stdio.h>
 
 enum {
@@ -29,47 +28,31 @@ enum {
     F_JOINED = 64 /* q, k, v and z in one matrix, key head by key head */
 };
 
-enum { MIXER };        /* the state of a layer, */
-enum { CONV, MATRIX }; /* and its parts in a delta net */
+enum { MIXER }; /* the state of a layer */
 
 struct qwen3next_hp {
-    int32_t conv, inner, head, n_value, n_key; /* delta net: size and number of heads */
-    int32_t interval, *recurrent;
+    struct arch_delta_hp delta;
 };
 
 struct qwen3next_layer {
     struct tensor *norm1, *norm2;
-    struct tensor *wq, *wk, *wv, *wo, *q_norm, *k_norm;
-    struct tensor *qkv, *z, *in, *conv, *dt, *a, *ba, *beta, *alpha, *norm, *out;
+    struct arch_gated attn;
+    struct arch_delta delta;
+    struct tensor *in, *ba; /* q, k, v and z, and beta and alpha, where they are joined */
     struct arch_ffn dense, shared;
     struct arch_experts moe;
     struct tensor *sh_router;
 };
 
-enum { D_QG = DIM_FAMILY, D_CHANNELS, D_VALUES, D_JOINED, D_CONV, D_HEAD, D_HEADS, D_BA };
+enum { D_JOINED = DIM_BEHIND_DELTA, D_BA };
 
 static int64_t qwen3next_dim(const struct arch_model *m, int d, int32_t l)
 {
     const struct qwen3next_hp *h = m->family;
-    int64_t nk = (int64_t)h->n_key * h->head, nv = (int64_t)h->n_value * h->head;
-    switch (d) {
-    case D_QG:
-        return 2 * (int64_t)m->hp.n_head[l] * m->hp.d_k;
-    case D_CHANNELS:
-        return 2 * nk + nv;
-    case D_VALUES:
-        return nv;
-    case D_JOINED:
-        return 2 * nk + 2 * nv;
-    case D_CONV:
-        return h->conv;
-    case D_HEAD:
-        return h->head;
-    case D_HEADS:
-        return h->n_value;
-    default: /* D_BA */
-        return 2 * (int64_t)h->n_value;
-    }
+    if (d < DIM_BEHIND_DELTA)
+        return arch_delta_dim(m, d, l);
+    return d == D_JOINED ? arch_delta_dim(m, D_CHANNELS, l) + arch_delta_dim(m, D_VALUES, l)
+                         : 2 * (int64_t)h->delta.n_value;
 }
 
 /* ---------------------------------------------------------------- tables */
@@ -90,28 +73,7 @@ static int has_sections(const struct arch_model *m)
 {
     return (of_arch(m) & F_SECTIONS) != 0;
 }
-static double width_of_expert(const struct arch_model *m, int32_t l)
-{
-    (void)l;
-    return m->hp.n_expert_used ? m->hp.n_ff[0] / m->hp.n_expert_used : m->hp.n_ff[0];
-}
-static double width_of_shared(const struct arch_model *m, int32_t l)
-{
-    (void)l;
-    return m->hp.n_ff[0];
-}
-static double is_recurrent(const struct arch_model *m, int32_t l)
-{
-    const struct qwen3next_hp *h = m->family;
-    return (l + 1) % h->interval != 0;
-}
-static double all_values(const struct arch_model *m)
-{
-    const struct qwen3next_hp *h = m->family;
-    return (double)h->head * h->n_value;
-}
 
-#define OWN(kind, suffix, field) KEY_AT(kind, suffix, struct qwen3next_hp, field), .family = 1
 static const struct key_spec keys[] = {
     KEYS_SIZES,
     KEYS_RMS,
@@ -121,60 +83,30 @@ static const struct key_spec keys[] = {
     {I32("expert_used_count", n_expert_used), RANGE(0, MAX_EXPERTS), .when = may_have_experts,
      .size = 1},
     KEYS_FF,
-    {I32("expert_feed_forward_length", n_ff_exp), RANGE(1, MAX_FF), .from = width_of_expert,
-     .when = has_experts, .size = 1},
-    {I32("expert_shared_feed_forward_length", n_ff_shexp), RANGE(1, MAX_FF),
-     .from = width_of_shared, .when = has_experts},
+    KEYS_EXPERT_WIDTHS(has_experts),
     KEYS_ROPE,
-    {OWN(KEY_I32, "ssm.conv_kernel", conv), RANGE(2, CONV_MAX), .required = 1, .synth = 4},
-    {OWN(KEY_I32, "ssm.state_size", head), RANGE(1, MAX_HEAD_DIM), .required = 1, .synth = 16},
-    {OWN(KEY_I32, "ssm.time_step_rank", n_value), RANGE(1, MAX_HEADS), .required = 1, .synth = 4},
-    {OWN(KEY_I32, "ssm.group_count", n_key), RANGE(1, MAX_HEADS), .required = 1, .synth = 2},
-    {OWN(KEY_I32, "ssm.inner_size", inner), RANGE(1, MAX_EMBD), .required = 1,
-     .synth_of = all_values},
-    {OWN(KEY_I32, "full_attention_interval", interval), RANGE(1, MAX_LAYERS), .def = 4, .synth = 2},
-    {OWN(KEY_LAYERS, "attention.recurrent_layers", recurrent), RANGE(0, 1), .from = is_recurrent},
+    KEYS_DELTA,
     KEYS_POOLING,
     {0},
 };
 
 #define L(name_, field, ...) ROW(struct qwen3next_layer, name_, field, .layer = 1, __VA_ARGS__)
-#define VECTOR               .use = TENSOR_VECTOR
 static const struct tensor_spec tensors[] = {
     IO_ENDS,
 
     L("attn_norm.weight", norm1, DIM(DIM_E)),
     L("post_attention_norm.weight", norm2, DIM(DIM_E)),
-    L("attn_q.weight", wq, DIM(D_QG, DIM_E), .need = F_ATTN),
-    L("attn_k.weight", wk, DIM(DIM_K, DIM_E), .need = F_ATTN),
-    L("attn_v.weight", wv, DIM(DIM_VV, DIM_E), .need = F_ATTN),
-    L("attn_output.weight", wo, DIM(DIM_E, DIM_O), .need = F_ATTN),
-    L("attn_q_norm.weight", q_norm, DIM(DIM_D), .need = F_ATTN),
-    L("attn_k_norm.weight", k_norm, DIM(DIM_D), .need = F_ATTN),
+    ROWS_GATED(F_ATTN),
 
-    L("attn_qkv.weight", qkv, DIM(D_CHANNELS, DIM_E), .need = F_DELTA, .unless = F_JOINED),
-    L("attn_gate.weight", z, DIM(D_VALUES, DIM_E), .need = F_DELTA, .unless = F_JOINED),
+    ROWS_DELTA_IN(F_DELTA, F_JOINED),
     L("ssm_in.weight", in, DIM(D_JOINED, DIM_E), .need = F_DELTA | F_JOINED),
-    L("ssm_conv1d.weight", conv, DIM(D_CHANNELS, D_CONV), .need = F_DELTA, VECTOR),
-    L("ssm_dt.bias", dt, DIM(D_HEADS), .need = F_DELTA, VECTOR),
-    L("ssm_a", a, DIM(D_HEADS), .need = F_DELTA, VECTOR, .centre = -1), /* below 0: it fades */
+    ROWS_DELTA_NET(F_DELTA),
     L("ssm_ba.weight", ba, DIM(D_BA, DIM_E), .need = F_DELTA, .unless = F_TILED),
-    L("ssm_beta.weight", beta, DIM(D_HEADS, DIM_E), .need = F_DELTA | F_TILED),
-    L("ssm_alpha.weight", alpha, DIM(D_HEADS, DIM_E), .need = F_DELTA | F_TILED),
-    L("ssm_norm.weight", norm, DIM(D_HEAD), .need = F_DELTA),
-    L("ssm_out.weight", out, DIM(DIM_E, D_VALUES), .need = F_DELTA),
+    ROWS_DELTA_RATES(F_DELTA | F_TILED),
+    ROWS_DELTA_OUT(F_DELTA),
 
     ROWS_DENSE(.unless = F_MOE),
-    L("ffn_gate_inp.weight", moe.router, DIM(DIM_X, DIM_E), .need = F_MOE),
-    ROW_EXPERTS("ffn_gate_exps.weight", gate, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE,
-                .unless = F_FUSED_EXPS),
-    ROW_EXPERTS("ffn_up_exps.weight", up, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE,
-                .unless = F_FUSED_EXPS),
-    ROW_EXPERTS("ffn_gate_up_exps.weight", gate_up, DIM(DIM_X, DIM_FX2, DIM_E),
-                .need = F_MOE | F_FUSED_EXPS),
-    ROW_EXPERTS("ffn_down_exps.weight", down, DIM(DIM_X, DIM_E, DIM_FX), .need = F_MOE),
-    L("ffn_gate_inp_shexp.weight", sh_router, DIM(DIM_E), .need = F_MOE),
-    ROWS_SHARED(.need = F_MOE),
+    ROWS_GATED_EXPERTS(F_MOE, F_FUSED_EXPS),
     {0},
 };
 #undef L
@@ -185,27 +117,20 @@ static pith_status derive(struct arch_model *m, struct pith_error *err)
     m->features = has_experts(m) ? of_arch(m) : of_arch(m) & ~(uint64_t)F_MOE;
     if (has_experts(m) && arch_has(m, 0, "ffn_gate_up_exps.weight", 0))
         m->features |= F_FUSED_EXPS;
-    if (h->inner != h->head * h->n_value || h->n_value % h->n_key)
-        return error_set(err, PITH_SHAPE,
-                         "%s: ssm.inner_size is %d of %d value heads of %d, with %d key heads: not "
-                         "whole heads and groups",
-                         arch_path(m), h->inner, h->n_value, h->head, h->n_key);
     for (int32_t l = 0; l < m->hp.n_layer; l++) {
-        int joined = h->recurrent[l] && !has_sections(m) && arch_has(m, l, "ssm_in.weight", 0);
-        m->layer_features[l] = (h->recurrent[l] ? F_DELTA : F_ATTN) | (joined ? F_JOINED : 0);
+        int delta = h->delta.recurrent[l];
+        int joined = delta && !has_sections(m) && arch_has(m, l, "ssm_in.weight", 0);
+        m->layer_features[l] = (delta ? F_DELTA : F_ATTN) | (joined ? F_JOINED : 0);
     }
-    return PITH_OK;
+    return arch_delta_check(m, err);
 }
 
 static void states(struct arch_model *m)
 {
     const struct qwen3next_hp *h = m->family;
-    for (int32_t l = 0; l < m->hp.n_layer; l++) {
-        struct state delta = {.rows = STATE_RECURRENT,
-                              .n = {[CONV] = qwen3next_dim(m, D_CHANNELS, l) * (h->conv - 1),
-                                    [MATRIX] = (int64_t)h->n_value * h->head * h->head}};
-        arch_state(m, l, MIXER, h->recurrent[l] ? delta : arch_kv(&m->hp, l));
-    }
+    for (int32_t l = 0; l < m->hp.n_layer; l++)
+        arch_state(m, l, MIXER,
+                   h->delta.recurrent[l] ? arch_delta_state(m, l) : arch_kv(&m->hp, l));
 }
 
 /* Positions in sections, pair by pair in turn (time, height, width); NULL: none are told. */
@@ -247,21 +172,15 @@ static pith_status ready(struct arch_model *m, struct pith_error *err)
 
 /* ---------------------------------------------------------------- graph */
 
-/* q and k of length 1, x / sqrt(sum x^2 + eps): an RMS norm gives sqrt(n) times that. */
-static node unit(struct graph *g, node x, int32_t n, float eps, const char *name)
-{
-    return graph_rms_norm(g, x, NULL, n, eps / (float)n, name);
-}
-
 /* q, k and v side by side, before the convolution, and z. */
 static node projections(const struct arch_model *m, struct graph *g, int32_t l, node x, node *z)
 {
     const struct qwen3next_layer *w = arch_layer(m, l);
-    const struct qwen3next_hp *h = m->family;
+    const struct arch_delta_hp *h = m->family;
     int32_t s = h->head, values = h->n_value / h->n_key * s, group = 2 * s + 2 * values;
     if (!w->in) {
-        *z = graph_matmul(g, w->z, NULL, x, "delta_z");
-        return graph_matmul(g, w->qkv, NULL, x, "delta_qkv");
+        *z = graph_matmul(g, w->delta.z, NULL, x, "delta_z");
+        return graph_matmul(g, w->delta.qkv, NULL, x, "delta_qkv");
     }
     node all = graph_matmul(g, w->in, NULL, x, "delta_in");
     struct column_run run[] = {{.n = h->n_key, .width = s, .stride = group},
@@ -277,11 +196,11 @@ static node projections(const struct arch_model *m, struct graph *g, int32_t l, 
 static node rates(const struct arch_model *m, struct graph *g, int32_t l, node x, node *alpha)
 {
     const struct qwen3next_layer *w = arch_layer(m, l);
-    const struct qwen3next_hp *h = m->family;
+    const struct arch_delta_hp *h = m->family;
     int32_t n = h->n_value / h->n_key;
     if (!w->ba) {
-        *alpha = graph_matmul(g, w->alpha, NULL, x, "delta_alpha");
-        return graph_matmul(g, w->beta, NULL, x, "delta_beta");
+        *alpha = graph_matmul(g, w->delta.alpha, NULL, x, "delta_alpha");
+        return graph_matmul(g, w->delta.beta, NULL, x, "delta_beta");
     }
     node ba = graph_matmul(g, w->ba, NULL, x, "delta_ba");
     struct column_run run = {.n = h->n_key, .width = n, .stride = 2 * n};
@@ -294,70 +213,19 @@ static node rates(const struct arch_model *m, struct graph *g, int32_t l, node x
 static node delta_net(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct qwen3next_layer *w = arch_layer(m, l);
-    const struct qwen3next_hp *h = m->family;
-    int32_t s = h->head, state = m->state_of[l][MIXER];
-    int64_t nk = (int64_t)h->n_key * s, nv = (int64_t)h->n_value * s;
-    node z, alpha, qkv = projections(m, g, l, x, &z), beta = rates(m, g, l, x, &alpha);
-    struct conv_in conv = {.x = qkv, .w = w->conv, .width = h->conv, .state = state, .part = CONV};
-    qkv = graph_conv(g, &conv, "delta_conv");
-    qkv = graph_glu(g, qkv, NULL, GLU_SILU, "delta_conv_act");
-    node q = unit(g, graph_view(g, qkv, 0, nk, "delta_q"), s, m->hp.norm_eps, "delta_q_norm");
-    node k = unit(g, graph_view(g, qkv, nk, nk, "delta_k"), s, m->hp.norm_eps, "delta_k_norm");
-    node decay = graph_affine(g, alpha, NULL, w->dt, "delta_dt");
-    decay = graph_glu(g, decay, NULL, GLU_SOFTPLUS, "delta_dt_act");
-    decay = graph_affine(g, decay, w->a, NULL, "delta_decay_log");
-    struct linear_in in = {.q = q,
-                           .k = graph_scale(g, k, 1.0f / sqrtf((float)s), "delta_k_unit"),
-                           .v = graph_view(g, qkv, 2 * nk, nv, "delta_v"),
-                           .w = graph_glu(g, decay, NULL, GLU_EXP, "delta_decay"),
-                           .a = graph_glu(g, beta, NULL, GLU_SIGMOID, "delta_rate"),
-                           .state = state,
-                           .part = MATRIX};
-    struct linear_op op = {.rule = SCAN_DELTA,
-                           .n_head = h->n_value,
-                           .d_k = s,
-                           .d_v = s,
-                           .tiled = (m->features & F_TILED) != 0,
-                           .scale = 1.0f / (float)s}; /* 1 / sqrt(s), twice: q was not scaled */
-    node y = graph_linear(g, &in, &op, "delta_net");
-    y = graph_rms_norm(g, y, w->norm, s, m->hp.norm_eps, "delta_norm");
-    return graph_glu(g, z, y, GLU_SILU, "delta_gate");
-}
-
-static node gated_attention(const struct arch_model *m, struct graph *g, int32_t l, node x)
-{
-    const struct qwen3next_layer *w = arch_layer(m, l);
-    const struct hparams *hp = &m->hp;
-    int32_t d = hp->d_k, state = m->state_of[l][MIXER];
-    node both = graph_matmul(g, w->wq, NULL, x, "attn_q_gate");
-    node q = graph_heads(g, both, &(struct heads_in){2 * d, 0, d}, "attn_q");
-    node gate = graph_heads(g, both, &(struct heads_in){2 * d, d, d}, "attn_gate");
-    node k = graph_matmul(g, w->wk, NULL, x, "attn_k");
-    node v = graph_matmul(g, w->wv, NULL, x, "attn_v");
-    node angles = nn_angles(g, m->rope[l]);
-    q = graph_rope(g, graph_rms_norm(g, q, w->q_norm, d, hp->norm_eps, "attn_q_norm"), angles, d,
-                   "attn_q_rope");
-    k = graph_rope(g, graph_rms_norm(g, k, w->k_norm, d, hp->norm_eps, "attn_k_norm"), angles, d,
-                   "attn_k_rope");
-    q = graph_scale(g, q, 1.0f / sqrtf((float)d), "attn_q_scale");
-    node written = graph_cache_write(g, k, v, state, "cache_write");
-    node y = graph_attn(g, q, written, state, hp->n_head[l], 0, "attn");
-    return graph_glu(g, gate, y, GLU_SIGMOID, "attn_gated");
+    struct nn_delta net = arch_delta(m, &w->delta, m->state_of[l][MIXER]);
+    net.qkv = projections(m, g, l, x, &net.z);
+    net.beta = rates(m, g, l, x, &net.alpha);
+    net.tiled = (m->features & F_TILED) != 0;
+    return nn_delta(g, &net);
 }
 
 static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct qwen3next_layer *w = arch_layer(m, l);
-    struct glu_op silu = {.act = GLU_SILU};
-    struct nn_ffn dense = arch_ffn(&w->dense, silu), shared = arch_ffn(&w->shared, silu);
-    struct nn_moe moe = arch_moe(m, &w->moe, silu);
-    moe.norm = 1;
-    if (!has_experts(m))
-        return nn_ffn(g, &dense, x);
-    node part = graph_matmul(g, w->sh_router, NULL, x, "ffn_shared_router");
-    part = graph_glu(g, part, NULL, GLU_SIGMOID, "ffn_shared_part");
-    node y = graph_head_mul(g, nn_ffn(g, &shared, x), part, "ffn_shared_gated");
-    return graph_add(g, nn_moe(g, &moe, x), y, "ffn_shared");
+    struct nn_ffn dense = arch_ffn(&w->dense, (struct glu_op){.act = GLU_SILU});
+    return has_experts(m) ? arch_gated_experts(m, g, &w->moe, &w->shared, w->sh_router, x)
+                          : nn_ffn(g, &dense, x);
 }
 
 static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)
@@ -366,8 +234,10 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
     float eps = m->hp.norm_eps;
     int attn = (m->layer_features[l] & F_ATTN) != 0;
     node h = graph_rms_norm(g, c->x[0], w->norm1, m->hp.n_embd, eps, "attn_norm");
-    h = nn_tail(g, attn ? gated_attention(m, g, l, h) : delta_net(m, g, l, h));
-    h = graph_matmul(g, attn ? w->wo : w->out, NULL, h, attn ? "attn_output" : "delta_out");
+    h = attn ? arch_gated_attention(m, g, l, &w->attn, h, NULL, m->state_of[l][MIXER])
+             : delta_net(m, g, l, h);
+    h = graph_matmul(g, attn ? w->attn.wo : w->delta.out, NULL, nn_tail(g, h),
+                     attn ? "attn_output" : "delta_out");
     node x = graph_add(g, h, nn_tail(g, c->x[0]), "mixer_residual");
     h = graph_rms_norm(g, x, w->norm2, m->hp.n_embd, eps, "ffn_norm");
     c->x[0] = graph_add(g, feed_forward(m, g, l, h), x, "ffn_residual");

@@ -128,6 +128,23 @@ node nn_kda(struct graph *g, const struct nn_kda *a, node x);
 enum { KDA_CONV_Q, KDA_CONV_K, KDA_CONV_V, KDA_MATRIX };
 struct state nn_kda_state(int64_t n_head, int64_t d, int64_t conv);
 
+/* Gated delta net [arXiv:2412.06464] behind its projections: q, k (n_key heads) and v (n_value)
+ * through one convolution of the last `width` rows, q and k of length 1; the state forgets by
+ * exp(a softplus(alpha + dt)) and learns what it did not know of v, as far as sigmoid(beta) says
+ * (graph/ops/scan.h, DELTA); the result is normalised per head and times gate(z). */
+struct nn_delta {
+    node qkv, z, alpha, beta; /* alpha, beta: a number of each value head */
+    const struct tensor *conv, *dt, *a, *norm;
+    int32_t n_key, n_value, d, width, state;
+    int tiled; /* value head h has key head h mod n_key; else a key head serves some in a row */
+    enum glu_act gate;
+    float eps;
+};
+node nn_delta(struct graph *g, const struct nn_delta *a);
+/* The state parts it uses. */
+enum { DELTA_CONV, DELTA_MATRIX };
+struct state nn_delta_state(int64_t channels, int64_t n_value, int64_t d, int64_t width);
+
 /* Selective state space [Mamba, arXiv:2312.00752, sec. 3; Mamba-2, arXiv:2405.21060, sec. 7]: x
  * after projection, convolution over the last `conv` rows, scan and gate, before the output
  * projection: [T, inner].

@@ -41,8 +41,6 @@ node nn_streams_write(struct graph *g, const struct nn_streams *s, const struct 
 
 node nn_streams_spread(struct graph *g, node x, int32_t n)
 {
-    struct concat_in in = {.n = n, .n_head = 1};
-    for (int32_t i = 0; i < n && i < NODE_SRC; i++)
-        in.x[i] = x;
-    return n > NODE_SRC ? NULL : graph_concat(g, &in, "streams");
+    struct column_run all = {.n = n, .width = x ? x->cols : 0};
+    return x ? graph_columns(g, &x, 1, &all, 1, "streams") : NULL;
 }
