@@ -211,6 +211,41 @@ static int counted(struct keys *k, const struct key_spec *s, const struct gguf_k
     return 0;
 }
 
+/* Of a synthetic model: what follows the first. */
+static void choose_wide(struct keys *k, const struct key_spec *s)
+{
+    int32_t n = s->count(k->m);
+    uint64_t *v = arena_array(k->m->arena, (size_t)n, sizeof *v);
+    *(uint64_t **)field(k->m, s) = v;
+    for (int32_t i = 0; v && i < n; i++)
+        v[i] = (uint64_t)s->synth + (uint64_t)i;
+}
+
+/* Every bit counts, so they are no doubles. A longer list is one of a larger table. */
+static void read_wide(struct keys *k, const struct key_spec *s, const struct gguf_kv *kv)
+{
+    int32_t n = s->count(k->m);
+    uint64_t found = kv && kv->type == GGUF_ARR ? kv->n : kv != NULL;
+    char key[128];
+    key_name(k->m, s, key, sizeof key);
+    choose_wide(k, s);
+    uint64_t *v = *(uint64_t **)field(k->m, s);
+    if (!v)
+        k->st = error_set(k->err, PITH_NOMEM, "out of memory while reading %s", key);
+    else if (found < (uint64_t)n)
+        k->st = error_set(k->err, PITH_SHAPE, "%s: key \"%s\" has %llu items, wanted %d",
+                          arch_path(k->m), key, (unsigned long long)found, n);
+    for (int32_t i = 0; i < n && k->st == PITH_OK; i++)
+        if (!gguf_u64(k->m->gguf, kv, (uint64_t)i, &v[i]))
+            k->st = error_set(k->err, PITH_FORMAT,
+                              "%s: key \"%s\": item %d is not a whole number of 0 or more",
+                              arch_path(k->m), key, i);
+        else if (!within(s, (double)v[i]))
+            k->st = error_set(k->err, PITH_RANGE,
+                              "%s: key \"%s\": item %d is %llu, wanted %.0f..%.0f",
+                              arch_path(k->m), key, i, (unsigned long long)v[i], s->lo, s->hi);
+}
+
 static void read_layers(struct keys *k, const struct key_spec *s, const struct gguf_kv *kv)
 {
     int32_t n = n_of(k->m, s);
@@ -277,6 +312,9 @@ static void read_row(struct keys *k, const struct key_spec *s)
     case KEY_LAYERS_F32:
     case KEY_INTS:
         read_layers(k, s, kv);
+        break;
+    case KEY_WIDE:
+        read_wide(k, s, kv);
         break;
     case KEY_F32:
         *(float *)to = kv ? read_float(k, s, kv, 0) : (float)fallback(k, s, 0);
@@ -424,6 +462,10 @@ static void choose(struct keys *k, const struct key_spec *s)
     int32_t n = is_array(s) ? n_of(k->m, s) : 1;
     if (s->size)
         return;
+    if (s->kind == KEY_WIDE) {
+        choose_wide(k, s);
+        return;
+    }
     if (s->kind == KEY_FOUR) { /* three parts of the rotated pairs */
         int32_t pairs = k->m->hp.n_rot / 2, part = s->synth != 0 ? pairs / 3 : 0;
         memcpy(at, (int32_t[4]){part ? pairs - 2 * part : 0, part, part, 0}, 4 * sizeof(int32_t));
@@ -446,6 +488,11 @@ static void write_row(const struct arch_model *m, const struct key_spec *s, stru
 {
     char key[128];
     key_name(m, s, key, sizeof key);
+    if (s->kind == KEY_WIDE) {
+        uint64_t **wide = field(m, s);
+        gguf_writer_array(w, key, GGUF_U64, *wide, (uint64_t)s->count(m));
+        return;
+    }
     int32_t n = is_array(s) ? n_of(m, s) : 1, as_default = 1;
     int alike = !s->pattern && s->kind != KEY_INTS;
     for (int32_t l = 0; l < n; l++) {

@@ -87,6 +87,7 @@ enum key_kind {
     KEY_LAYERS,     /* int32_t *, [n_layer]: one number for all layers, or an array; bools too */
     KEY_LAYERS_F32, /* float * */
     KEY_INTS,       /* int32_t *, an array of as many as the int32_t at `n_at` says */
+    KEY_WIDE,       /* uint64_t *, the first `count` of an array of whole numbers */
     KEY_FOUR        /* int32_t [4]; an array of up to four */
 };
 
@@ -103,10 +104,12 @@ struct key_spec {
     double def;    /* what it is without the key, */
     double (*from)(const struct arch_model *m, int32_t l); /* or by this; l: the layer */
     const char *const *names;                              /* KEY_NAME: NULL-terminated */
+    int32_t (*count)(const struct arch_model *m);          /* KEY_WIDE */
     int (*when)(const struct arch_model *m);               /* else it is not looked at: 0 */
     /* KEY_LAYERS: a number alone, and the default, is the period of a pattern; key_pattern. */
     int pattern;
-    double synth; /* of a synthetic model; 0: as without the key. KEY_INTS: the first of a row */
+    /* Of a synthetic model; 0: as without the key. KEY_INTS, KEY_WIDE: the first of a row. */
+    double synth;
     double (*synth_of)(const struct arch_model *m);
 };
 

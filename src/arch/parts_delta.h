@@ -97,7 +97,7 @@ node arch_gated_attention(const struct arch_model *m, struct graph *g, int32_t l
     }
 double arch_expert_width(const struct arch_model *m, int32_t l);
 double arch_shared_width(const struct arch_model *m, int32_t l);
-/* Of members `moe`, `shared` and `sh_router` of the layer. fused_: gate and up of the experts in one
+/* Of members `moe`, `shared`, `sh_router` of the layer. fused_: gate and up of the experts in one
  * stack. */
 #define ROWS_GATED_EXPERTS(need_, fused_)                                                          \
     L("ffn_gate_inp.weight", moe.router, DIM(DIM_X, DIM_E), .need = need_),                        \

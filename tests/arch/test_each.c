@@ -399,7 +399,8 @@ static void refused_key(const char *key, size_t at, uint32_t bits, pith_status w
     unlink(path);
 }
 
-enum { FIRST = 12, SECOND = 16 }; /* items of a list: a type and a count go before them */
+/* Items of a list: a type and a count go before them. F64: the number of that type. */
+enum { FIRST = 12, SECOND = 16, F64 = 12 };
 
 static void refused_keys(void)
 {
@@ -439,6 +440,21 @@ static void refused_keys(void)
     refused_key("kimi-k3.kda.gate_lower_bound", 0, 0x40a00000, PITH_RANGE, "kda.gate_lower_bound");
     refused_key("kimi-k3.attn_res.block_size", 0, 0x80000000u, PITH_RANGE, "attn_res.block_size");
     refused_key("kimi-k3.rope.dimension_count", 0, 24, PITH_SHAPE, "nothing is left of a head");
+    refused_key("qwen4exp.attention.compress_ratios", 0, 3, PITH_UNSUPPORTED,
+                "of layer 1 is 3, wanted 0, 2, 4");
+    refused_key("qwen4exp.attention.compress_ratios", 0, 1, PITH_UNSUPPORTED, "is 1, wanted 0, 2");
+    refused_key("qwen4exp.attention.indexer.key_length", 0, 4, PITH_RANGE, "8, wanted at most 4");
+    refused_key("qwen4exp.hyper_connection.count", 0, 1, PITH_RANGE, "is 1, wanted 2..64");
+    refused_key("qwen4exp.ple.layers", 0, 1, PITH_RANGE, "has 1, which is no recurrent layer of");
+    refused_key("qwen4exp.ple.layers", 0, 9, PITH_RANGE, "has 9, which is no recurrent layer of");
+    refused_key("qwen4exp.ple.ngram_size", 0, 4, PITH_SHAPE, "has 3 items, wanted 4");
+    refused_key("qwen4exp.ple.ngram_size", 0, 1, PITH_RANGE, "is 1, wanted 2..32");
+    refused_key("qwen4exp.ple.layer_multipliers", 0, F64, PITH_FORMAT,
+                "item 0 is not a whole number");
+    refused_key("qwen4exp.ple.head_offsets", FIRST, 500, PITH_SHAPE, "59 rows, wanted 529");
+    refused_key("qwen4exp.ple.head_vocab_sizes", FIRST, 0, PITH_RANGE, "item 0 is 0, wanted 1..");
+    refused_key("qwen4exp.embedding_length_per_layer_input", 0, 5, PITH_SHAPE,
+                "2 rows of embedding_length_per_layer_input 5 for each token are 10 numbers");
 }
 
 int main(void)
