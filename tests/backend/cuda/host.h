@@ -28,9 +28,9 @@ void __syncthreads();
  * of their numbers, added in that order. */
 void host_warp_trees(float *v, int n, int from);
 void host_warp_sync();
-/* c += a b of a warp: 16 rows of 16 bytes by 8 columns, as tensor cores have them: lane l gives words
- * l % 4 of rows l / 4 and l / 4 + 8 and of column l / 4, and has elements (l / 4, 2 (l % 4)), the one
- * behind it, and those eight rows below. */
+/* c += a b of a warp: 16 rows of 16 bytes by 8 columns, as tensor cores have them. Lane l gives
+ * words l % 4 of rows l / 4 and l / 4 + 8, and of column l / 4. Its elements are at row l / 4,
+ * column 2 (l % 4), the one to the right, and those eight rows below. */
 void host_mma16(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b);
 
 static inline float host_float(uint32_t u)

@@ -1,9 +1,10 @@
-/* coded.cuh -- products with weights whose numbers are codes, by rows of x that are rounded to codes
- * too: each 32 of them to bytes and a scale. Products of bytes are exact, and so is their sum over a
- * unit, the 32 (16 in some types) numbers that have one scale. That is scaled and added to its chain:
- * chain j of 32 goes over the j-th part of the row's blocks of 32, one after the other; the chains are
- * added one after the other. dp4a.cu gives each lane a chain, mma.cu goes over the row as it lies:
- * the same operations in the same order, so that a row's bits depend on nothing beside it.
+/* coded.cuh -- products with weights whose numbers are codes, by rows of x that are rounded to
+ * codes, too: each 32 of them to bytes and a scale. Products of bytes are exact, and so is their
+ * sum over a unit, the 32 (16 in some types) numbers that have one scale. That is scaled and added
+ * to its chain: chain j of 32 goes over the j-th part of the row's blocks of 32, one after the
+ * other; the chains are added one after the other. dp4a.cu gives each lane a chain, mma.cu goes
+ * over the row as it lies: the same operations in the same order, so that a row's bits depend on
+ * nothing beside it.
  *
  *     a rounded row   [columns] bytes, [columns / 32] scales: `lda` bytes from row to row, `ldb`
  *                     columns */

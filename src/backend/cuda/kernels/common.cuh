@@ -24,7 +24,8 @@ struct Args {
 };
 
 #define KERNEL(name, threads)                                                                      \
-    extern "C" __global__ void __launch_bounds__(threads) pith_##name(const __grid_constant__ Args arg)
+    extern "C" __global__ void __launch_bounds__(threads)                                          \
+        pith_##name(const __grid_constant__ Args arg)
 
 FN float as_float(uint32_t u)
 {

@@ -31,7 +31,8 @@ FN void products(const Args &arg, const Span &g, uint32_t head, uint32_t m0)
 {
     __shared__ float chains[WARPS][ROWS * COLS][CHAINS + 1];
     enum { UNIT = unit_of(TYPE) };
-    uint32_t K = arg.p[0], M = arg.p[1], t = threadIdx.x, first = arg.spec[1] == HEADS ? head * K : 0;
+    uint32_t K = arg.p[0], M = arg.p[1], t = threadIdx.x;
+    uint32_t first = arg.spec[1] == HEADS ? head * K : 0;
     uint64_t bytes = row_bytes(TYPE, K), w = arg.w + (uint64_t)g.matrix * M * bytes, row[COLS];
     float acc[ROWS * COLS];
     UNROLL for (uint32_t c = 0; c < COLS; c++)

@@ -6,7 +6,7 @@
 #include "coded.cuh"
 
 enum { TILE_M = 64, TILE_N = 32, STEP = 4, TILES = TILE_N / 8 }; /* STEP: blocks at a time */
-enum { WORDS = 8 * STEP, LINE = WORDS + 4 };                     /* of a row; with a gap behind it */
+enum { WORDS = 8 * STEP, LINE = WORDS + 4 }; /* of a row; with a gap behind it */
 
 /* c += a b: 16 rows of 16 bytes by 8 columns. a: words l % 4 of rows l / 4 and l / 4 + 8; b: of
  * column l / 4. */

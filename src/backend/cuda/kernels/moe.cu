@@ -160,7 +160,8 @@ KERNEL(topk, 64)
     }
 }
 
-/* In one block: each thread looks through all rows for its experts. p: experts, experts of a row. */
+/* In one block: each thread looks through all rows for its experts. p: experts, experts of a row.
+ */
 KERNEL(moe_sort, 64)
 {
     __shared__ int count[MOST], start[MOST];

@@ -219,9 +219,9 @@ FN Brought brought(const Args &arg, uint32_t r, uint32_t head, uint32_t i)
     return x;
 }
 
-/* A block a head of a segment, a thread for each row of its state. spec: rule, a decay for each key,
- * tiled heads, constant decays. bias: of each operand address, distance of rows and heads; then
- * decays. w: bonus. p[3 .. 6]: heads, d_k, d_v, scale. */
+/* A block a head of a segment, a thread for each row of its state. spec: rule, a decay for each
+ * key, tiled heads, constant decays. bias: of each operand address, distance of rows and heads;
+ * then decays. w: bonus. p[3 .. 6]: heads, d_k, d_v, scale. */
 KERNEL(linear, 64)
 {
     uint32_t head = blockIdx.x, d_k = arg.p[4], d_v = arg.p[5];

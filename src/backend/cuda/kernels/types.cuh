@@ -36,7 +36,10 @@ FN uint32_t byte_of(Pair q, int i)
 }
 FN int signed_byte(uint32_t b) { return (int)(int8_t)(uint8_t)b; }
 /* The field of each byte that begins at bit `at`. */
-FN Pair field(Pair q, uint32_t at, uint32_t mask) { return Pair{q.x >> at & mask, q.y >> at & mask}; }
+FN Pair field(Pair q, uint32_t at, uint32_t mask)
+{
+    return Pair{q.x >> at & mask, q.y >> at & mask};
+}
 FN Pair both(Pair a, Pair b, uint32_t up) { return Pair{a.x | b.x << up, a.y | b.y << up}; }
 FN Pair nibbles(Pair q, uint32_t high) { return field(q, 4 * high, 0x0f0f0f0fu); }
 /* Eight neighbouring bits, one a byte. */

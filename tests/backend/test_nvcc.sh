@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# test_nvcc.sh -- the kernels of the CUDA backend by CUDA's own compiler, where it is: without a
+# warning, for the oldest generation and the newest; every kernel that the host can ask for is
+# there, and every file is one that make CUDA=1 puts into the program. TEST_SCALE=1: one file.
+. "$(dirname "$0")"/../report.sh
+
+nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+needs kernels "$nvcc"
+folder=src/backend/cuda
+types='f32 f16 bf16'
+coded='q4_0 q4_1 q5_0 q5_1 q8_0 q2_K q3_K q4_K q5_K q6_K iq4_nl iq4_xs mxfp4'
+
+# What a file has to have besides a kernel of its own name.
+wanted()
+{
+    case $1 in
+    matmul) for t in $types $coded; do for n in 1 4 8; do echo "matmul_${t}_$n"; done; done ;;
+    dp4a) echo quantise; for t in $coded; do for n in 1 4 8; do echo "dp4a_${t}_$n"; done; done ;;
+    mma) for t in $coded; do echo "mma_$t"; done ;;
+    attn) for n in 1 2 4 8 16; do echo "attn_$n"; echo "attn_merge_$n"; done ;;
+    scan) printf '%s\n' conv ssm linear ;;
+    moe) printf '%s\n' topk moe_sort ;;
+    move) printf '%s\n' embed columns pool ;;
+    rope) printf '%s\n' rope rope_table ;;
+    *) echo "$1" ;;
+    esac
+}
+
+for file in "$folder"/kernels/*.cu; do
+    name=$(basename "$file" .cu)
+    same "$name is compiled in" "$(grep -o "F($name)" "$folder/images.c" | wc -l)" 1
+    [ "${TEST_SCALE:-1}" -ge 10 ] || [ "$name" = rope ] || continue
+    for arch in 75 90; do
+        if ! "$nvcc" -ptx -arch=compute_$arch -std=c++17 -O3 --fmad=false -Werror all-warnings \
+            -o "$dir/$name.ptx" "$file" 2>"$err"; then
+            fail "$name for $arch" "$(head -n 1 "$err")"
+            continue
+        fi
+        sed -n 's/.*\.entry pith_\([A-Za-z0-9_]*\).*/\1/p' "$dir/$name.ptx" | sort >"$out"
+        wanted "$name" | sort >"$dir/wanted"
+        same "kernels of $name for $arch" "$(tr '\n' ' ' <"$out")" "$(tr '\n' ' ' <"$dir/wanted")"
+        [ "$name" = mma ] || [ "$name" = rope ] || break # the others ask for no generation
+    done
+done
+finish
