@@ -6,7 +6,10 @@ wavtokenizer-dec  Its record rounds what convolutions read, and their kernels, t
                   in another order is enough to round otherwise, and norms enlarge that: by 0.1 to
                   0.3. So the program with rounding is compared with the record, and the same
                   program without it with `pith logits`, which does not round.
-graniteswitch     Its record has no token that switches an adapter on."""
+graniteswitch     Its record has no token that switches an adapter on.
+qwen4exp          Its indexer has slots of equal scores, of which the record takes what a heap of the
+                  best leaves, pith the earlier ones. The program with the heap is compared with the
+                  record, and the same program with the earlier ones with `pith logits`."""
 import array
 import json
 import math
@@ -238,6 +241,208 @@ class Switch:
                 for v in times(self.f.rows("output.weight"), self.norm(row, "output_norm.weight"))]
 
 
+def unit(x, eps):
+    s = 1 / math.sqrt(sum(a * a for a in x) / len(x) + eps)
+    return [a * s for a in x]
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+def dot(x, y):
+    return sum(a * b for a, b in zip(x, y))
+
+
+def parts(x, n):
+    """Of n numbers each."""
+    return [x[i:i + n] for i in range(0, len(x), n)]
+
+
+def by_heap(scores, n):
+    """What std::partial_sort leaves of the numbered scores: the worst of n is on top of a heap, and
+    goes for what is better than it."""
+    heap = list(range(n))
+
+    def settle(at):
+        own, top = heap[at], at
+        while 2 * at + 1 < n:
+            down = 2 * at + 1
+            if down + 1 < n and scores[heap[down + 1]] <= scores[heap[down]]:
+                down += 1
+            heap[at], at = heap[down], down
+        while at > top and scores[heap[(at - 1) // 2]] > scores[own]:
+            heap[at], at = heap[(at - 1) // 2], (at - 1) // 2
+        heap[at] = own
+
+    for at in range(n // 2 - 1, -1, -1):
+        settle(at)
+    for i in range(n, len(scores)):
+        if scores[i] > scores[heap[0]]:
+            heap[0] = i
+            settle(0)
+    return set(heap)
+
+
+def by_place(scores, n):
+    return set(sorted(range(len(scores)), key=lambda i: -scores[i])[:n])
+
+
+class Flash:
+    """Qwen3.8-Flash-Next. What a layer has seen of earlier rows is kept beside it."""
+
+    def __init__(self, file, best):
+        self.f, self.k, self.best = file, file.keys, best
+        self.n, self.c = self.k["embedding_length"], self.k["hyper_connection.count"]
+        self.eps = self.k["attention.layer_norm_rms_epsilon"]
+
+    def w(self, l, name):
+        return self.f.rows("blk.%d.%s.weight" % (l, name))
+
+    def streams(self, norm, x):
+        return [[a * b for a, b in zip(unit(s, self.eps), w)] for s, w in zip(x, norm)]
+
+    def read(self, name, x):
+        """The streams as one, and side by side."""
+        norm, down, up = (self.f.rows("%s_%s.weight" % (name, p)) for p in ("norm", "down", "up"))
+        m = [a for s in self.streams(norm, x) for a in s]
+        gate = times(up, silu([a / self.c for a in times(down, m)]))
+        g = parts([a * sigmoid(b) for a, b in zip(m, gate)], self.n)
+        return [sum(s) / self.c for s in zip(*g)], m
+
+    def write(self, name, x, m, y):
+        inject = times(self.f.rows(name + "_inject.weight"), m)
+        return [[a + 2 * sigmoid(i / self.c) * b for a, b in zip(s, y)]
+                for s, i in zip(x, inject)]
+
+    def ngrams(self, l, tokens, t, x, before):
+        k, size, end, e = self.k, self.k["ple.ngram_size"], self.k["ple.eos_token_id"], []
+        table, mix, over = self.f.rows("per_layer_token_embd.weight"), 0, False
+        for i in range(size):
+            token = tokens[t - i] if t >= i else end
+            over = over or i > 0 and token == end
+            mix ^= (end if over else token) * k["ple.layer_multipliers"][i] % 2 ** 64
+            for h in range((i - 1) * k["ple.heads_per_ngram"], i * k["ple.heads_per_ngram"]):
+                if i:
+                    e += table[mix % k["ple.head_vocab_sizes"][h] + k["ple.head_offsets"][h]]
+        key = self.streams(self.w(l, "ple_norm_key"), parts(times(self.w(l, "ple_key"), e), self.n))
+        value, v = times(self.w(l, "ple_value"), e), []
+        for a, b in zip(key, self.streams(self.w(l, "ple_norm_query"), x)):
+            s = dot(a, b) / math.sqrt(self.n)
+            gate = sigmoid(math.copysign(math.sqrt(max(abs(s), 1e-6)), s) if s else 0)
+            v.append([gate * a for a in value])
+        before.append([a for s in self.streams(self.w(l, "ple_norm_conv"), v) for a in s])
+        taps, u = self.w(l, "ple_conv1d"), []
+        for c, w in enumerate(taps):
+            at = [(t - (len(w) - 1 - j) * size, a) for j, a in enumerate(w)]
+            u.append(sum(a * before[i][c] for i, a in at if i >= 0))
+        return [[a + b + c for a, b, c in zip(*s)] for s in zip(x, v, parts(silu(u), self.n))]
+
+    def delta(self, l, x, kept):
+        k, d = self.k, self.k["ssm.state_size"]
+        keys, values = k["ssm.group_count"], k["ssm.time_step_rank"]
+        rows = kept.setdefault("rows", [])
+        rows.append(times(self.w(l, "attn_qkv"), x))
+        u = []
+        for c, w in enumerate(self.w(l, "ssm_conv1d")):
+            at = [(len(rows) - len(w) + j, a) for j, a in enumerate(w)]
+            u.append(sum(a * rows[i][c] for i, a in at if i >= 0))
+        u = parts(silu(u), d)
+        q, key = ([unit(a, self.eps / d) for a in u[i:i + keys]] for i in (0, keys))
+        alpha, beta = (times(self.w(l, "ssm_" + p), x) for p in ("alpha", "beta"))
+        z, y = parts(times(self.w(l, "attn_gate"), x), d), []
+        states = kept.setdefault("states", [[[0] * d for _ in range(d)] for _ in range(values)])
+        for h, v in enumerate(u[2 * keys:]):
+            mine, theirs = key[h % keys], q[h % keys]  # each sqrt(d) too long
+            rate = math.log1p(math.exp(alpha[h] + self.f.t["blk.%d.ssm_dt.bias" % l][0][h]))
+            keep = math.exp(self.f.t["blk.%d.ssm_a" % l][0][h] * rate)
+            o = []
+            for j, row in enumerate(states[h]):
+                row[:] = [keep * a for a in row]
+                learns = sigmoid(beta[h]) * (v[j] - dot(row, mine) / math.sqrt(d))
+                row[:] = [a + learns * b / math.sqrt(d) for a, b in zip(row, mine)]
+                o.append(dot(row, theirs) / d)
+            o = [a * w for a, w in zip(unit(o, self.eps), self.w(l, "ssm_norm"))]
+            y += [a * sigmoid(b) for a, b in zip(o, z[h])]
+        return times(self.w(l, "ssm_out"), y)
+
+    def turned(self, x, pos):
+        """Text turns as if sections were one, but for the fourth, which is not here."""
+        n = self.k["rope.dimension_count"] // 2
+        out = list(x)
+        for i in range(n):
+            angle = pos * self.k["rope.freq_base"] ** (-i / n)
+            c, s, a, b = math.cos(angle), math.sin(angle), x[i], x[i + n]
+            out[i], out[i + n] = a * c - b * s, b * c + a * s
+        return out
+
+    def heads(self, l, name, norm, d, x, pos):
+        w = self.w(l, norm)
+        return [self.turned([a * b for a, b in zip(unit(h, self.eps), w)], pos)
+                for h in parts(times(self.w(l, name), x) if isinstance(name, str) else name, d)]
+
+    def chosen(self, l, x, pos, kept):
+        k, size = self.k, self.k["attention.compress_ratios"][l]
+        d, top = k["attention.indexer.key_length"], k["attention.indexer.top_k"] + size - 1
+        raw = kept.setdefault("raw", [])
+        raw.append(times(self.w(l, "indexer.k_proj"), x))
+        q = self.heads(l, "indexer.q_proj", "indexer.q_norm", d, x, pos)
+        scores = []
+        for first in range(0, len(raw) // size * size, size):
+            mean = [sum(a) / size for a in zip(*raw[first:first + size])]
+            key, = self.heads(l, mean, "indexer.k_norm", d, x, first)
+            scores += [sum(max(0, dot(a, key)) for a in q)] * size
+        scores += [1e9] * (len(raw) - len(scores))
+        return self.best(scores, min(len(raw), top))
+
+    def attention(self, l, x, pos, kept):
+        d, count = len(self.w(l, "attn_q_norm")), self.k["attention.head_count"]
+        seen = sorted(self.chosen(l, x, pos, kept))
+        both = parts(times(self.w(l, "attn_q"), x), d)
+        q = self.heads(l, [a for h in both[::2] for a in h], "attn_q_norm", d, x, pos)
+        keys, values = kept.setdefault("keys", []), kept.setdefault("values", [])
+        keys.append(self.heads(l, "attn_k", "attn_k_norm", d, x, pos))
+        values.append(parts(times(self.w(l, "attn_v"), x), d))
+        y = []
+        for h in range(count):
+            g = h * len(keys[0]) // count
+            p = softmax([dot(keys[i][g], q[h]) / math.sqrt(d) for i in seen])
+            o = [dot(p, column) for column in zip(*[values[i][g] for i in seen])]
+            y += [a * sigmoid(b) for a, b in zip(o, both[2 * h + 1])]
+        return times(self.w(l, "attn_output"), y)
+
+    def experts(self, l, x):
+        def one(name, gate, up, down):
+            return times(down, [a * b for a, b in zip(silu(times(gate, x)), times(up, x))])
+        p = softmax(times(self.w(l, "ffn_gate_inp"), x))
+        best = sorted(range(len(p)), key=lambda e: -p[e])[:self.k["expert_used_count"]]
+        part = sigmoid(dot(self.w(l, "ffn_gate_inp_shexp"), x))
+        gate, up, down = (self.w(l, "ffn_%s_shexp" % n) for n in ("gate", "up", "down"))
+        y = [part * a for a in one("", gate, up, down)]
+        gate, up, down = (self.w(l, "ffn_%s_exps" % n) for n in ("gate", "up", "down"))
+        for e in best:
+            by = p[e] / sum(p[i] for i in best)
+            y = [a + by * b for a, b in zip(y, one("", gate[e], up[e], down[e]))]
+        return y
+
+    def logits(self, tokens):
+        kept = [{} for _ in range(self.k["block_count"])]
+        out, embedding = [], self.f.rows("token_embd.weight")
+        for t, token in enumerate(tokens):
+            x = [embedding[token]] * self.c
+            for l in range(self.k["block_count"]):
+                if l in self.k["ple.layers"]:
+                    x = self.ngrams(l, tokens, t, x, kept[l].setdefault("before", []))
+                y, m = self.read("blk.%d.hc_attn" % l, x)
+                attends = (l + 1) % self.k["full_attention_interval"] == 0
+                y = self.attention(l, y, t, kept[l]) if attends else self.delta(l, y, kept[l])
+                x = self.write("blk.%d.hc_attn" % l, x, m, y)
+                y, m = self.read("blk.%d.hc_ffn" % l, x)
+                x = self.write("blk.%d.hc_ffn" % l, x, m, self.experts(l, y))
+            out += times(self.f.rows("output.weight"), self.read("output_hc", x)[0])
+        return out
+
+
 def ours(path, tokens, *flags):
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "x.bin")
@@ -279,8 +484,19 @@ def switches(base):
         check("adapters_" + "_".join(map(str, model.adapters(tokens))), e < 1e-4, e)
 
 
+def ties(base):
+    file = File(base + ".gguf")
+    with open(base + ".json") as f:
+        tokens = json.load(f)["tokens"]
+    e = apart(Flash(file, by_heap).logits(tokens), floats(base + ".logits.bin"))
+    check("the_record_has_a_heap", e < 4e-4, e)
+    e = apart(ours(base + ".gguf", tokens), Flash(file, by_place).logits(tokens))
+    check("ours_takes_the_earlier", e < 4e-4, e)
+
+
 def main():
-    for name, test in (("wavtokenizer-dec", sound), ("graniteswitch", switches)):
+    for name, test in (("wavtokenizer-dec", sound), ("graniteswitch", switches),
+                       ("qwen4exp", ties)):
         base = os.path.join(SHARED, "golden/arch", name)
         if os.path.exists(base + ".gguf"):
             guard(name, lambda: test(base))
