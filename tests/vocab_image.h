@@ -309,7 +309,77 @@ static struct keys sample_rwkv(void)
     return k;
 }
 
-enum { N_SAMPLES = 7 };
+static struct keys sample_plamo2(void)
+{
+    static struct tokens t;
+    struct keys k = {0};
+    memset(&t, 0, sizeof t);
+    add_token(&t, "<|plamo:unk|>", VOCAB_UNKNOWN, 0);
+    add_token(&t, "<|plamo:bos|>", VOCAB_CONTROL, 0);
+    add_token(&t, "<|plamo:eos|>", VOCAB_CONTROL, 0);
+    add_token(&t, "<|u|>", VOCAB_USER, 0);
+    add_byte_tokens(&t);
+    int first = t.n;
+    add_words(&t, "\n\n " SAMPLE_WORDS);
+    add_token(&t, " ", VOCAB_NORMAL, 0);
+    add_token(&t, " the", VOCAB_NORMAL, 0);
+    t.n_merges = 0;
+    for (int i = first; i < t.n; i++)
+        t.score[i] = -8.0f - (float)(i % 7);
+    key_str(&k, "tokenizer.ggml.model", "plamo2");
+    key_tokens(&k, &t);
+    return k;
+}
+
+static struct keys sample_whitespace(void)
+{
+    static struct tokens t;
+    struct keys k = {0};
+    memset(&t, 0, sizeof t);
+    add_token(&t, "<s>", VOCAB_CONTROL, 0);
+    add_token(&t, "<pad>", VOCAB_CONTROL, 0);
+    add_token(&t, "</s>", VOCAB_CONTROL, 0);
+    add_token(&t, "<unk>", VOCAB_UNKNOWN, 0);
+    add_words(&t, "! , ' " SAMPLE_WORDS);
+    key_str(&k, "tokenizer.ggml.model", "whitespace");
+    key_str(&k, "tokenizer.ggml.pre", "whitespace");
+    key_tokens(&k, &t);
+    key_u32(&k, "tokenizer.ggml.bos_token_id", 0);
+    key_u32(&k, "tokenizer.ggml.eos_token_id", 2);
+    key_u32(&k, "tokenizer.ggml.unknown_token_id", 3);
+    key_bool(&k, "tokenizer.ggml.normalizer.lowercase", 1);
+    return k;
+}
+
+/* "CCCCCC" is a token of text, too. */
+static struct keys sample_hybriddna(int type)
+{
+    static struct tokens t;
+    struct keys k = {0};
+    memset(&t, 0, sizeof t);
+    add_byte_alphabet(&t);
+    add_words(&t, "\xC4\xA0the the hello CCCCCC");
+    snprintf(t.merge[t.n_merges++], sizeof t.merge[0], "CC CC");
+    snprintf(t.merge[t.n_merges++], sizeof t.merge[0], "CCCC CC");
+    add_token(&t, "<|endoftext|>", VOCAB_CONTROL, 0);
+    add_token(&t, "<dna>", type, 0);
+    add_token(&t, "</dna>", type, 0);
+    add_token(&t, "<oov>", type, 0);
+    for (int i = 0; i < 256; i++) { /* those that begin with AA or CC */
+        char text[16] = "AA....\xEE\x80\x80";
+        for (int j = 0; j < 4; j++)
+            text[2 + j] = "ATCG"[i >> (6 - 2 * j) & 3];
+        add_token(&t, text, VOCAB_NORMAL, 0);
+        text[0] = text[1] = 'C';
+        add_token(&t, text, VOCAB_NORMAL, 0);
+    }
+    key_str(&k, "tokenizer.ggml.model", "hybriddna");
+    key_str(&k, "tokenizer.ggml.pre", "qwen2");
+    key_tokens(&k, &t);
+    return k;
+}
+
+enum { N_SAMPLES = 10 };
 
 static struct keys sample_keys(int i)
 {
@@ -326,6 +396,12 @@ static struct keys sample_keys(int i)
         return sample_wpm();
     case 5:
         return sample_ugm();
+    case 6:
+        return sample_plamo2();
+    case 7:
+        return sample_whitespace();
+    case 8:
+        return sample_hybriddna(VOCAB_NORMAL);
     default:
         return sample_rwkv();
     }

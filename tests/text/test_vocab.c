@@ -474,6 +474,8 @@ static void pretok_rows(void)
         {"tekken", "Hello|World|'s| ABCdef| |1|2"},
         {"tiny_aya", "1|234|567| |12|a| |1|234"},
         {"kimi-k2", "\xE4\xBD\xA0\xE5\xA5\xBD|ABCdef|\xE4\xB8\xAD|123|4"},
+        {"kimi-k25", "\xE2\x80\x9CHello|,\xE2\x80\x9D| |\xE4\xB8\x96\xE7\x95\x8C|\xE2\x80\x94"
+                     "\xE2\x80\x94|I'm| Chat|GPT|.| CAN'T| wait| '|til| |202|6|.|\xE4\xB8\x96"},
         {"superbpe", "a bc |12|345| d"},
         {"afmoe", "1|234|567|a|!b"},
         {"bloom", "Hello|,| world| (|x|)"},
@@ -487,6 +489,7 @@ static void pretok_rows(void)
         {"laguna", "a|\n|b"},
         {"ufakzeka", "it|'s|1|2"},
         {"gemma4", "a b|\n\n|c"},
+        {"whitespace", "Hi|,| |...| |it|'|s|\t |\xE4\xBD\xA0_1|!?"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check_words(cases[i][0], cases[i][1]);
@@ -679,7 +682,8 @@ static void round_trip(void)
         struct keys k = sample_keys(i);
         struct vocab *v = must_open(&k);
         REQUIRE(v, "sample %d", i);
-        int whole = v->model->kind != VOCAB_WPM && v->model->kind != VOCAB_UGM;
+        int whole = v->model->kind != VOCAB_WPM && v->model->kind != VOCAB_UGM &&
+                    v->model != &vocab_whitespace;
         v->clean_spaces = 0;
         v->add_space_prefix = 0;
         for (long round = 0; whole && round < 100 * test_scale() && !test_bad; round++) {
@@ -747,6 +751,59 @@ static void well_known_texts(void)
     vocab_free(v);
 }
 
+/* ---------------------------------------------------------------- DNA */
+
+static void check_ids(const struct vocab *v, const char *text, int flags, const char *want)
+{
+    int32_t ids[64];
+    struct str got;
+    str_init(&got, PITH_MEM_SCRATCH);
+    int64_t n = vocab_tokenize(v, text, strlen(text), flags, ids, 64, NULL);
+    for (int64_t i = 0; i < n && n <= 64; i++) {
+        struct slice s = vocab_text(v, ids[i]);
+        str_printf(&got, "%s%.*s%s", i ? " " : "", (int)s.n, s.p,
+                   v->mark[ids[i]] & TOKEN_APART ? "*" : "");
+    }
+    CHECK_MSG(got.p && !strcmp(got.p, want), "%s: '%s', wanted '%s'", text, got.p ? got.p : "",
+              want);
+    str_deinit(&got);
+}
+
+/* A star stands behind what is no token of text. */
+static void dna_by_sixes(void)
+{
+    static const char *const cases[][2] = {
+        {"<dna>AACGTA</dna>", "<dna> AACGTA* </dna>"},
+        {"<dna>AACGTACCATCG</dna>", "<dna> AACGTA* CCATCG* </dna>"},
+        {"<dna>aacgta</dna>", "<dna> AACGTA* </dna>"},
+        {"<dna>AANGTACCATCG</dna>", "<dna> <oov> CCATCG* </dna>"},
+        {"<dna>AA\xC3\xA9GTACCATCG</dna>", "<dna> <oov> CCATCG* </dna>"},
+        {"<dna>AACGTACC</dna>", "<dna> AACGTA* CCAAAA* </dna>"},
+        {"<dna>A</dna>", "<dna> AAAAAA* </dna>"},
+        {"<dna>GACGTA</dna>", "<dna> <oov> </dna>"}, /* a file without this one */
+        {"<dna></dna>", "<dna> </dna>"},
+        {"<dna>AACGTA", "<dna> AACGTA*"},
+        {"<dna>", "<dna>"},
+        {"the<dna>CCCCCC</dna> theCCCCCC", "the <dna> CCCCCC* </dna>  the CCCCCC"},
+        {"CCCCCC<dna>CCCCCC</dna>", "CCCCCC <dna> CCCCCC* </dna>"},
+        {"<dna>AACGTA</dna>hello<dna>aa", "<dna> AACGTA* </dna> hello <dna> AAAAAA*"},
+        {"<dn<dna>A", "< d n <dna> AAAAAA*"},
+    };
+    for (int type = VOCAB_NORMAL; type <= VOCAB_USER; type += 1 + (type == VOCAB_NORMAL)) {
+        struct keys k = sample_hybriddna(type);
+        struct vocab *v = must_open(&k);
+        REQUIRE(v, "no vocabulary");
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+            check_ids(v, cases[i][0], PITH_PARSE_SPECIAL, cases[i][1]);
+        int32_t ids[8];
+        char out[64];
+        int64_t n = vocab_tokenize(v, "<dna>CCCCCC", 11, PITH_PARSE_SPECIAL, ids, 8, NULL);
+        int64_t len = vocab_detokenize(v, ids, (size_t)n, PITH_RENDER_SPECIAL, out, 64, NULL);
+        CHECK_MSG(len == 11 && !memcmp(out, "<dna>CCCCCC", 11), "%.*s", (int)len, out);
+        vocab_free(v);
+    }
+}
+
 static void no_vocabulary(void)
 {
     static const char *const models[] = {NULL, "none", "no_vocab"};
@@ -804,6 +861,18 @@ static void refused(void)
               7);
     key_tokens(&k, &made);
     check_status(&k, PITH_FORMAT, "charsmap");
+    key_str(&k, "tokenizer.ggml.model", "plamo2");
+    key_tokens(&k, &made);
+    check_status(&k, PITH_MISSING, "<0x00> is no byte token");
+    key_str(&k, "tokenizer.ggml.model", "hybriddna");
+    key_tokens(&k, &made);
+    check_status(&k, PITH_MISSING, "tokenizer.ggml.merges");
+    add_token(&made, "</dna>", VOCAB_NORMAL, 0);
+    snprintf(made.merge[made.n_merges++], 64, "a a");
+    key_str(&k, "tokenizer.ggml.model", "hybriddna");
+    key_tokens(&k, &made);
+    check_status(&k, PITH_MISSING, "found no <dna>, </dna>, no <oov>");
+    made.n = 1;
     key_str(&k, "tokenizer.ggml.model", "llama");
     put_array(&k.body, "tokenizer.ggml.tokens", GGUF_STR, 2);
     put_text(&k.body, "a"), put_text(&k.body, "b");
@@ -817,7 +886,8 @@ static void refused(void)
 static void odd_vocabularies(void)
 {
     static const float scores[] = {NAN, INFINITY, -INFINITY, -0.0f, 1e38f, -1e38f, 0};
-    static const char *const models[] = {"llama", "gpt2", "gemma4", "bert", "t5", "rwkv"};
+    static const char *const models[] = {"llama", "gpt2", "gemma4",    "bert",
+                                         "t5",    "rwkv", "whitespace"};
     static const char *const merges[] = {"a b",
                                          "a b",
                                          "ab",
@@ -833,7 +903,7 @@ static void odd_vocabularies(void)
                                          "nobody nowhere"};
     struct rng r;
     rng_init(&r, 6);
-    for (int m = 0; m < 6; m++) {
+    for (int m = 0; m < 7; m++) {
         struct keys k = {0};
         memset(&made, 0, sizeof made);
         add_token(&made, "", VOCAB_NORMAL, 0);
@@ -849,7 +919,7 @@ static void odd_vocabularies(void)
         for (size_t i = 0; i < sizeof merges / sizeof *merges; i++)
             snprintf(made.merge[made.n_merges++], 64, "%s", merges[i]);
         key_str(&k, "tokenizer.ggml.model", models[m]);
-        key_str(&k, "tokenizer.ggml.pre", "default");
+        key_str(&k, "tokenizer.ggml.pre", m < 6 ? "default" : "whitespace");
         key_tokens(&k, &made);
         key_u32(&k, "tokenizer.ggml.bos_token_id", 0xFFFFFFFFu);
         key_u32(&k, "tokenizer.ggml.unknown_token_id", 5);
@@ -949,6 +1019,7 @@ int main(void)
     TEST(random_texts);
     TEST(round_trip);
     TEST(well_known_texts);
+    TEST(dna_by_sixes);
     TEST(no_vocabulary);
     TEST(refused);
     TEST(odd_vocabularies);

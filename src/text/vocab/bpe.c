@@ -1,4 +1,4 @@
-/* bpe.c -- byte-pair encoding with a list of merges, the models "gpt2" and "gemma4".
+/* bpe.c -- byte-pair encoding with a list of merges, the models "gpt2", "gemma4", "whitespace".
  *
  * Text is cut into words (pretok.c); in each word neighbours join in the order of the merges.
  *
@@ -7,18 +7,21 @@
  * Byte vocabularies (GPT-2) write each byte as one printable character: 'A' for 'A', U+0120 for a
  * space. The texts of the tokens and merges are turned back into bytes when a file is opened, so a
  * text needs no encoding at all. Character vocabularies (Gemma 4) write spaces as U+2581 and have
- * byte tokens for characters they lack.
+ * byte tokens for characters they lack. Plain ones (whitespace) have no spaces at all, and the
+ * unknown token for characters they lack; text becomes lower case where the file says so.
  *
  * A symbol is a token's id, or a number from n on for a text that only merges name. Pairs are found
  * in one hash table (left, right) -> (rank, joined). */
 #include "text/vocab/pretok.h"
 
 #include <string.h>
+#include <utf8proc.h>
 
 #include "base/arena.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "base/work.h"
 #include "text/vocab/piece.h"
 #include "text/vocab/vocab_impl.h"
 
@@ -30,6 +33,7 @@ struct pair {
 struct bpe {
     struct pretok *pretok;
     int flags;                /* of the pre-tokenizer */
+    int chars, lowercase;     /* symbols are characters; of small letters */
     struct pair *pairs;       /* open addressing, at most half full */
     uint32_t mask;            /* number of entries - 1 */
     int shift;                /* leaves as many bits as the mask has */
@@ -130,7 +134,7 @@ static int add_merge(struct vocab *v, struct slice merge, uint32_t i, uint32_t *
     if (!str_reserve(text, merge.n))
         return 0;
     int64_t na = (int64_t)a.n, nb = (int64_t)b.n;
-    if (m->flags & PRETOK_CHARS) {
+    if (m->chars) {
         memcpy(text->p, a.p, a.n);
         memcpy(text->p + a.n, b.p, b.n);
     } else {
@@ -148,7 +152,7 @@ static int add_merge(struct vocab *v, struct slice merge, uint32_t i, uint32_t *
     struct pair *p = find_pair(m, ia, ib);
     if (p->a == MERGE_NONE) /* else an earlier one names the same pair */
         *p = (struct pair){ia, ib, i, *joined};
-    if (m->flags & PRETOK_CHARS)
+    if (m->chars)
         merge_seams_add(&m->seams, both);
     return 1;
 }
@@ -232,9 +236,11 @@ static pith_status init_with(struct vocab *v, struct slice pre, const struct ggu
     v->add_bos = (m->flags & PRETOK_ADD_BOS) != 0;
     v->clean_spaces = !(m->flags & PRETOK_KEEP_SPACES);
     v->escaped = (m->flags & PRETOK_CHARS) != 0;
-    if (v->escaped && !merge_seams_init(&m->seams, PITH_MEM_VOCAB))
+    v->unknown_bytes = (m->flags & PRETOK_PLAIN) != 0;
+    m->chars = (m->flags & (PRETOK_CHARS | PRETOK_PLAIN)) != 0;
+    if (m->chars && !merge_seams_init(&m->seams, PITH_MEM_VOCAB))
         return vocab_nomem(err);
-    if (!v->escaped)
+    if (!m->chars)
         vocab_rewrite(v, decode);
     TRY(vocab_index(v, err));
     TRY(load_merges(v, g, err));
@@ -242,7 +248,7 @@ static pith_status init_with(struct vocab *v, struct slice pre, const struct ggu
         char byte = (char)b;
         if (!map_get(&v->ids, (struct slice){&byte, 1}, &m->byte_sym[b]))
             m->byte_sym[b] = MERGE_NONE;
-        if (!v->escaped)
+        if (!m->chars)
             v->byte_id[b] = vocab_find(v, (struct slice){&byte, 1});
     }
     return PITH_OK;
@@ -263,6 +269,16 @@ static pith_status bpe_init(struct vocab *v, const struct gguf *g, struct pith_e
 static pith_status gemma4_init(struct vocab *v, const struct gguf *g, struct pith_error *err)
 {
     return init_with(v, SLICE("gemma4"), g, err);
+}
+
+static pith_status whitespace_init(struct vocab *v, const struct gguf *g, struct pith_error *err)
+{
+    pith_status st = bpe_init(v, g, err);
+    const struct gguf_kv *kv = gguf_find(g, "tokenizer.ggml.normalizer.lowercase");
+    struct bpe *m = v->impl;
+    if (st == PITH_OK && kv)
+        (void)gguf_bool(g, kv, 0, &m->lowercase);
+    return st;
 }
 
 /* ---------------------------------------------------------------- text to ids */
@@ -314,10 +330,23 @@ static int only_newlines(struct slice s)
     return s.n == 0;
 }
 
+/* White space, or nothing: words of a plain vocabulary's rule have none of it inside. */
+static int only_space(struct slice s)
+{
+    uint32_t cp = 0;
+    if (s.n)
+        (void)utf8_decode(s.p, s.n, &cp);
+    const utf8proc_property_t *p = utf8proc_get_property((utf8proc_int32_t)cp);
+    return !s.n || (cp >= 9 && cp <= 13) || cp == 0x85 || p->category == UTF8PROC_CATEGORY_ZS ||
+           p->category == UTF8PROC_CATEGORY_ZL || p->category == UTF8PROC_CATEGORY_ZP;
+}
+
 static pith_status on_word(void *ctx, struct slice word)
 {
     const struct encoding *e = ctx;
     int flags = e->m->flags;
+    if ((flags & PRETOK_PLAIN) && only_space(word))
+        return PITH_OK;
     if (piece_known(e->s, word, e->out))
         return PITH_OK;
     if ((flags & PRETOK_WHOLE_WORDS) || ((flags & PRETOK_NEWLINES) && only_newlines(word))) {
@@ -327,7 +356,7 @@ static pith_status on_word(void *ctx, struct slice word)
             return PITH_OK;
         }
     }
-    int ok = flags & PRETOK_CHARS ? merge_chars(e, word) : merge_bytes(e, word);
+    int ok = e->m->chars ? merge_chars(e, word) : merge_bytes(e, word);
     return ok ? PITH_OK : vocab_nomem(e->err);
 }
 
@@ -348,6 +377,20 @@ static void repair(struct slice text, struct str *out)
     }
 }
 
+/* Appends valid text in small letters; that of U+0130 is two characters. */
+static void lower(struct slice text, struct str *out)
+{
+    for (size_t i = 0; i < text.n && !out->failed && work_tick(4);) {
+        char utf8[4];
+        uint32_t cp;
+        i += (size_t)utf8_decode(text.p + i, text.n - i, &cp);
+        uint32_t small = (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
+        str_put(out, utf8, (size_t)utf8_encode(small, utf8));
+        if (cp == 0x130)
+            str_putz(out, "\xCC\x87");
+    }
+}
+
 static pith_status bpe_encode(const struct vocab *v, struct slice text, int at_start,
                               struct scratch *s, struct ids *out, struct pith_error *err)
 {
@@ -361,6 +404,11 @@ static pith_status bpe_encode(const struct vocab *v, struct slice text, int at_s
     if (v->escaped) {
         str_clear(&s->escaped);
         vocab_escape(text, &s->escaped);
+        text = (struct slice){s->escaped.p, s->escaped.n};
+    }
+    if (e.m->lowercase) {
+        str_clear(&s->escaped);
+        lower(text, &s->escaped);
         text = (struct slice){s->escaped.p, s->escaped.n};
     }
     if (s->text.failed || s->escaped.failed)
@@ -390,6 +438,19 @@ const struct vocab_model vocab_gemma4 = {
     .sep = -1,
     .pad = -1,
     .init = gemma4_init,
+    .deinit = bpe_deinit,
+    .encode = bpe_encode,
+};
+
+const struct vocab_model vocab_whitespace = {
+    .name = "whitespace",
+    .kind = VOCAB_BPE,
+    .bos = -1,
+    .eos = -1,
+    .unk = -1,
+    .sep = -1,
+    .pad = -1,
+    .init = whitespace_init,
     .deinit = bpe_deinit,
     .encode = bpe_encode,
 };

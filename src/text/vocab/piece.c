@@ -29,6 +29,7 @@ struct known_piece {
 void scratch_init(struct scratch *s, size_t n_bytes)
 {
     memset(s, 0, sizeof *s);
+    s->after = -1;
     str_init(&s->text, PITH_MEM_SCRATCH);
     str_init(&s->escaped, PITH_MEM_SCRATCH);
     while (s->known_bits < KNOWN_BITS && n_bytes >> s->known_bits > BYTES_AN_ENTRY)

@@ -13,6 +13,7 @@ struct scratch {
     struct str text, escaped;
     struct known_piece *known; /* [1 << known_bits], NULL: text too short to be worth it */
     int known_bits;
+    int32_t after;  /* the special token that the text follows, -1: none */
     int no_markers; /* what is no special token has none that is a marker either: it is spelled */
 };
 void scratch_init(struct scratch *s, size_t n_bytes); /* of the whole text */

@@ -11,6 +11,7 @@ enum pretok_flag {
     PRETOK_NEWLINES = 4,    /* a word of newlines that is a token is that token */
     PRETOK_KEEP_SPACES = 8, /* detokenising does not tidy the spaces before punctuation */
     PRETOK_CHARS = 16,      /* symbols are characters, spaces U+2581; else bytes */
+    PRETOK_PLAIN = 32,      /* symbols are characters, white space only parts words */
 };
 
 struct pretok; /* compiled; read-only, any number of threads */

@@ -22,7 +22,9 @@
 #include "text/vocab/vocab_impl.h"
 
 static const struct vocab_model *const models[] = {
-    &vocab_spm, &vocab_bpe, &vocab_gemma4, &vocab_wpm, &vocab_ugm, &vocab_rwkv,
+    &vocab_spm,       &vocab_bpe, &vocab_gemma4, &vocab_whitespace,
+    &vocab_hybriddna, &vocab_wpm, &vocab_ugm,    &vocab_rwkv,
+    &vocab_plamo2,
 };
 #define N_MODELS (sizeof models / sizeof *models)
 
@@ -275,6 +277,7 @@ static pith_status on_text(void *ctx, struct slice s)
     struct tokenizing *t = ctx;
     pith_status st = t->v->model->encode(t->v, s, t->at_start, &t->scratch, &t->out, t->err);
     t->at_start = 0;
+    t->scratch.after = -1;
     return st;
 }
 
@@ -283,6 +286,7 @@ static void on_token(void *ctx, int32_t id)
     struct tokenizing *t = ctx;
     ids_put(&t->out, id);
     t->at_start = 1;
+    t->scratch.after = id;
 }
 
 int64_t vocab_tokenize(const struct vocab *v, const char *text, size_t n, int flags, int32_t *ids,

@@ -8,7 +8,15 @@
 #include "format/gguf.h"
 #include "text/spans.h"
 
-enum vocab_kind { VOCAB_NONE, VOCAB_SPM, VOCAB_BPE, VOCAB_WPM, VOCAB_UGM, VOCAB_RWKV };
+enum vocab_kind {
+    VOCAB_NONE,
+    VOCAB_SPM,
+    VOCAB_BPE,
+    VOCAB_WPM,
+    VOCAB_UGM,
+    VOCAB_RWKV,
+    VOCAB_PLAMO2
+};
 enum vocab_attr {
     VOCAB_NORMAL = 1,
     VOCAB_UNKNOWN = 2,

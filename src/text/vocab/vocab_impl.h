@@ -40,8 +40,8 @@ struct vocab_model {
 /* Entries of the table of merges looked at when each of the *n is found once. */
 uint64_t bpe_steps(const struct vocab *v, uint64_t *n);
 
-extern const struct vocab_model vocab_spm, vocab_bpe, vocab_gemma4, vocab_wpm, vocab_ugm,
-    vocab_rwkv;
+extern const struct vocab_model vocab_spm, vocab_bpe, vocab_gemma4, vocab_whitespace,
+    vocab_hybriddna, vocab_wpm, vocab_ugm, vocab_rwkv, vocab_plamo2;
 
 /* A token's type and marks, one byte. */
 enum {
@@ -72,6 +72,7 @@ struct vocab {
     int32_t *special_id; /* of the special tokens in the order of matching, which is their value */
     int n_user;          /* of them, those matched without PITH_PARSE_SPECIAL */
     void *impl;          /* of the model */
+    void *over;          /* of one that is built on another */
 };
 
 static inline struct slice vocab_text(const struct vocab *v, int32_t id)
