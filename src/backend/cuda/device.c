@@ -458,39 +458,42 @@ static pith_status cuda_read(void *host, struct place from, uint64_t n, struct e
     return st == PITH_OK ? move_all(from, NULL, host, n, &value, err) : st;
 }
 
-/* Between two devices pieces go by the host. */
-static pith_status across(struct place to, struct place from, uint64_t n, struct event *ev,
-                          struct pith_error *err)
+/* After all that the source has been given, as an event of its stream. */
+static pith_status mark_of(struct cu_gpu *from, cu_event *out, struct pith_error *err)
 {
-    pith_status st = PITH_OK;
-    uint8_t *piece = mem_alloc(CU_STAGE_BYTES, PITH_MEM_SCRATCH);
-    if (!piece)
-        return error_set(err, PITH_NOMEM, "out of memory of the host");
-    for (uint64_t i = 0; i < n && st == PITH_OK; i += CU_STAGE_BYTES) {
-        uint64_t part = n - i < CU_STAGE_BYTES ? n - i : CU_STAGE_BYTES;
-        st = cuda_read(piece, (struct place){from.buffer, from.offset + i}, part, ev, err);
-        if (st == PITH_OK)
-            st = cuda_write((struct place){to.buffer, to.offset + i}, piece, part, ev, err);
-    }
-    mem_free(piece);
+    uint64_t value = 0;
+    pith_status st = cu_call(from, "copy", 0, err);
+    if (st != PITH_OK)
+        return st;
+    pthread_mutex_lock(&from->lock);
+    st = cu_mark(from, &value, err);
+    pthread_mutex_unlock(&from->lock);
+    *out = from->mark[value % CU_MARKS];
     return st;
 }
 
+/* Into the stream of its destination, behind what either device was given before. */
 static pith_status cuda_copy(struct place to, struct place from, uint64_t n, struct event *ev,
                              struct pith_error *err)
 {
-    struct cu_gpu *v = cu_of(to.buffer->device);
-    uint64_t value = 0;
-    if (from.buffer->device != to.buffer->device)
-        return across(to, from, n, ev, err);
-    pith_status st = cu_call(v, "copy", 0, err);
+    struct cu_gpu *v = cu_of(to.buffer->device), *w = cu_of(from.buffer->device);
+    uint64_t value = 0, there = cu_address(to.buffer) + to.offset;
+    uint64_t here = cu_address(from.buffer) + from.offset;
+    cu_event before = NULL;
+    pith_status st = v == w ? PITH_OK : mark_of(w, &before, err);
+    if (st == PITH_OK)
+        st = cu_call(v, "copy", 0, err);
     if (st != PITH_OK)
         return st;
     pthread_mutex_lock(&v->lock);
-    st = cu_check(v,
-                  cu.copy(cu_address(to.buffer) + to.offset, cu_address(from.buffer) + from.offset,
-                          n, v->stream),
-                  "copy", err);
+    if (v == w) {
+        st = cu_check(v, cu.copy(there, here, n, v->stream), "copy", err);
+    } else {
+        st = cu_check(v, cu.stream_after(v->stream, before, 0), "copy", err);
+        if (st == PITH_OK)
+            st = cu_check(v, cu.copy_peer(there, v->context, here, w->context, n, v->stream),
+                          "copy", err);
+    }
     if (st == PITH_OK)
         st = cu_mark(v, &value, err);
     pthread_mutex_unlock(&v->lock);

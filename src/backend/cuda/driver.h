@@ -67,10 +67,13 @@ enum {
     X(to_device, "cuMemcpyHtoDAsync_v2", (cu_ptr to, const void *from, size_t n, cu_stream s))     \
     X(to_host, "cuMemcpyDtoHAsync_v2", (void *to, cu_ptr from, size_t n, cu_stream s))             \
     X(copy, "cuMemcpyDtoDAsync_v2", (cu_ptr to, cu_ptr from, size_t n, cu_stream s))               \
+    X(copy_peer, "cuMemcpyPeerAsync",                                                              \
+      (cu_ptr to, cu_context there, cu_ptr from, cu_context here, size_t n, cu_stream s))          \
     X(fill, "cuMemsetD8Async", (cu_ptr to, unsigned char byte, size_t n, cu_stream s))             \
     X(stream_make, "cuStreamCreate", (cu_stream * s, unsigned flags))                              \
     X(stream_end, "cuStreamDestroy_v2", (cu_stream s))                                             \
     X(stream_wait, "cuStreamSynchronize", (cu_stream s))                                           \
+    X(stream_after, "cuStreamWaitEvent", (cu_stream s, cu_event e, unsigned flags))                \
     X(event_make, "cuEventCreate", (cu_event * e, unsigned flags))                                 \
     X(event_end, "cuEventDestroy_v2", (cu_event e))                                                \
     X(event_record, "cuEventRecord", (cu_event e, cu_stream s))                                    \

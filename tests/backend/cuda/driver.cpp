@@ -105,15 +105,16 @@ int put(Stream *s, Work w)
     s->put++;
     return s->context->failed;
 }
-/* Bytes [p, p + n) of the current context's memory. */
-bool is_own(uint64_t p, size_t n)
+/* Bytes [p, p + n) of a context's memory. */
+bool is_of(Context *c, uint64_t p, size_t n)
 {
-    auto i = current->memory.upper_bound(p);
-    if (i == current->memory.begin())
+    auto i = c->memory.upper_bound(p);
+    if (i == c->memory.begin())
         return false;
     --i;
     return p + n <= i->first + i->second;
 }
+bool is_own(uint64_t p, size_t n) { return is_of(current, p, n); }
 
 } // namespace
 
@@ -283,6 +284,14 @@ API cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t n, Stream *s)
         return INVALID_VALUE;
     return put(s, [=] { return memmove((void *)to, (void *)from, n), 0; });
 }
+API cuMemcpyPeerAsync(uint64_t to, Context *there, uint64_t from, Context *here, size_t n,
+                      Stream *s)
+{
+    IN_CONTEXT;
+    if (!is_of(here, from, n) || !is_of(there, to, n) || s->context != current)
+        return INVALID_VALUE;
+    return put(s, [=] { return memmove((void *)to, (void *)from, n), 0; });
+}
 API cuMemsetD8Async(uint64_t to, unsigned char byte, size_t n, Stream *s)
 {
     IN_CONTEXT;
@@ -311,6 +320,13 @@ API cuStreamSynchronize(Stream *s)
 {
     IN_CONTEXT;
     return s->capture ? CAPTURE_UNSUPPORTED : drain(s, s->put);
+}
+API cuStreamWaitEvent(Stream *s, Event *e, unsigned)
+{
+    IN_CONTEXT;
+    Stream *other = e->stream;
+    uint64_t at = e->at;
+    return put(s, [=] { return other ? drain(other, at) : 0; });
 }
 API cuEventCreate(Event **e, unsigned)
 {
