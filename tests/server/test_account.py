@@ -55,9 +55,10 @@ def test_turns(s):
     """Long work of one key, more of it than there are turns: the short one of another key, and one
     of its own, are answered before any of it."""
     order = []
+    text = LONG if SCALE >= 10 else LONG[:len(LONG) // 2]
 
     def heavy():
-        a = s.post("/tokenize", {"content": LONG}, **A)
+        a = s.post("/tokenize", {"content": text}, **A)
         order.append("heavy")
         return a
 
@@ -70,7 +71,7 @@ def test_turns(s):
     check("short_work_goes_first", order[:2] == ["other", "own"] and order.count("heavy") == 4,
           order)
     check("long_work_comes_to_its_end",
-          all(a[0] == 200 and a[1]["count"] == answers[0][1]["count"] > 750000 for a in answers),
+          all(a[0] == 200 and a[1]["count"] == answers[0][1]["count"] > len(text) // 3 for a in answers),
           [a[0] for a in answers])
     check("work_is_counted", of_key(s, "pith:key_work_seconds_total")
           > 10 * of_key(s, "pith:key_work_seconds_total", "b") > 0)

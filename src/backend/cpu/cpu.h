@@ -14,7 +14,7 @@ struct cpu_device {
     const struct kern *kern; /* NULL at level ref */
 };
 
-/* ops.c: the kernel of a node over the table `kern`; 0 when only the reference can do it. */
+/* ops/list.c: the kernel of a node over the table `kern`; 0 when only the reference can do it. */
 int cpu_ops_impl(const struct kern *kern, const struct node *n, struct op_impl *out);
 /* ops/pack.c: panel p of a matrix of t from its rows as in a file; kern NULL: in plain C. */
 void cpu_pack_panel(const struct kern *kern, const struct tensor *t, const void *rows, int64_t p,

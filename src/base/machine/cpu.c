@@ -1,8 +1,8 @@
 /* cpu.c -- instruction sets of the machine.
  *
  * A level counts only when the processor has all its instructions and the system saves the
- * registers they use (XCR0 on x86-64; on AArch64 the kernel's hwcaps already say so). Detection is
- * a handful of instructions and is repeated at each call: nothing to initialise, nothing shared.
+ * registers they use (XCR0 on x86-64; on AArch64 the kernel's hwcaps already say so). What was
+ * found is kept: under a hypervisor each CPUID takes tens of microseconds.
  *
  * References: Intel SDM vol. 2A, CPUID; AMD APM vol. 3, appendix E;
  * Linux Documentation/arch/arm64/elf_hwcaps.rst.
@@ -50,7 +50,7 @@ static uint64_t xcr0(void)
     return (uint64_t)hi << 32 | lo;
 }
 
-enum cpu_level cpu_detect(void)
+static enum cpu_level detect(void)
 {
     enum { OSXSAVE = 1 << 27, AVX = 1 << 28, FMA = 1 << 12, F16C = 1 << 29 };      /* 1.ecx */
     enum { AVX2 = 1 << 5, F = 1 << 16, DQ = 1 << 17, CD = 1 << 28, BW = 1 << 30 }; /* 7.ebx */
@@ -79,7 +79,7 @@ enum cpu_level cpu_detect(void)
 
 enum { FIRST = CPU_NEON, LAST = CPU_I8MM };
 
-enum cpu_level cpu_detect(void)
+static enum cpu_level detect(void)
 {
     if (!(getauxval(AT_HWCAP) & HWCAP_ASIMDDP))
         return CPU_NEON;
@@ -90,12 +90,21 @@ enum cpu_level cpu_detect(void)
 
 enum { FIRST = CPU_BASE, LAST = CPU_BASE };
 
-enum cpu_level cpu_detect(void)
+static enum cpu_level detect(void)
 {
     return CPU_BASE;
 }
 
 #endif
+
+enum cpu_level cpu_detect(void)
+{
+    static _Atomic(int) found; /* and 1, so that 0 is not known yet; whoever asks finds the same */
+    int l = found;
+    if (!l)
+        found = l = (int)detect() + 1;
+    return (enum cpu_level)(l - 1);
+}
 
 /* Levels of this architecture: ref, base, FIRST..LAST. */
 static int known(enum cpu_level l)
