@@ -7,7 +7,7 @@
  *     n:      that many columns: GB/s of weights in memory (three times the last-level cache),
  *             Gop/s of the same, and Gop/s with
  *             half a mebibyte of weights over and over: what the kernel itself can do
- *     prefill 256 columns, panel by panel, as the backend walks them, Gop/s
+ *     prefill 256 columns, as the backend walks them: panel by panel under some tiles, Gop/s
  * Time is the thread's own, so a busy machine spoils only what memory bandwidth it takes away. */
 #include "bench.h"
 #include "backend/cpu/kern_mm.h"
@@ -15,7 +15,8 @@
 #include "base/rng.h"
 #include "tensor/dtype.h"
 
-enum { K = 4096, N = 256, WEIGHT_MIB = 96, L2_BYTES = 512 << 10 };
+enum { K = 4096, N = 256, WEIGHT_MIB = 96, L2_BYTES = 512 << 10,
+       TILE_CACHE = 256 << 10 /* as in backend/cpu/ops/product.c */ };
 
 static uint8_t *weights;
 static float *y;
@@ -38,9 +39,9 @@ static void make_tile(struct act_tile *a, enum act_kind kind, const float *x, in
     }
 }
 
-/* Least time for n panels, of some repeats; few panels are gone over several times. */
+/* Least time for n panels by n_tiles tiles; few panels are gone over several times. */
 static double best_time(const struct kern_mm *m, enum dtype type, const struct act_tile *a,
-                        size_t n, int repeats)
+                        int n_tiles, size_t n, int repeats)
 {
     const size_t panel = dtype_panel_bytes(type, K), rounds = n < 64 ? 16 : 1;
     double best = 1e9;
@@ -48,7 +49,8 @@ static double best_time(const struct kern_mm *m, enum dtype type, const struct a
         double s = now();
         for (size_t i = 0; i < rounds; i++)
             for (size_t p = 0; p < n; p++)
-                m->mm[type](weights + p * panel, K, a, y);
+                for (int t = 0; t < n_tiles; t++)
+                    m->mm[type](weights + p * panel, K, a + t, y);
         s = (now() - s) / (double)rounds;
         best = s < best ? s : best;
     }
@@ -57,7 +59,7 @@ static double best_time(const struct kern_mm *m, enum dtype type, const struct a
 
 static void bench_type(const struct kern_mm *m, enum dtype type, int repeats)
 {
-    static const int columns[] = {1, 2, 3, 4, 5, 6, 8, 12, 16};
+    static const int columns[] = {1, 2, 3, 4, 5, 6, 8, 12, 16, 32};
     const struct dtype_traits *t = &dtypes[type];
     const size_t panel = dtype_panel_bytes(type, K), n_panels = ((size_t)WEIGHT_MIB << 20) / panel;
     const size_t n_hot = panel < L2_BYTES ? L2_BYTES / panel : 1;
@@ -73,9 +75,12 @@ static void bench_type(const struct kern_mm *m, enum dtype type, int repeats)
 
     printf("%-6s", t->name);
     for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
-        make_tile(one, t->act, x, columns[i]);
-        const double hot = best_time(m, type, one, n_hot, 4 * repeats),
-                     cold = best_time(m, type, one, n_panels, repeats);
+        const int n_tiles = (columns[i] + ACT_TILE - 1) / ACT_TILE;
+        if (n_tiles == 1)
+            make_tile(one, t->act, x, columns[i]);
+        const struct act_tile *a = n_tiles == 1 ? one : tiles;
+        const double hot = best_time(m, type, a, n_tiles, n_hot, 4 * repeats),
+                     cold = best_time(m, type, a, n_tiles, n_panels, repeats);
         printf("%s %d: %.1f %.0f %.0f", i ? " |" : "", columns[i],
                (double)(n_panels * panel) / cold * 1e-9,
                (double)(n_panels * (size_t)columns[i]) * ops / cold * 1e-9,
@@ -84,12 +89,15 @@ static void bench_type(const struct kern_mm *m, enum dtype type, int repeats)
     }
 
     const size_t n_prefill = 512 / (size_t)t->pack_rows;
+    int block = TILE_CACHE / (ACT_TILE * K * (t->act == ACT_F32 ? 4 : 1));
+    block = block ? block : 1;
     double best = 1e9, s;
     for (int r = 0; r < 4 * repeats; r++) {
         s = now();
-        for (size_t p = 0; p < n_prefill; p++)
-            for (int i = 0; i < N / ACT_TILE; i++)
-                m->mm[type](weights + p * panel, K, &tiles[i], y);
+        for (int b = 0; b < N / ACT_TILE; b += block)
+            for (size_t p = 0; p < n_prefill; p++)
+                for (int i = b; i < b + block && i < N / ACT_TILE; i++)
+                    m->mm[type](weights + p * panel, K, &tiles[i], y);
         s = now() - s;
         best = s < best ? s : best;
     }

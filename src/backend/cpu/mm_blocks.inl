@@ -4,10 +4,9 @@
  * Order of includes: mm_columns.inl, mm_lanes_*.inl, this, mm_maddubs.inl or mm_dot.inl, which say
  * what one block does, mm_types.inl:
  *
- *     mm32_step, mm256_step    acc[c] += one block of LANES rows of the panel times column c, c <
- *         NC
- *     prefetch32               whether NC columns of a 32-block are enough work to ask for weights
- *         ahead
+ *     mm32_slices, mm256_slices    acc[s][c] += one block of slice s0 + s of the panel times column
+ *         c, s < S, c < NC
+ *     prefetch32                   asks for weights ahead of a 32-block's bytes where it pays
  *
  * A vector is the part of a group (tensor/quant/packed.h) that belongs to LANES rows, a slice of
  * the panel: lane = row, its four bytes = four successive k. Codes stay unsigned as stored; -bias *
@@ -137,22 +136,24 @@ INLINE vi code16(const uint8_t *v, vi shifts, const struct form256 t, const int 
         vi third = vi_load(v + 4 * GROUP + GROUP * (g / 2));
         codes = vi_or_masked(codes, move_bits(third, 4 * (g & 1) + f, 2), vi_set8(4));
     }
-    return t.values ? vi_look_up(vi_table(t.values), codes) : codes;
+    return codes;
 }
 
-/* Asks for the i-th of n shares of a block; slices of the rows, when they pass one after the other,
- * take turns. */
-INLINE void prefetch_share(const uint8_t *w, const int bytes, int i, const int n, int slice)
+/* Asks for the i-th of n shares of a block; slices of the rows that do not pass at once take turns.
+ */
+INLINE void prefetch_share(const uint8_t *w, const int bytes, int i, const int n, int s0,
+                           const int S)
 {
-    prefetch(w + bytes / (n * SLICES) * (i * SLICES + slice), bytes / (n * SLICES));
+    prefetch(w + bytes / (n * SLICES) * (i * SLICES + s0), bytes / (n * SLICES) * S);
 }
 
-INLINE int prefetch32(const struct form32 f, const int NC);
-INLINE void mm32_step(vf *acc, const uint8_t *w, const int8_t *x, const float *d,
-                      const int32_t *s32, const struct form32 f, int slice, const int NC);
-INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *d,
-                       const int16_t *s16, int64_t nc, const struct form256 t, int slice,
-                       const int NC);
+INLINE void prefetch32(const uint8_t *p, const int bytes, const struct form32 f, const int NC);
+INLINE void mm32_slices(vf *acc, const uint8_t *w, const int8_t *x, const float *d,
+                        const int32_t *s32, const struct form32 f, int s0, const int S,
+                        const int NC);
+INLINE void mm256_slices(vf *acc, const uint8_t *w, const int8_t *x, const float *d,
+                         const int16_t *s16, int64_t nc, const struct form256 t, int s0,
+                         const int S, const int NC);
 
 /* S slices of the rows from s0; acc is [s][c]. */
 INLINE void start(const struct piece *p, vf *acc, int s0, const int S, const int NC)
@@ -178,9 +179,8 @@ INLINE void mm32_rows(const struct piece *p, const struct form32 f, int s0, cons
     vf acc[ACT_TILE];
     start(p, acc, s0, S, NC);
     for (int64_t b = p->b0; b < p->b1; b++, w += f.bytes, x += 32 * nc, d += nc, s32 += nc) {
-        if (prefetch32(f, NC))
-            prefetch(w + f.bytes / SLICES * s0, f.bytes / SLICES * S);
-        UNROLL for (int s = 0; s < S; s++) mm32_step(acc + s * NC, w, x, d, s32, f, s0 + s, NC);
+        prefetch32(w + f.bytes / SLICES * s0, f.bytes / SLICES * S, f, NC);
+        mm32_slices(acc, w, x, d, s32, f, s0, S, NC);
     }
     finish(p, acc, s0, S, NC);
 }
@@ -197,8 +197,7 @@ INLINE void mm256_rows(const struct piece *p, const struct form256 t, int s0, co
     start(p, acc, s0, S, NC);
     for (int64_t b = p->b0; b < p->b1;
          b++, w += t.bytes, x += 256 * nc, d += 2 * nc, s16 += 16 * nc)
-        UNROLL for (int s = 0; s < S; s++)
-            mm256_step(acc + s * NC, w, x, d, s16, nc, t, s0 + s, NC);
+        mm256_slices(acc, w, x, d, s16, nc, t, s0, S, NC);
     finish(p, acc, s0, S, NC);
 }
 

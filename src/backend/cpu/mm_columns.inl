@@ -37,6 +37,12 @@ INLINE void prefetch(const uint8_t *p, const int bytes)
     }
 }
 
+/* Asks for them `ahead` bytes ahead, into the first-level cache. */
+INLINE void prefetch_close(const uint8_t *p, const int bytes, const int ahead)
+{
+    UNROLL for (int i = 0; i < bytes; i += 64) __builtin_prefetch(p + ahead + i, 0, 3);
+}
+
 /* One piece of work: columns [c0, c0 + NC) of the tile, blocks [b0, b1) of the panel ("block": what
  * one step along k reads). y is the tile's first column. The accumulators start from zero at block
  * 0 and from y elsewhere. */
@@ -49,10 +55,11 @@ struct piece {
 };
 typedef void piece_fn(const struct piece *p);
 
-/* fn[nc]: the instance for nc columns, for nc = 1 .. few without a gap and perhaps `many`. The tile
- * is cut into pieces of `many`, then even shares of at most `few`: with 4 and 8, 13 = 8 + 3 + 2. */
-INLINE void walk_tile(piece_fn *const fn[], int few, int many, const void *panel, int64_t n_blocks,
-                      int64_t chunk, const struct act_tile *a, float *y)
+/* fn[nc]: the instance for nc columns, for nc = 1 .. few without a gap and perhaps `some` and
+ * `many`, which may be the same. The tile is cut into pieces of `many`, of `some`, then even shares
+ * of at most `few`: with 4, 8 and 8, 13 = 8 + 3 + 2. */
+INLINE void walk_tile(piece_fn *const fn[], int few, int some, int many, const void *panel,
+                      int64_t n_blocks, int64_t chunk, const struct act_tile *a, float *y)
 {
     struct piece p = {.panel = panel, .a = a, .y = y};
     do {
@@ -61,7 +68,7 @@ INLINE void walk_tile(piece_fn *const fn[], int few, int many, const void *panel
         p.c0 = 0;
         for (int left = a->nc, nc; left > 0; left -= nc, p.c0 += nc) {
             const int shares = (left + few - 1) / few;
-            nc = left >= many ? many : (left + shares - 1) / shares;
+            nc = left >= many ? many : left >= some ? some : (left + shares - 1) / shares;
             fn[nc](&p);
         }
     } while (p.b1 < n_blocks);

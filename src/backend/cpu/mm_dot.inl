@@ -20,7 +20,6 @@
 
 enum { MAX_COLUMNS = ACT_TILE };
 static const int64_t CHUNK_BYTES = SLICES == 1 ? INT64_MAX : 16 << 10;
-#define BYTES_TYPE TYPE
 
 /* Columns c .. c + together(c, NC) - 1 go through dot at once. */
 #define GROUPS_OF_COLUMNS(c) UNROLL for (int c = 0; c < NC; c += TOGETHER)
@@ -30,9 +29,10 @@ INLINE int together(const int c, const int NC)
     return NC - c < TOGETHER ? NC - c : TOGETHER;
 }
 
-INLINE int prefetch32(const struct form32 f, const int NC)
+INLINE void prefetch32(const uint8_t *p, const int bytes, const struct form32 f, const int NC)
 {
-    return NC >= (f.code_bits == 8 ? 4 : 2);
+    if (NC >= (f.code_bits == 8 ? 4 : 2))
+        prefetch(p, bytes);
 }
 
 /* Eight groups of codes: the nibbles of four vectors, perhaps with fifth bits or through a table;
@@ -91,7 +91,20 @@ INLINE void mm32_step(vf *acc, const uint8_t *w, const int8_t *x, const float *d
     }
 }
 
+INLINE void mm32_slices(vf *acc, const uint8_t *w, const int8_t *x, const float *d,
+                        const int32_t *s32, const struct form32 f, int s0, const int S,
+                        const int NC)
+{
+    UNROLL for (int s = 0; s < S; s++) mm32_step(acc + s * NC, w, x, d, s32, f, s0 + s, NC);
+}
+
 /* ---- 256-blocks */
+
+INLINE vi value16(const uint8_t *v, vi shifts, const struct form256 t, const int f, const int g)
+{
+    const vi codes = code16(v, shifts, t, f, g);
+    return t.values ? vi_look_up(vi_table(t.values), codes) : codes;
+}
 
 /* What one block of columns brings besides its bytes. */
 struct block256_sums {
@@ -211,7 +224,7 @@ INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *
                 UNROLL for (int second = 0; second < 2; second++, x += 32 * nc)
                 {
                     const int part = 2 * i + second;
-                    prefetch_share(w, t.bytes, part, 8, slice);
+                    prefetch_share(w, t.bytes, part, 8, slice, 1);
                     decode_part32(q, v, t, second);
                     add_part(isum, q, x, part_scale(w, t.bits, part, slice), &s, part, t, NC);
                 }
@@ -220,8 +233,8 @@ INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *
                 UNROLL for (int f = 0; f < 4; f++)
                 { /* quarter i is (half of 128, j); its field f is part j + 2f of that half */
                     const int part = 8 * half + (i & 1) + 2 * f;
-                    prefetch_share(w, t.bytes, 4 * i + f, 16, slice);
-                    UNROLL for (int g = 0; g < 4; g++) q[g] = code16(v, shifts, t, f, g);
+                    prefetch_share(w, t.bytes, 4 * i + f, 16, slice, 1);
+                    UNROLL for (int g = 0; g < 4; g++) q[g] = value16(v, shifts, t, f, g);
                     add_part(isum, q, x + 32 * nc * (part >> 1) + 16 * (i & 1),
                              part_scale(w, t.bits, part, slice), &s, part, t, NC);
                 }
@@ -230,6 +243,13 @@ INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *
         add_half(acc, isum, w, w + (t.bits == 2 ? 64 + 128 * half : 192 + 64 * half),
                  parts_of_32(t) ? s.s32[0] + 4 * half : s16 + 8 * half, d + half, t, slice, NC);
     }
+}
+
+INLINE void mm256_slices(vf *acc, const uint8_t *w, const int8_t *x, const float *d,
+                         const int16_t *s16, int64_t nc, const struct form256 t, int s0,
+                         const int S, const int NC)
+{
+    UNROLL for (int s = 0; s < S; s++) mm256_step(acc + s * NC, w, x, d, s16, nc, t, s0 + s, NC);
 }
 
 /* ---- mm_few.inl */

@@ -106,8 +106,8 @@ INLINE void mm_number(const struct piece *p, int v0, const enum number type, con
         static piece_fn *const fn[] = {0,        name##_1, name##_2, name##_3,                     \
                                        name##_4, name##_5, name##_6};                              \
         const int widest = type == BF16 && LANES < 16 ? 4 : 6;                                     \
-        walk_tile(fn, widest, widest, panel, n, NUMBER_CHUNK / (type == F16 ? P64_F16 : P64_F32),  \
-                  a, y);                                                                           \
+        walk_tile(fn, widest, widest, widest, panel, n,                                            \
+                  NUMBER_CHUNK / (type == F16 ? P64_F16 : P64_F32), a, y);                         \
     }
 NUMBER_TYPE(f32, F32)
 NUMBER_TYPE(f16, F16)

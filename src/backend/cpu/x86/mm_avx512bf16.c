@@ -55,7 +55,7 @@ INSTANCE(6)
 static void bf16(const void *panel, int64_t n, const struct act_tile *a, float *y)
 {
     static piece_fn *const fn[] = {0, bf16_1, bf16_2, bf16_3, bf16_4, bf16_5, bf16_6};
-    walk_tile(fn, 6, 6, panel, (n + 1) / 2, CHUNK, a, y);
+    walk_tile(fn, 6, 6, 6, panel, (n + 1) / 2, CHUNK, a, y);
 }
 
 const struct kern_mm kern_mm_avx512bf16 = {.mm = {[DT_BF16] = bf16}};

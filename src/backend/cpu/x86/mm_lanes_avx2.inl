@@ -85,6 +85,11 @@ INLINE vi vi_sign8(vi b, vi a)
 {
     return _mm256_sign_epi8(b, a);
 }
+/* -1 where a < 0, else 0, by bytes. */
+INLINE vi vi_negative8(vi a)
+{
+    return _mm256_cmpgt_epi8(_mm256_setzero_si256(), a);
+}
 #define vi_shl16(a, n) _mm256_slli_epi16(a, n)
 #define vi_shr16(a, n) _mm256_srli_epi16(a, n)
 #define vi_shl32(a, n) _mm256_slli_epi32(a, n)
@@ -125,6 +130,27 @@ INLINE vi vi_s8_pairs(const uint8_t *p)
 INLINE vi vi_twice16(vi a)
 {
     return _mm256_blend_epi16(a, _mm256_slli_epi32(a, 16), 0xaa);
+}
+/* LANES bytes, each as int16 in both halves of its lane. */
+INLINE vi vi_u8_twice(const void *p)
+{
+    int64_t v;
+    __builtin_memcpy(&v, p, 8);
+    return _mm256_shuffle_epi8(
+        _mm256_set1_epi64x(v),
+        _mm256_setr_epi8(0, -1, 0, -1, 1, -1, 1, -1, 2, -1, 2, -1, 3, -1, 3, -1, 4, -1, 4, -1, 5,
+                         -1, 5, -1, 6, -1, 6, -1, 7, -1, 7, -1));
+}
+INLINE vi vi_s8_twice(const void *p)
+{
+    int64_t v;
+    __builtin_memcpy(&v, p, 8);
+    return _mm256_srai_epi16(
+        _mm256_shuffle_epi8(_mm256_set1_epi64x(v),
+                            _mm256_setr_epi8(-1, 0, -1, 0, -1, 1, -1, 1, -1, 2, -1, 2, -1, 3, -1, 3,
+                                             -1, 4, -1, 4, -1, 5, -1, 5, -1, 6, -1, 6, -1, 7, -1,
+                                             7)),
+        8);
 }
 
 INLINE vi vi_sub8(vi a, vi b)

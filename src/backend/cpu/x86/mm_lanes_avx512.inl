@@ -89,6 +89,11 @@ INLINE vi vi_madd16(vi a, vi b)
 {
     return _mm512_madd_epi16(a, b);
 }
+/* -1 where a < 0, else 0, by bytes. */
+INLINE vi vi_negative8(vi a)
+{
+    return _mm512_movm_epi8(_mm512_movepi8_mask(a));
+}
 #define vi_shl16(a, n) _mm512_slli_epi16(a, n)
 #define vi_shr16(a, n) _mm512_srli_epi16(a, n)
 #define vi_shl32(a, n) _mm512_slli_epi32(a, n)
@@ -133,6 +138,15 @@ INLINE vi vi_s8_pairs(const uint8_t *p)
 INLINE vi vi_twice16(vi a)
 {
     return _mm512_mask_blend_epi16(0xaaaaaaaa, a, _mm512_slli_epi32(a, 16));
+}
+/* LANES bytes, each as int16 in both halves of its lane. */
+INLINE vi vi_u8_twice(const void *p)
+{
+    return vi_twice16(vi_u8_to_32(p));
+}
+INLINE vi vi_s8_twice(const void *p)
+{
+    return vi_twice16(vi_s8_to_32(p));
 }
 
 INLINE vi vi_sub8(vi a, vi b)

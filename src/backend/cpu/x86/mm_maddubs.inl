@@ -1,286 +1,472 @@
 /* mm_maddubs.inl -- one block of mm_blocks.inl without vpdpbusd, for 8 or 16 lanes.
  *
  * maddubs multiplies unsigned weight bytes by signed activation bytes and adds pairs into int16;
- * the point is to add as many of those as fit before madd widens them to int32:
+ * the point is to add as many of those as fit before madd widens them to int32 ("room"):
  *
- *     weights     largest pair sum      sums of an int16
- *     4 bits      15 * 127 * 2 =  3810        8            a whole 32-block
- *     5 bits      31 * 127 * 2 =  7874        4
- *     6 bits      63 * 127 * 2 = 16002        2
- *     8 bits      255 * 127 * 2               0            so they are taken as two of 4, madd's
- *                 other operand being 1 or 16
+ *     weights          largest pair sum      sums of an int16
+ *     4 bits           15 * 127 * 2 =  3810        8       a whole 32-block
+ *     5 bits           31 * 127 * 2 =  7874        4
+ *     6 bits           63 * 127 * 2 = 16002        2
+ *     signed, to 43    43 * 128 * 2 = 11008        2       iq2
+ *     signed, to 62    62 * 128 * 2 = 15872        2       iq3
+ *     signed, to 128  128 * 127 * 2 = 32512        1       q8_0, iq4
  *
- * In 256-blocks madd's other operand is the part's scale, which makes scales free. Weights stay
- * unsigned, as codes or values plus a bias; -bias * (sum of x) corrects the int32 sum.
+ * In 256-blocks madd's other operand is the part's scale, which makes scales free.
  *
- * Registers: with 16 of them a vector of the int16 sums per column, two of weights, the broadcast
- * and the product fit for 4 columns, so the rows' halves are the outer loop. */
+ * Codes of up to 6 bits stay unsigned; -bias * (sum of x) corrects the int32 sum. Wider weights are
+ * taken as magnitudes, and the activations get their signs, in one of two ways:
+ *
+ *     vpsignb      takes one of the two ports that multiply; best while there are few columns
+ *     xor          with m = -1 where w < 0:  w x = |w| (x ^ m) + |w| where w < 0, and what is added
+ *                  does not depend on the column. Four instructions for 32 products, two of them
+ *                  multiplications: the bound of maddubs, madd and add without any sign.
+ *
+ * 128 * -128 * 2 still is an int16.
+ *
+ * Registers: with 16 of them the int32 sums of 8 columns, two vectors of weights or four, the
+ * broadcast and the product fit, so one slice of the rows is the outer loop. Up to 4 columns take
+ * all slices at once and share the broadcasts; 4 bits do best that way. The others take 16 columns
+ * with sums in memory, because decoding them once for all costs less. */
 
-enum { MAX_COLUMNS = 8, CHUNK_BYTES = 16 << 10 };
-#define BYTES_TYPE RARE_TYPE
+enum { MAX_SUMS = 16, CHUNK_BYTES = 16 << 10 };
+#ifndef __AVX512BW__
+#define TYPE(...)             UP_TO_8_AND_16(2, __VA_ARGS__)
+#define RARE_TYPE(...)        UP_TO_4_AND_16(2, __VA_ARGS__)
+#define BYTES_TYPE(...)       UP_TO_8_AND_16(4, __VA_ARGS__)
+#define VALUE_TYPE(...)       UP_TO_4_8_AND_16(2, __VA_ARGS__)
+#define FP4_TYPE(...)         UP_TO_4_8_AND_16(2, __VA_ARGS__)
+#define NIBBLE_TYPE(...)      UP_TO_4(4, __VA_ARGS__)
+#define RARE_NIBBLE_TYPE(...) UP_TO_4(4, __VA_ARGS__)
+#define FEW_BITS_TYPE(...)    UP_TO_4(2, __VA_ARGS__)
+#endif
+#define EACH_SLICE(s) UNROLL for (int s = 0; s < S; s++)
 
-/* sum[c] = or += products of one vector of codes with the quad at x + 32 c, in int16. */
-INLINE void add_quads(vi *sum, const int first, vi codes, const int8_t *x, const int NC)
+enum signs { NONE, BY_INSTRUCTION, BY_XOR };
+INLINE enum signs signs_of(const int has_signs, const int NC)
 {
-    COLUMNS(c)
+    return !has_signs ? NONE : NC < 3 ? BY_INSTRUCTION : BY_XOR;
+}
+
+/* Some successive groups of weights of S slices. sign: the weights themselves, or m. */
+struct groups {
+    vi size[4][SLICES], sign[4][SLICES];
+};
+
+/* Splits n groups of signed weights (in `size`). minus -= |w| where w < 0, in int16 pairs. */
+INLINE void split_signs(struct groups *w, vi *minus, const int first, const int n,
+                        const enum signs signs, const int S)
+{
+    if (signs == NONE)
+        return;
+    UNROLL for (int i = 0; i < n; i++) EACH_SLICE(s)
     {
-        vi z = vi_maddubs(codes, quad(x + 32 * c));
-        sum[c] = first ? z : vi_add16(sum[c], z);
-        PIN(sum[c]);
+        const vi v = w->size[i][s];
+        w->size[i][s] = vi_abs8(v);
+        w->sign[i][s] = signs == BY_XOR ? vi_negative8(v) : v;
+        if (signs == BY_XOR) {
+            vi z = vi_maddubs(w->size[i][s], w->sign[i][s]);
+            minus[s] = first && i == 0 ? z : vi_add16(minus[s], z);
+            PIN(minus[s]);
+        }
     }
 }
 
-/* isum[c] = or += both halves of sum[c], each times its half of `factor`. */
-INLINE void widen(vi *isum, const int first, const vi *sum, vi factor, const int NC)
+/* isum[s][c] = or += factor[s] * (products of n groups with the quads at x + 32 c). */
+INLINE void add_groups(vi *isum, const int first, const struct groups *w, const int n,
+                       const enum signs signs, const vi *factor, const int8_t *x, const int S,
+                       const int NC)
 {
     COLUMNS(c)
     {
-        vi z = vi_madd16(sum[c], factor);
-        isum[c] = first ? z : vi_add32(isum[c], z);
-        PIN(isum[c]);
+        vi sum[SLICES];
+        UNROLL for (int i = 0; i < n; i++)
+        {
+            const vi q = quad(x + 32 * c + 4 * i);
+            EACH_SLICE(s)
+            {
+                vi z = vi_maddubs(w->size[i][s], signs == NONE     ? q
+                                                 : signs == BY_XOR ? vi_xor(q, w->sign[i][s])
+                                                                   : vi_sign8(q, w->sign[i][s]));
+                sum[s] = i ? vi_add16(sum[s], z) : z;
+            }
+        }
+        EACH_SLICE(s)
+        {
+            vi z = vi_madd16(sum[s], factor[s]);
+            isum[s * NC + c] = first ? z : vi_add32(isum[s * NC + c], z);
+            PIN(isum[s * NC + c]);
+        }
     }
 }
 
-/* Weights of 8 bits in two sums: of their low nibbles and of their high ones. From bytes with the
- * sign bit to be turned, or from the nibbles of half as many vectors through a table. */
-INLINE void dot8(vi *sum_low, vi *sum_high, const uint8_t *codes, const int8_t *x,
-                 const uint8_t *values, const int NC)
+/* Eight groups of signed weights, one slice, two halves of the columns one after the other: weights
+ * wait in memory and sums in registers. */
+enum { HALF = 8 };
+INLINE void add_all(vi *isum, const int first, const vi *weights, vi *minus, const enum signs signs,
+                    const vi *factor, const int8_t *x)
 {
-    if (!values) {
+    vi size[8], sign[8];
+    UNROLL for (int g = 0; g < 8; g++)
+    {
+        struct groups w = {.size = {{weights[g]}}};
+        split_signs(&w, minus, g == 0, 1, signs, 1);
+        size[g] = w.size[0][0], sign[g] = w.sign[0][0];
+    }
+    UNROLL for (int half = 0; half < 2; half++)
+    {
+        __asm__("" : "+m"(size), "+m"(sign));
         UNROLL for (int g = 0; g < 8; g++)
         {
-            vi v = vi_xor(vi_load(codes + GROUP * g), vi_set8(-128));
-            add_quads(sum_low, g == 0, nibble(v, 0), x + 4 * g, NC);
-            add_quads(sum_high, g == 0, nibble(v, 1), x + 4 * g, NC);
+            const struct groups w = {.size = {{size[g]}}, .sign = {{sign[g]}}};
+            add_groups(isum + HALF * half, first && g == 0, &w, 1, signs, factor,
+                       x + 32 * HALF * half + 4 * g, 1, HALF);
         }
-        return;
-    }
-    const vi table = vi_table(values), low = nibble(table, 0), high = nibble(table, 1);
-    UNROLL for (int g = 0; g < 8; g++)
-    {
-        vi v = nibble(vi_load(codes + GROUP * (g & 3)), g >> 2);
-        add_quads(sum_low, g == 0, vi_look_up(low, v), x + 4 * g, NC);
-        add_quads(sum_high, g == 0, vi_look_up(high, v), x + 4 * g, NC);
     }
 }
 
-/* Where one or two columns leave the arithmetic too little time, bytes are taken as magnitudes, and
- * their signs are given to the activations: fewer instructions a column, more of them beside it.
- * 128 * 127 * 2 still is an int16. */
-INLINE int takes_signs(const struct form32 f, const int NC)
+/* sum[s][c] = or += products of one group with the quad at x + 32 c, in int16. */
+INLINE void add_quads(vi *sum, const int first, const vi *codes, const int8_t *x, const int S,
+                      const int NC)
 {
-    return f.code_bits == 8 && NC < 3;
-}
-
-INLINE void dot_signs(vi *isum, const uint8_t *codes, const int8_t *x, const int NC)
-{
-    const vi one = vi_set16(1);
-    UNROLL for (int g = 0; g < 8; g++)
+    COLUMNS(c)
     {
-        const vi v = vi_load(codes + GROUP * g), size = vi_abs8(v);
-        COLUMNS(c)
+        const vi q = quad(x + 32 * c);
+        EACH_SLICE(s)
         {
-            vi z = vi_madd16(vi_maddubs(size, vi_sign8(quad(x + 32 * c + 4 * g), v)), one);
-            isum[c] = g ? vi_add32(isum[c], z) : z;
+            vi z = vi_maddubs(codes[s], q);
+            sum[s * NC + c] = first ? z : vi_add16(sum[s * NC + c], z);
+            PIN(sum[s * NC + c]);
         }
     }
 }
 
-/* isum[c] = sum of weights * x over one block. */
-INLINE void block32(vi *isum, const uint8_t *codes, const int8_t *x, const struct form32 f,
-                    const int NC)
+/* isum[s][c] = or += both halves of sum[s][c], each times its half of the factor. */
+INLINE void widen(vi *isum, const int first, const vi *sum, const vi *factor, const int S,
+                  const int NC)
 {
-    const vi one = vi_set16(1);
-    vi sum[MAX_COLUMNS], sum_high[MAX_COLUMNS];
-    if (f.weight_bits == 4) {
+    UNROLL for (int i = 0; i < S * NC; i++)
+    {
+        vi z = vi_madd16(sum[i], factor[i / NC]);
+        isum[i] = first ? z : vi_add32(isum[i], z);
+        PIN(isum[i]);
+    }
+}
+
+/* Group g of a block: bytes, nibbles of half as many vectors, perhaps with a fifth bit (in `more`)
+ * or through a table (there too). */
+INLINE vi code32(const uint8_t *codes, const struct form32 f, vi more, const int g)
+{
+    if (f.code_bits == 8)
+        return vi_load(codes + GROUP * g);
+    const vi v = nibble(vi_load(codes + GROUP * (g & 3)), g >> 2);
+    return f.values           ? vi_look_up(more, v)
+           : f.code_bits == 5 ? vi_or_masked(v, move_bits(more, g, 4), vi_set8(16))
+                              : v;
+}
+
+/* The values of a table without their bias. */
+INLINE vi signed_table(const uint8_t *values, const int log2_bias)
+{
+    return vi_sub8(vi_table(values), vi_set8(1 << log2_bias));
+}
+
+/* isum[s][c] = sum of weights * x over one block. */
+INLINE void block32(vi *isum, const uint8_t *codes, const int8_t *x, const struct form32 f,
+                    const int S, const int NC)
+{
+    const enum signs signs = signs_of(f.weight_bits == 8, NC);
+    const int room = f.weight_bits == 4 ? 8 : f.weight_bits == 5 ? 4 : 1;
+    vi one[SLICES], sum[MAX_SUMS], more[SLICES], minus[SLICES], all[8];
+    struct groups w;
+    EACH_SLICE(s)
+    {
+        one[s] = vi_set16(1);
+        more[s] = f.values ? (signs ? signed_table(f.values, f.log2_bias) : vi_table(f.values))
+                  : f.code_bits == 5 ? vi_load(codes + 4 * GROUP + 4 * LANES * s)
+                                     : one[s];
+    }
+    if (room == 1 && NC == 2 * HALF) {
+        UNROLL for (int g = 0; g < 8; g++) all[g] = code32(codes, f, more[0], g);
+        add_all(isum, 1, all, minus, signs, one, x);
+    } else if (room == 8) {
         UNROLL for (int g = 0; g < 4; g++)
         {
-            vi v = vi_load(codes + GROUP * g);
-            add_quads(sum, g == 0, nibble(v, 0), x + 4 * g, NC);
-            add_quads(sum, 0, nibble(v, 1), x + 16 + 4 * g, NC);
+            vi low[SLICES], high[SLICES];
+            EACH_SLICE(s)
+            {
+                const vi v = vi_load(codes + GROUP * g + 4 * LANES * s);
+                low[s] = nibble(v, 0), high[s] = nibble(v, 1);
+            }
+            add_quads(sum, g == 0, low, x + 4 * g, S, NC);
+            add_quads(sum, 0, high, x + 16 + 4 * g, S, NC);
         }
-        widen(isum, 1, sum, one, NC);
-    } else if (f.weight_bits == 5) {
-        const vi fifth = f.values ? vi_table(f.values) : vi_load(codes + 4 * GROUP);
-        UNROLL for (int g = 0; g < 8; g++)
+        widen(isum, 1, sum, one, S, NC);
+    } else
+        UNROLL for (int g = 0; g < 8; g += room)
         {
-            vi v = nibble(vi_load(codes + GROUP * (g & 3)), g >> 2);
-            v = f.values ? vi_look_up(fifth, v)
-                         : vi_or_masked(v, move_bits(fifth, g, 4), vi_set8(16));
-            add_quads(sum, (g & 3) == 0, v, x + 4 * g, NC);
-            if ((g & 3) == 3)
-                widen(isum, g == 3, sum, one, NC);
+            UNROLL for (int i = 0; i < room; i++) EACH_SLICE(s) w.size[i][s] =
+                code32(codes + 4 * LANES * s, f, more[s], g + i);
+            split_signs(&w, minus, g == 0, room, signs, S);
+            add_groups(isum, g == 0, &w, room, signs, one, x + 4 * g, S, NC);
         }
-    } else {
-        dot8(sum, sum_high, codes, x, f.values, NC);
-        widen(isum, 1, sum, one, NC);
-        widen(isum, 0, sum_high, vi_set16(16), NC);
-    }
+    if (signs == BY_XOR)
+        EACH_SLICE(s)
+        {
+            const vi added = vi_madd16(minus[s], vi_set16(-1));
+            COLUMNS(c) isum[s * NC + c] = vi_add32(isum[s * NC + c], added);
+        }
 }
 
-INLINE void mm32_step(vf *acc, const uint8_t *w, const int8_t *x, const float *d,
-                      const int32_t *s32, const struct form32 f, int half, const int NC)
+INLINE void mm32_slices(vf *acc, const uint8_t *w, const int8_t *x, const float *d,
+                        const int32_t *s32, const struct form32 f, int s0, const int S,
+                        const int NC)
 {
-    const uint8_t *codes = w + (f.minima ? 64 : 32) + 4 * LANES * half;
-    const vf scale =
-        f.bf16 ? vf_load_bf16(w + 2 * LANES * half) : vf_load_f16(w + 2 * LANES * half);
-    const vf minimum = f.minima ? vf_load_f16(w + 32 + 2 * LANES * half) : scale;
-    vi isum[MAX_COLUMNS];
-    if (takes_signs(f, NC))
-        dot_signs(isum, codes, x, NC);
-    else
-        block32(isum, codes, x, f, NC);
-    COLUMNS(c)
+    const int biased = f.log2_bias && f.weight_bits < 8;
+    vi isum[MAX_SUMS];
+    w += 2 * LANES * s0;
+    block32(isum, w + (f.minima ? 64 : 32) + 2 * LANES * s0, x, f, S, NC);
+    EACH_SLICE(s)
     {
-        vf dx = vf_set(d[c]);
-        if (f.log2_bias && !takes_signs(f, NC))
-            isum[c] = vi_sub32(isum[c], vi_shl32(vi_set32(s32[c]), f.log2_bias));
-        acc[c] = vf_fma(vf_mul(scale, dx), vf_from_int(isum[c]), acc[c]);
-        if (f.minima)
-            acc[c] = vf_fma(vf_mul(minimum, dx), vf_set((float)s32[c]), acc[c]);
+        const uint8_t *scales = w + 2 * LANES * s;
+        const vf scale = f.bf16 ? vf_load_bf16(scales) : vf_load_f16(scales),
+                 minimum = f.minima ? vf_load_f16(scales + 32) : scale;
+        COLUMNS(c)
+        {
+            const vf dx = vf_set(d[c]);
+            vi sum = isum[s * NC + c];
+            vf *to = &acc[s * NC + c];
+            if (biased)
+                sum = vi_sub32(sum, vi_shl32(vi_set32(s32[c]), f.log2_bias));
+            *to = vf_fma(vf_mul(scale, dx), vf_from_int(sum), *to);
+            if (f.minima)
+                *to = vf_fma(vf_mul(minimum, dx), vf_set((float)s32[c]), *to);
+        }
     }
 }
 
-INLINE int prefetch32(const struct form32 f, const int NC)
+/* Few columns run at the pace of memory. A short prefetch helps; one of 512 bytes or more costs a
+ * quarter of the speed on Zen 4. */
+INLINE void prefetch32(const uint8_t *p, const int bytes, const struct form32 f, const int NC)
 {
-    return NC >= (f.weight_bits == 8 ? 3 : 2);
+    if (LANES == 8 && NC < 3)
+        prefetch_close(p, bytes, 256);
+    else if (NC >= (f.weight_bits == 8 ? 3 : 2))
+        prefetch(p, bytes);
+}
+
+/* What goes on through one half of k of a block: integer sums of S slices by NC columns, and the
+ * part of them that is the same for all columns. */
+struct sums256 {
+    vi isum[MAX_SUMS], minus[SLICES];
+};
+
+/* n successive groups of a part, whose codes are in w; `room` of them fit an int16. */
+INLINE void part_groups(struct sums256 *k, struct groups *w, vi *minus, const int first,
+                        const int n, const enum signs signs, const vi *scale, const int8_t *x,
+                        const int S, const int NC)
+{
+    split_signs(w, minus, first, n, signs, S);
+    add_groups(k->isum, 0, w, n, signs, scale, x, S, NC);
+}
+
+INLINE void end_part(struct sums256 *k, const vi *minus, const enum signs signs, const vi *scale,
+                     const int S)
+{
+    if (signs == BY_XOR)
+        EACH_SLICE(s) k->minus[s] = vi_add32(k->minus[s], vi_madd16(minus[s], scale[s]));
 }
 
 /* One part of 32. */
-INLINE void part32(vi *isum, const uint8_t *v, const int8_t *x, vi scale, const struct form256 t,
-                   const int second, const int NC)
+INLINE void part32(struct sums256 *k, const uint8_t *v, const int8_t *x, const vi *scale,
+                   const struct form256 t, const int second, const int S, const int NC)
 {
-    const int bits = t.bits;
-    vi sum[MAX_COLUMNS], sum_high[MAX_COLUMNS];
-    if (bits == 8) {
-        dot8(sum, sum_high, v + 4 * GROUP * second, x, t.values, NC);
-        widen(isum, 0, sum, scale, NC);
-        widen(isum, 0, sum_high, vi_shl16(scale, 4), NC);
+    const enum signs signs = signs_of(t.bits == 8, NC);
+    const int room = t.bits == 4 ? 8 : t.bits == 5 ? 4 : t.log2_bias == 7 ? 1 : 2;
+    vi sum[MAX_SUMS], more[SLICES], minus[SLICES], all[8];
+    struct groups w;
+    if (room == 8) {
+        UNROLL for (int g = 0; g < 8; g++)
+        {
+            vi codes[SLICES];
+            EACH_SLICE(s) codes[s] = nibble(vi_load(v + GROUP * g + 4 * LANES * s), second);
+            add_quads(sum, g == 0, codes, x + 4 * g, S, NC);
+        }
+        widen(k->isum, 0, sum, scale, S, NC);
         return;
     }
-    const vi fifth = bits == 5 ? vi_load(v + 8 * GROUP + GROUP * second) : scale;
-    UNROLL for (int g = 0; g < 8; g++)
-    {
-        vi codes = nibble(vi_load(v + GROUP * g), second);
-        if (bits == 5)
-            codes = vi_or_masked(codes, move_bits(fifth, g, 4), vi_set8(16));
-        add_quads(sum, g == 0 || (bits == 5 && g == 4), codes, x + 4 * g, NC);
-        if (g == 7 || (bits == 5 && g == 3))
-            widen(isum, 0, sum, scale, NC);
+    EACH_SLICE(s)
+    more[s] = t.values ? signed_table(t.values, t.log2_bias)
+                       : vi_load(v + 8 * GROUP + GROUP * second + 4 * LANES * s);
+    if (room == 1 && NC == 2 * HALF) {
+        UNROLL for (int g = 0; g < 8; g++) all[g] =
+            vi_look_up(more[0], nibble(vi_load(v + 4 * GROUP * second + GROUP * (g & 3)), g >> 2));
+        add_all(k->isum, 0, all, minus, signs, scale, x);
+        end_part(k, minus, signs, scale, S);
+        return;
     }
+    UNROLL for (int g = 0; g < 8; g += room)
+    {
+        UNROLL for (int i = 0; i < room; i++) EACH_SLICE(s)
+        {
+            const uint8_t *at = v + 4 * LANES * s;
+            w.size[i][s] = t.values ? vi_look_up(more[s], nibble(vi_load(at + 4 * GROUP * second +
+                                                                         GROUP * ((g + i) & 3)),
+                                                                 (g + i) >> 2))
+                                    : vi_or_masked(nibble(vi_load(at + GROUP * (g + i)), second),
+                                                   move_bits(more[s], g + i, 4), vi_set8(16));
+        }
+        part_groups(k, &w, minus, g == 0, room, signs, scale, x + 4 * g, S, NC);
+    }
+    end_part(k, minus, signs, scale, S);
+}
+
+/* iq2: values up to 43, which have signs. */
+INLINE int part16_has_signs(const struct form256 t)
+{
+    return t.values != NULL;
 }
 
 /* One part of 16, field f of a quarter. */
-INLINE void part16(vi *isum, const uint8_t *v, vi shifts, const int8_t *x, vi scale,
-                   const struct form256 t, const int f, const int NC)
+INLINE void part16(struct sums256 *k, const uint8_t *v, const vi *shifts, const int8_t *x,
+                   const vi *scale, const struct form256 t, const int f, const int S, const int NC)
 {
-    /* vectors that an int16 has room for: of 6 bits two, of values up to 107 one */
-    const int room = t.bits == 6 ? 2 : t.values && t.log2_bias == 6 ? 1 : 4;
-    vi sum[MAX_COLUMNS];
-    UNROLL for (int g = 0; g < 4; g++)
+    const enum signs signs = signs_of(part16_has_signs(t), NC);
+    const int room = t.bits == 6 || signs ? 2 : 4;
+    vi minus[SLICES];
+    struct groups w;
+    UNROLL for (int g = 0; g < 4; g += room)
     {
-        add_quads(sum, g % room == 0, code16(v, shifts, t, f, g), x + 4 * g, NC);
-        if (g % room == room - 1)
-            widen(isum, 0, sum, scale, NC);
+        UNROLL for (int i = 0; i < room; i++) EACH_SLICE(s)
+        {
+            const vi codes = code16(v + 4 * LANES * s, shifts[s], t, f, g + i);
+            w.size[i][s] = signs ? vi_look_up(signed_table(t.values, t.log2_bias), codes) : codes;
+        }
+        part_groups(k, &w, minus, g == 0, room, signs, scale, x + 4 * g, S, NC);
     }
+    end_part(k, minus, signs, scale, S);
 }
 
-/* sum[c] = sum of n pairs of bytes times pairs of int16 sums of x, [c][stride]: signed scales, byte
- * r of parts 2i and 2i + 1 at w + 32i + r and 16 later; or minima of q4_K and q5_K, neighbours; or
- * those of q2_K, neighbours and in the high nibbles; or scales of iq1, the nibbles of byte r of 16. */
+/* sum[s][c] = sum of n pairs of bytes times pairs of int16 sums of x, [c][stride]: signed scales,
+ * byte r of parts 2i and 2i + 1 at w + 32i + r and 16 later; or minima of q4_K and q5_K,
+ * neighbours; or those of q2_K, neighbours and in the high nibbles; or scales of iq1, the nibbles
+ * of byte r of 16. */
 enum pairs { SCALES, NIBBLES, MINIMA, MINIMA_HIGH };
 INLINE void dot_pairs(vi *sum, const uint8_t *w, const enum pairs kind, const int n,
-                      const int16_t *sums, const int stride, int half, const int NC)
+                      const int16_t *sums, const int stride, int s0, const int S, const int NC)
 {
     UNROLL for (int i = 0; i < n; i++)
     {
-        vi pairs = kind == SCALES    ? vi_s8_pairs(w + 32 * i + LANES * half)
-                   : kind == NIBBLES ? vi_u8_to_32(w + 16 * i + LANES * half)
-                                     : vi_u8_to_16(w + 32 * i + 2 * LANES * half);
-        if (kind == NIBBLES)
-            pairs = vi_and(vi_or(pairs, vi_shl32(pairs, 12)), vi_set32(0x000f000f));
-        if (kind == MINIMA_HIGH)
-            pairs = vi_shr16(pairs, 4);
+        vi pairs[SLICES];
+        EACH_SLICE(s)
+        {
+            pairs[s] = kind == SCALES    ? vi_s8_pairs(w + 32 * i + LANES * (s0 + s))
+                       : kind == NIBBLES ? vi_u8_to_32(w + 16 * i + LANES * (s0 + s))
+                                         : vi_u8_to_16(w + 32 * i + 2 * LANES * (s0 + s));
+            if (kind == NIBBLES)
+                pairs[s] = vi_and(vi_or(pairs[s], vi_shl32(pairs[s], 12)), vi_set32(0x000f000f));
+            if (kind == MINIMA_HIGH)
+                pairs[s] = vi_shr16(pairs[s], 4);
+        }
         COLUMNS(c)
         {
-            vi z = vi_madd16(pairs, quad(sums + stride * c + 2 * i));
-            sum[c] = i ? vi_add32(sum[c], z) : z;
+            const vi q = quad(sums + stride * c + 2 * i);
+            EACH_SLICE(s)
+            {
+                vi z = vi_madd16(pairs[s], q);
+                sum[s * NC + c] = i ? vi_add32(sum[s * NC + c], z) : z;
+            }
         }
     }
 }
 
 /* The scale of a part in both halves of each lane. q2_K: low nibbles of byte pairs (parts 2i, 2i +
  * 1). */
-INLINE vi part_scale(const uint8_t *w, const int bits, int part, int half)
+INLINE vi part_scale(const uint8_t *w, const int bits, int part, int slice)
 {
     if (bits == 2) {
-        vi pair = vi_u8_to_16(w + 64 + 32 * (part >> 1) + 2 * LANES * half);
+        vi pair = vi_u8_to_16(w + 64 + 32 * (part >> 1) + 2 * LANES * slice);
         return vi_twice16(vi_and(vi_shr32_by(pair, 16 * (part & 1)), vi_set32(15)));
     }
     if (bits == 1)
         return vi_twice16(vi_and(
-            vi_shr32_by(vi_u8_to_32(w + 32 + 16 * (part >> 1) + LANES * half), 4 * (part & 1)),
+            vi_shr32_by(vi_u8_to_32(w + 32 + 16 * (part >> 1) + LANES * slice), 4 * (part & 1)),
             vi_set32(15)));
     if (bits == 4 || bits == 5)
-        return vi_twice16(vi_u8_to_32(w + 64 + 16 * part + LANES * half));
-    return vi_twice16(vi_s8_to_32(w + 32 + 16 * part + LANES * half));
+        return vi_u8_twice(w + 64 + 16 * part + LANES * slice);
+    return vi_s8_twice(w + 32 + 16 * part + LANES * slice);
 }
 
-/* One block of one half of the rows. */
-INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *d,
-                       const int16_t *s16, int64_t nc, const struct form256 t, int half,
-                       const int NC)
+/* acc = fma(d * dx, isum, acc); acc = fma(-(dmin * dx), msum, acc), for half h of k. */
+INLINE void end_half(vf *acc, const struct sums256 *k, const vi *msum, const uint8_t *w,
+                     const float *d, const struct form256 t, const enum signs signs, int s0,
+                     const int S, const int NC)
 {
-    const int parts32 = parts_of_32(t), minima = has_minima(t);
-    const vf scale = block_scale(w, t, half),
-             minimum = minima ? vf_load_f16(w + 32 + 2 * LANES * half) : scale;
-    int16_t s32[MAX_COLUMNS][8] __attribute__((aligned(64)));
-    vi isum[MAX_COLUMNS], msum[MAX_COLUMNS];
-    if (parts32)
+    EACH_SLICE(s)
+    {
+        const vf scale = block_scale(w, t, s0 + s),
+                 minimum = has_minima(t) ? vf_load_f16(w + 32 + 2 * LANES * (s0 + s)) : scale;
+        COLUMNS(c)
+        {
+            const int i = s * NC + c;
+            const vf dx = vf_set(d[2 * c]);
+            const vi isum = signs == BY_XOR ? vi_sub32(k->isum[i], k->minus[s]) : k->isum[i];
+            acc[i] = vf_fma(vf_mul(scale, dx), vf_from_int(isum), acc[i]);
+            if (has_minima(t))
+                acc[i] = vf_fnma(vf_mul(minimum, dx), vf_from_int(msum[i]), acc[i]);
+        }
+    }
+}
+
+/* One block of S slices of the rows. */
+INLINE void mm256_slices(vf *acc, const uint8_t *w, const int8_t *x, const float *d,
+                         const int16_t *s16, int64_t nc, const struct form256 t, int s0,
+                         const int S, const int NC)
+{
+    const int parts32 = parts_of_32(t);
+    const enum signs signs = signs_of(parts32 ? t.bits == 8 : part16_has_signs(t), NC);
+    const int biased = t.log2_bias && !signs;
+    int16_t s32[MAX_SUMS][8] __attribute__((aligned(64)));
+    struct sums256 k;
+    vi msum[MAX_SUMS], scale[SLICES];
+    if (parts32 && (biased || has_minima(t)))
         sums_of_32(s32, s16, NC);
     for (int h = 0; h < 2; h++) { /* half of k */
         const int16_t *sums = parts32 ? s32[0] + 4 * h : s16 + 8 * h;
-        if (t.log2_bias) {
-            dot_pairs(isum, w + 32 + (parts32 || t.bits == 1 ? 64 : 128) * h,
-                      t.bits == 1 ? NIBBLES : SCALES, parts32 ? 2 : 4, sums, parts32 ? 8 : 16, half,
-                      NC);
-            COLUMNS(c)
-            isum[c] = vi_sub32(vi_zero(), times_bias(isum[c], t));
-        } else
-            COLUMNS(c)
-        isum[c] = vi_zero();
+        if (biased)
+            dot_pairs(k.isum, w + 32 + (parts32 || t.bits == 1 ? 64 : 128) * h,
+                      t.bits == 1 ? NIBBLES : SCALES, parts32 ? 2 : 4, sums, parts32 ? 8 : 16, s0,
+                      S, NC);
+        UNROLL for (int i = 0; i < S * NC; i++) k.isum[i] =
+            biased ? vi_sub32(vi_zero(), times_bias(k.isum[i], t)) : vi_zero();
+        EACH_SLICE(s) k.minus[s] = vi_zero();
         for (int i = 2 * h; i < 2 * h + 2; i++) {
-            const uint8_t *v = w + t.header + t.chunk * i + 4 * LANES * half;
+            const uint8_t *v = w + t.header + t.chunk * i + 4 * LANES * s0;
             if (parts32)
                 UNROLL for (int second = 0; second < 2; second++)
                 {
                     const int part = 2 * i + second;
-                    prefetch_share(w, t.bytes, part, 8, half);
-                    part32(isum, v, x + 32 * nc * part, part_scale(w, t.bits, part, half), t,
-                           second, NC);
+                    prefetch_share(w, t.bytes, part, 8, s0, S);
+                    EACH_SLICE(s) scale[s] = part_scale(w, t.bits, part, s0 + s);
+                    part32(&k, v, x + 32 * nc * part, scale, t, second, S, NC);
                 }
             else {
-                const vi shifts = shifts_of(w, t, i, half);
+                vi shifts[SLICES];
+                EACH_SLICE(s) shifts[s] = shifts_of(w, t, i, s0 + s);
                 UNROLL for (int f = 0; f < 4; f++)
                 { /* quarter i is (half of 128, j); its field f is part j + 2f of that half */
                     const int part = 8 * h + (i & 1) + 2 * f;
                     const int8_t *xp = x + 32 * nc * (part >> 1) + 16 * (i & 1);
-                    prefetch_share(w, t.bytes, 4 * i + f, 16, half);
-                    part16(isum, v, shifts, xp, part_scale(w, t.bits, part, half), t, f, NC);
+                    prefetch_share(w, t.bytes, 4 * i + f, 16, s0, S);
+                    EACH_SLICE(s) scale[s] = part_scale(w, t.bits, part, s0 + s);
+                    part16(&k, v, shifts, xp, scale, t, f, S, NC);
                 }
             }
         }
-        if (minima && parts32)
-            dot_pairs(msum, w + 192 + 64 * h, MINIMA, 2, sums, 8, half, NC);
-        else if (minima)
-            dot_pairs(msum, w + 64 + 128 * h, MINIMA_HIGH, 4, sums, 16, half, NC);
-        COLUMNS(c)
-        {
-            const vf dx = vf_set(d[2 * c + h]);
-            acc[c] = vf_fma(vf_mul(scale, dx), vf_from_int(isum[c]), acc[c]);
-            if (minima)
-                acc[c] = vf_fnma(vf_mul(minimum, dx), vf_from_int(msum[c]), acc[c]);
-        }
+        if (has_minima(t) && parts32)
+            dot_pairs(msum, w + 192 + 64 * h, MINIMA, 2, sums, 8, s0, S, NC);
+        else if (has_minima(t))
+            dot_pairs(msum, w + 64 + 128 * h, MINIMA_HIGH, 4, sums, 16, s0, S, NC);
+        end_half(acc, &k, msum, w, d + h, t, signs, s0, S, NC);
     }
 }
 
@@ -297,8 +483,12 @@ INLINE void add_sums(vf *acc, const vi *isum, vf scale, const float *d, const in
 INLINE void few32(vf *acc, const uint8_t *v, vf scale, const int8_t *x, const float *d,
                   const int32_t *s32, const struct few t, const int NC)
 {
-    vi sum[MAX_COLUMNS];
-    UNROLL for (int g = 0; g < 8; g++) add_quads(sum, g == 0, few_code(v, t, 0, g), x + 4 * g, NC);
+    vi sum[MAX_SUMS];
+    UNROLL for (int g = 0; g < 8; g++)
+    {
+        const vi codes = few_code(v, t, 0, g);
+        add_quads(sum, g == 0, &codes, x + 4 * g, 1, NC);
+    }
     COLUMNS(c) sum[c] = vi_sub32(vi_madd16(sum[c], vi_set16(1)), vi_set32(s32[c]));
     add_sums(acc, sum, scale, d, 1, NC);
 }
@@ -306,9 +496,12 @@ INLINE void few32(vf *acc, const uint8_t *v, vf scale, const int8_t *x, const fl
 INLINE void few128(vf *acc, const uint8_t *v, vf scale, const int8_t *x, int64_t nc, const float *d,
                    const int16_t *s16, const struct few t, const int NC)
 {
-    vi sum[MAX_COLUMNS];
+    vi sum[MAX_SUMS];
     UNROLL for (int f = 0; f < 4; f++, x += 32 * nc) UNROLL for (int g = 0; g < 8; g++)
-        add_quads(sum, f == 0 && g == 0, few_code(v, t, f, g), x + 4 * g, NC);
+    {
+        const vi codes = few_code(v, t, f, g);
+        add_quads(sum, f == 0 && g == 0, &codes, x + 4 * g, 1, NC);
+    }
     COLUMNS(c)
     {
         int32_t minus = 0;
@@ -322,11 +515,14 @@ INLINE void nvfp4_32(vf *acc, const uint8_t *v, const vf scale[2], const int8_t 
                      const int32_t (*minus)[8], const int NC)
 {
     const vi table = vi_table(fp4);
-    vi sum[MAX_COLUMNS];
+    vi sum[MAX_SUMS];
     UNROLL for (int part = 0; part < 2; part++, v += 2 * GROUP, x += 16)
     {
         UNROLL for (int g = 0; g < 4; g++)
-            add_quads(sum, g == 0, nvfp4_code(v, table, g), x + 4 * g, NC);
+        {
+            const vi codes = nvfp4_code(v, table, g);
+            add_quads(sum, g == 0, &codes, x + 4 * g, 1, NC);
+        }
         COLUMNS(c)
         sum[c] = vi_add32(vi_madd16(sum[c], vi_set16(1)), vi_set32(minus[c][4 * part]));
         add_sums(acc, sum, scale[part], d, 1, NC);
