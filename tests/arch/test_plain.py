@@ -7,9 +7,9 @@ wavtokenizer-dec  Its record rounds what convolutions read, and their kernels, t
                   0.3. So the program with rounding is compared with the record, and the same
                   program without it with `pith logits`, which does not round.
 graniteswitch     Its record has no token that switches an adapter on.
-qwen4exp          Its indexer has slots of equal scores, of which the record takes what a heap of the
-                  best leaves, pith the earlier ones. The program with the heap is compared with the
-                  record, and the same program with the earlier ones with `pith logits`."""
+qwen4exp          Its indexer has slots of equal scores, of which the record takes what a heap of
+                  the best leaves, pith the earlier ones. The program with the heap is compared
+                  with the record, and the same program with the earlier ones with `pith logits`."""
 import array
 import json
 import math
