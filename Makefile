@@ -115,7 +115,7 @@ FUZZERS  := $(call prog,$(FUZZ_SRC))
 # ---------------------------------------------------------------- flags
 
 WARN     := -Wall -Wextra -Wshadow -Werror
-BASE_FLAGS := -std=gnu11 $(WARN) -D_GNU_SOURCE $(if $(filter 1,$(VULKAN)),-DWITH_VULKAN) $(if $(filter 1,$(CUDA)),-DWITH_CUDA=$(CUDA_VERSION)) -fPIC -fvisibility=hidden -ffp-contract=off -pthread $(PKG_CFLAGS)
+BASE_FLAGS := -std=gnu11 $(WARN) -D_GNU_SOURCE $(if $(filter 1,$(VULKAN)),-DWITH_VULKAN) -fPIC -fvisibility=hidden -ffp-contract=off -pthread $(PKG_CFLAGS)
 SAN_FLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
 LINK_FLAGS := -pthread $(if $(SAN),-fsanitize=$(filter-out fuzzer-no-link,$(SAN))) $(LDFLAGS)
 LIBS      = $(PKG_LIBS) -lm -ldl
@@ -142,7 +142,7 @@ convert   = $(if $(filter src/base/% src/format/% src/text/%,$1),-Wconversion)
 sanitize  = $(if $(and $(findstring fuzzer,$(SAN)),$(filter src/backend/cpu/%,$1),$(strip $(call isa_flags,$1))),,$(SAN_FLAGS))
 commit    = $(if $(filter src/api/%,$1),-DPITH_COMMIT='"$(COMMIT)"')
 # Programs see the public header alone; tests and fuzzers see the rooms too.
-includes  = $(if $(filter src/backend/vulkan/%,$1),-I$(B)) $(if $(filter src/backend/cuda/%,$1),-Wa$(comma)-I$(B)) -Iinclude $(if $(filter cli/% server/% tools/%,$1),-I. $(SERVER_CFLAGS) $(PULL_CFLAGS),-Isrc) $(if $(filter tests/% fuzz/% bench/%,$1),-Itests) $(if $(filter tests/server/%,$1),-I.)
+includes  = $(if $(filter src/backend/vulkan/%,$1),-I$(B)) $(if $(filter src/backend/cuda/images.c,$1),$(if $(filter 1,$(CUDA)),-DWITH_CUDA=$(CUDA_VERSION) -Wa$(comma)-I$(B))) -Iinclude $(if $(filter cli/% server/% tools/%,$1),-I. $(SERVER_CFLAGS) $(PULL_CFLAGS),-Isrc) $(if $(filter tests/% fuzz/% bench/%,$1),-Itests) $(if $(filter tests/server/%,$1),-I.)
 
 # ---------------------------------------------------------------- targets
 
@@ -247,7 +247,7 @@ help:
 # ---------------------------------------------------------------- rules
 
 # Rewritten only when it differs, so that other flags or another compiler rebuild everything and the same ones nothing.
-FLAGS_NOW := $(CC) $(CFLAGS) $(CPPFLAGS) $(BASE_FLAGS) $(EDIT_CFLAGS) $(SAN_FLAGS) $(EXACT) $(AVX512) $(LINK_FLAGS) $(SERVER_CFLAGS) $(PULL_CFLAGS)
+FLAGS_NOW := $(CC) $(CFLAGS) $(CPPFLAGS) $(BASE_FLAGS) $(EDIT_CFLAGS) $(SAN_FLAGS) $(EXACT) $(AVX512) $(LINK_FLAGS) $(SERVER_CFLAGS) $(PULL_CFLAGS)$(if $(filter 1,$(CUDA)),$(CUDA_VERSION) $(CUDA_ARCHS))
 $(B)/flags: FORCE
 	@mkdir -p $(@D); printf '%s\n' '$(FLAGS_NOW)' | cmp -s - $@ || printf '%s\n' '$(FLAGS_NOW)' >$@
 $(B)/commit: FORCE

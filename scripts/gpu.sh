@@ -64,5 +64,5 @@ done
 for model in ${MODELS:-}; do
     part "bench-$(basename "$model" .gguf)" $B/pith bench "$model" --device cuda0 -p 512 -n 128
 done
-grep -hE '^(pp|tg|\| )' "$out"/bench-*.txt 2>/dev/null
+grep -hE ' (pp|tg)[0-9]' "$out"/bench-*.txt 2>/dev/null
 exit $bad

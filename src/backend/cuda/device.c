@@ -35,7 +35,8 @@ static pith_status open_library(struct pith_error *err)
 {
     const char *file = env_get("PITH_CUDA_LIBRARY");
     file = file ? file : "libcuda.so.1";
-    void *lib = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    /* It stays: what it has begun would not survive its going. */
+    void *lib = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!lib)
         return error_set(err, PITH_DEVICE, "CUDA: %.60s cannot be opened: %.120s", file, dlerror());
     if (!dlsym(lib, "cuInit")) {

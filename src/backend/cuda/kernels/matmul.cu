@@ -13,22 +13,21 @@ FN void products(const Args &arg, const Span &g, uint32_t head, uint32_t m0)
     uint32_t K = arg.p[0], M = arg.p[1], t = threadIdx.x;
     uint64_t bytes = row_bytes(TYPE, K), w = arg.w + (uint64_t)g.matrix * M * bytes;
     uint64_t x0 = arg.a + (arg.spec[1] == HEADS ? 4 * (uint64_t)head * K : 0);
-    const float *row[COLS];
+    uint64_t row[COLS];
     float acc[ROWS * COLS];
     UNROLL for (uint32_t c = 0; c < COLS; c++)
-        row[c] = row_of(x0, in_row(arg, out_row(arg, g, c)), arg.lda);
+        row[c] = x0 + 4 * (uint64_t)in_row(arg, out_row(arg, g, c)) * arg.lda;
     UNROLL for (int i = 0; i < ROWS * COLS; i++)
         acc[i] = 0;
     for (uint32_t k8 = t; 8 * k8 < K; k8 += 32) {
-        float x[COLS][8];
+        Eight x[COLS];
         UNROLL for (int c = 0; c < COLS; c++)
-            UNROLL for (uint32_t j = 0; j < 8; j++)
-                x[c][j] = 8 * k8 + j < K ? row[c][8 * k8 + j] : 0;
+            x[c] = plain(T_F32, row[c], 8 * k8, K);
         UNROLL for (uint32_t i = 0; i < ROWS; i++) {
             Eight e = decode8(TYPE, w + (uint64_t)least(m0 + i, M - 1) * bytes, k8, K);
             UNROLL for (int c = 0; c < COLS; c++)
                 UNROLL for (int j = 0; j < 8; j++)
-                    acc[i * COLS + c] = fmaf(e.v[j], x[c][j], acc[i * COLS + c]);
+                    acc[i * COLS + c] = fmaf(e.v[j], x[c].v[j], acc[i * COLS + c]);
         }
     }
     warp_trees(acc, 16);

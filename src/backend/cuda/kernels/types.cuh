@@ -20,6 +20,24 @@ struct Codes { /* eight numbers d q + m, q signed bytes */
     float d, m;
 };
 
+struct Quad { /* sixteen, at a multiple of them */
+    uint32_t v[4];
+};
+FN Quad quad16(uint64_t p)
+{
+    Quad q;
+#ifdef __CUDACC__
+    uint4 v = *(const uint4 *)(uintptr_t)p;
+    q.v[0] = v.x;
+    q.v[1] = v.y;
+    q.v[2] = v.z;
+    q.v[3] = v.w;
+#else
+    memcpy(&q, (const void *)(uintptr_t)p, sizeof q);
+#endif
+    return q;
+}
+
 FN float f16(uint64_t p) { return from_half(u16(p)); }
 FN float bf16(uint64_t p) { return as_float(u16(p) << 16); }
 /* Eight bytes, at an even address; at a multiple of four; anywhere. */
@@ -63,9 +81,27 @@ FN int doubled(uint32_t i) /* 0 1 2 3 4 6 8 12, and their negatives */
     return entry(0x0c08060403020100ull, 0xf4f8fafcfdfeff00ull, i);
 }
 
+/* Numbers k .. k + 7 of a row of n numbers of these types, k a multiple of 8; in one piece where
+ * the row lies so that it can be. */
 FN Eight plain(int type, uint64_t row, uint32_t k, uint32_t n)
 {
     Eight w;
+    if (k + 8 <= n && (row & 15) == 0 && type == T_F32) {
+        Quad a = quad16(row + 4 * (uint64_t)k), b = quad16(row + 4 * (uint64_t)k + 16);
+        UNROLL for (int i = 0; i < 4; i++) {
+            w.v[i] = as_float(a.v[i]);
+            w.v[i + 4] = as_float(b.v[i]);
+        }
+        return w;
+    }
+    if (k + 8 <= n && (row & 15) == 0 && type != T_I32) {
+        Quad a = quad16(row + 2 * (uint64_t)k);
+        UNROLL for (int i = 0; i < 8; i++) {
+            uint32_t h = a.v[i / 2] >> (16 * (i % 2)) & 0xffff;
+            w.v[i] = type == T_F16 ? from_half(h) : as_float(h << 16);
+        }
+        return w;
+    }
     UNROLL for (uint32_t i = 0; i < 8; i++) {
         w.v[i] = 0;
         if (k + i < n)
