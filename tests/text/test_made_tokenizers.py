@@ -5,6 +5,7 @@ GGUF files, and random texts go through `pith tokenize --jsonl` and through a se
 plamo2      written here, from the description of the published tokenizer
 hybriddna   sixes of bases written here, the text between them by the Python package `tokenizers`
 whitespace  the package: its BPE behind its Lowercase and its Whitespace
+kimi        the package, with the pattern that is published for Kimi K2 and K2.5
 
 TEST_SCALE sets how many texts, TEST_SEED where they begin."""
 import itertools
@@ -178,6 +179,32 @@ def hybriddna(folder, lib):
     compare("hybriddna", path, texts, wanted, False)
 
 
+UPPER, LOWER = (r"[\p{L%s}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]" % c for c in (r"u}\p{Lt", "l"))
+ENDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+KIMI = "|".join([r"[\p{Han}]+", r"[^\r\n\p{L}\p{N}]?" + UPPER + "*" + LOWER + "+" + ENDS,
+                 r"[^\r\n\p{L}\p{N}]?" + UPPER + "+" + LOWER + "*" + ENDS, r"\p{N}{1,3}",
+                 r" ?[^\s\p{L}\p{N}]+[\r\n]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
+
+
+def kimi(folder, lib):
+    r = random.Random("%s kimi" % SEED)
+    letters = "aabBsSt''12 \n!,世界é\u0301ǅʰ\u3000-のЖ"
+    whole = lib.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    alphabet = sorted(lib.pre_tokenizers.ByteLevel.alphabet())
+    symbols = sorted(set("".join(p for p, _ in whole.pre_tokenize_str(letters))))
+    known, merges = pairs(r, symbols, 600)
+    known = alphabet + [t for t in known if t not in alphabet]
+    path = os.path.join(folder, "kimi.gguf")
+    other = lib.Tokenizer(lib.models.BPE({t: i for i, t in enumerate(known)}, merges))
+    other.pre_tokenizer = lib.pre_tokenizers.Sequence([
+        lib.pre_tokenizers.Split(lib.Regex(KIMI), "isolated"), whole])
+    texts = ["".join(r.choice(letters) for _ in range(r.randint(1, 40))) for _ in range(COUNT)]
+    wanted = [e.ids for e in other.encode_batch(texts, add_special_tokens=False)]
+    for pre in ("kimi-k2", "kimi-k25"):
+        write(path, "gpt2", [(t, NORMAL, 0.0) for t in known], merges, pre=pre)
+        compare(pre, path, texts, wanted, True)
+
+
 def main():
     try:
         import tokenizers as lib
@@ -186,7 +213,7 @@ def main():
         lib = None
     with tempfile.TemporaryDirectory() as folder:
         guard("plamo2", lambda: plamo2(folder))
-        for test in (whitespace, hybriddna):
+        for test in (whitespace, hybriddna, kimi):
             if lib:
                 guard(test.__name__, lambda: test(folder, lib))
             else:
