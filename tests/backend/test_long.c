@@ -92,9 +92,49 @@ static void one_long_among_short(void)
     pith_model_close(m);
 }
 
+/* Logits that are more than the caches hold are put past them: each row's are those of the row
+ * alone. */
+static void logits_of_many_rows(void)
+{
+    enum { ROWS = 80, V = 65552, SOME = 7 }; /* the last panel of 64 rows is not full */
+    static const char *const types[] = {"q8_0", "f16"};
+    struct pith_error err;
+    for (int i = 0; i < 2; i++) {
+        struct pith_synth_params p = small_params("llama", 64);
+        struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+        p.n_vocab = V;
+        p.n_embd = 64;
+        p.type = types[i];
+        sp.n_seq = ROWS;
+        sp.n_ctx = ROWS * 64;
+        pith_model *m = small_model(&p, ROWS, NULL);
+        pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+        REQUIRE(s, "%s", m ? err.msg : "no model");
+        int32_t token[ROWS], seq[ROWS];
+        struct pith_batch b = PITH_BATCH_INIT;
+        for (int r = 0; r < ROWS; r++)
+            token[r] = r * 801 % V, seq[r] = r;
+        b.n = ROWS, b.token = token, b.seq = seq;
+        REQUIRE(pith_step(s, &b, &err) == PITH_OK, "%s", err.msg);
+        float *all = malloc(sizeof(float) * V * SOME);
+        for (int r = 0; r < SOME; r++)
+            memcpy(all + (size_t)r * V, pith_logits(s, r * 13), sizeof(float) * V);
+        for (int r = 0; r < SOME; r++) {
+            b.n = 1, b.token = token + r * 13, b.seq = seq + r * 13;
+            REQUIRE(pith_truncate(s, r * 13, 0, &err) == PITH_OK, "%s", err.msg);
+            REQUIRE(pith_step(s, &b, &err) == PITH_OK, "%s", err.msg);
+            CHECK(!memcmp(all + (size_t)r * V, pith_logits(s, 0), sizeof(float) * V));
+        }
+        free(all);
+        pith_session_close(s);
+        pith_model_close(m);
+    }
+}
+
 int main(void)
 {
     TEST(attention_over_millions);
     TEST(one_long_among_short);
+    TEST(logits_of_many_rows);
     return test_end();
 }

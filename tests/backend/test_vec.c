@@ -429,6 +429,28 @@ static void element_does_not_depend_on_its_place(void)
         }
 }
 
+/* A tile goes to its rows, and nothing else is touched. */
+static void tiles_are_put_to_their_rows(void)
+{
+    enum { LD = 96, COLUMNS = 5 };
+    static _Alignas(64) float y[COLUMNS * 64], out[(COLUMNS + 1) * LD];
+    for (int i = 0; i < COLUMNS * 64; i++)
+        y[i] = (float)i;
+    for (int l = 0; l < n_levels; l++)
+        for (int n = 16; n <= 64; n += 16)
+            for (int at = 0; at + n <= LD; at += 16) {
+                for (int i = 0; i < (COLUMNS + 1) * LD; i++)
+                    out[i] = -1;
+                levels[l]->put_far(y, COLUMNS, n, out + at, LD);
+                levels[l]->put_end();
+                for (int i = 0; i < (COLUMNS + 1) * LD; i++) {
+                    int r = i % LD - at, c = i / LD;
+                    float want = c < COLUMNS && r >= 0 && r < n ? y[c * n + r] : -1;
+                    CHECK_MSG(out[i] == want, "%s: row %d, %d", levels[l]->name, c, r);
+                }
+            }
+}
+
 /* Every level the machine has gives a whole table, and each vector width its own. */
 static void tables_are_complete(void)
 {
@@ -453,6 +475,7 @@ int main(void)
     TEST(halves_equal_the_reference);
     TEST(functions_are_accurate);
     TEST(special_values);
+    TEST(tiles_are_put_to_their_rows);
     TEST(element_does_not_depend_on_its_place);
     return test_end();
 }

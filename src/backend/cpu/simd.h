@@ -94,6 +94,10 @@ SIMD_FN void r_store(float *p, R x)
 {
     _mm512_storeu_ps(p, x);
 }
+SIMD_FN void r_stream(float *p, R x)
+{
+    _mm512_stream_ps(p, x);
+}
 SIMD_FN R r_load_n(const float *p, int64_t n)
 {
     return _mm512_maskz_loadu_ps(r_mask(n), p);
@@ -200,6 +204,10 @@ SIMD_FN R r_load(const float *p)
 SIMD_FN void r_store(float *p, R x)
 {
     _mm256_storeu_ps(p, x);
+}
+SIMD_FN void r_stream(float *p, R x)
+{
+    _mm256_stream_ps(p, x);
 }
 SIMD_FN R r_load_n(const float *p, int64_t n)
 {
@@ -691,6 +699,28 @@ V_FN void v_store(float *p, V x)
     EACH(i, V_REGS)
     r_store(p + i * R_LANES, x.r[i]);
 }
+
+/* v_stream: past the caches, to a multiple of 64 bytes. Nobody else may read it before
+ * stream_end. */
+#if defined(SIMD_AVX2) || defined(SIMD_AVX512)
+V_FN void v_stream(float *p, V x)
+{
+    EACH(i, V_REGS)
+    r_stream(p + i * R_LANES, x.r[i]);
+}
+SIMD_FN void stream_end(void)
+{
+    _mm_sfence();
+}
+#else
+V_FN void v_stream(float *p, V x)
+{
+    v_store(p, x);
+}
+SIMD_FN void stream_end(void)
+{
+}
+#endif
 
 /* n < 16 lanes; loading zeroes the others. */
 #if defined(SIMD_AVX2) || defined(SIMD_AVX512)

@@ -96,6 +96,18 @@ static void vec_mul(const float *x, const float *y, float *z, int64_t n)
     map(map_mul, x, y, z, n, 0, 0);
 }
 
+static void vec_put_far(const float *y, int columns, int64_t n, float *out, int64_t ld)
+{
+    for (int i = 0; i < columns; i++, y += n, out += ld)
+        for (int64_t r = 0; r < n; r += V_LANES)
+            v_stream(out + r, v_load(y + r));
+}
+
+static void vec_put_end(void)
+{
+    stream_end();
+}
+
 static void vec_div(const float *x, const float *y, float *z, int64_t n)
 {
     map(map_div, x, y, z, n, 0, 0);

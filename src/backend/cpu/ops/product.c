@@ -47,18 +47,36 @@ const void *cpu_panel(const struct call *c, const void *data, int64_t stack, int
     return scratch;
 }
 
+/* n floats: the 16 rows of most panels, whose copy is a few instructions and no call. */
+static void copy_rows(const float *y, float *out, int64_t n)
+{
+    if (n == 16)
+        memcpy(out, y, 16 * sizeof *out);
+    else
+        memcpy(out, y, (size_t)n * sizeof *out);
+}
+
+/* Logits of many sequences are more than the caches hold. */
+enum { FAR_BYTES = 16 << 20 };
+static int goes_far(const struct call *c, const struct exec *x)
+{
+    return c->dst.rows == ROWS_R && !c->b_data && c->dst.ld % 16 == 0 &&
+           (uintptr_t)value_ptr(x, &c->dst) % 64 == 0 &&
+           (int64_t)x->step->R * c->dst.cols * (int64_t)sizeof(float) > FAR_BYTES;
+}
+
 /* Columns of a finished tile [nc][rows of the panel] to their rows of the result, with the bias. */
 static void store_tile(const struct call *c, const struct exec *x, const float *y, int nc,
                        int pack_rows, int64_t panel, int64_t row0, const float *bias)
 {
     int64_t m = panel * pack_rows, left = c->dst.cols - m;
     int64_t n = left < pack_rows ? left : pack_rows;
-    for (int i = 0; i < nc; i++) {
-        float *out = value_row(x, &c->dst, row0 + i) + m;
+    float *out = value_row(x, &c->dst, row0) + m;
+    for (int i = 0; i < nc; i++, y += pack_rows, out += c->dst.ld) {
         if (bias)
-            kern_of(c)->add(y + i * pack_rows, bias + m, out, n);
+            kern_of(c)->add(y, bias + m, out, n);
         else
-            memcpy(out, y + i * pack_rows, (size_t)n * sizeof *out);
+            copy_rows(y, out, n);
     }
 }
 
@@ -67,7 +85,9 @@ static void store_tile(const struct call *c, const struct exec *x, const float *
 static void multiply(const struct call *c, const struct exec *x, int64_t begin, int64_t end,
                      int ith, int gated)
 {
+    enum { KEPT = 4 }; /* tiles that every panel finds made: those of a decode step */
     _Alignas(64) float y[ACT_TILE * 64], y2[ACT_TILE * 64];
+    struct act_tile kept[KEPT];
     const struct kern *k = kern_of(c);
     void (*mm)(const void *, int64_t, const struct act_tile *, float *) = k->mm[c->w->type];
     int64_t kk = tensor_k(c->w), rows = exec_rows(x, c->dst.rows, c->dst.rows_mul);
@@ -80,24 +100,34 @@ static void multiply(const struct call *c, const struct exec *x, int64_t begin, 
     if (c->layout != LAYOUT_PANELS)
         block = n_tiles; /* a panel made on the fly is made once */
     block = block < 1 ? 1 : block;
+    const int far = goes_far(c, x);
     for (int64_t t0 = 0; t0 < n_tiles; t0 += block) {
         int64_t t1 = t0 + block < n_tiles ? t0 + block : n_tiles;
+        for (int64_t t = t0; t < t1 && t < t0 + KEPT; t++)
+            kept[t - t0] = value_tile(x, &c->src[0], t);
         for (int64_t p = begin; p < end; p++) {
             const void *panel = cpu_panel(c, c->w_data, 0, p, scratch), *panel2 = NULL;
             if (act)
                 panel2 =
                     cpu_panel(c, c->w2_data, 0, p, scratch + cpu_panel_scratch(c->w, c->layout));
             for (int64_t t = t0; t < t1; t++) {
-                struct act_tile a = value_tile(x, &c->src[0], t);
+                struct act_tile a =
+                    t - t0 < KEPT ? kept[t - t0] : value_tile(x, &c->src[0], t);
                 mm(panel, kk, &a, y);
                 if (act) {
                     mm(panel2, kk, &a, y2);
                     act(y, y2, y, a.nc * pack_rows);
                 }
-                store_tile(c, x, y, a.nc, pack_rows, p, t * ACT_TILE, bias);
+                if (far && (p + 1) * pack_rows <= c->dst.cols)
+                    k->put_far(y, a.nc, pack_rows,
+                               value_row(x, &c->dst, t * ACT_TILE) + p * pack_rows, c->dst.ld);
+                else
+                    store_tile(c, x, y, a.nc, pack_rows, p, t * ACT_TILE, bias);
             }
         }
     }
+    if (far)
+        k->put_end();
 }
 
 static OP_FN(cpu_matmul)
