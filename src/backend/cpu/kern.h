@@ -252,9 +252,9 @@ struct kern {
     void (*f32_to_f16)(const float *x, uint16_t *y, int64_t n);
     /* Dot product of two f32 vectors: 64 interleaved chains and the tree of rms_norm. */
     float (*dot)(const float *x, const float *y, int64_t n);
-    /* out[i * ld + r] = y[i * n + r], i < columns, r < n: a finished tile to its rows, which are too
-     * much for the caches, so they are not brought into these first. n and ld are multiples of 16,
-     * out is 64-byte aligned. put_end: before anybody else reads what this thread has put. */
+    /* out[i * ld + r] = y[i * n + r], i < columns, r < n: a finished tile to its rows, which are
+     * too much for the caches, so they are not brought into these first. n and ld are multiples of
+     * 16, out is 64-byte aligned. put_end: before anybody else reads what this thread has put. */
     void (*put_far)(const float *y, int columns, int64_t n, float *out, int64_t ld);
     void (*put_end)(void);
     /* Machine limits (pith bench): reads n bytes; runs n rounds of dot/fma instructions and returns
