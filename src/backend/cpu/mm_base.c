@@ -4,8 +4,8 @@
  * so it gives the bits of every other level on any machine. It makes no attempt at speed beyond
  * decoding a row of a block once for all columns of the tile.
  *
- * A row of a block is decoded into one common form, whatever its type; of each 32 of an A32 type and
- * each half block of 128 of an A256 type:
+ * A row of a block is decoded into one common form, whatever its type; of each 32 of an A32 type
+ * and each half block of 128 of an A256 type:
  *     isum = sum over parts s of sc[s] * (sum over the part of w * x)        int32
  *     msum = sum over parts s of mn[s] * (sum over the part of x)            int32
  *     acc  = fma(d * dx, isum, acc); then, where the type has minima, acc = fma(m * dx, msum, acc)

@@ -252,7 +252,7 @@ INLINE void mm256_slices(vf *acc, const uint8_t *w, const int8_t *x, const float
     UNROLL for (int s = 0; s < S; s++) mm256_step(acc + s * NC, w, x, d, s16, nc, t, s0 + s, NC);
 }
 
-/* ---- mm_few.inl */
+/* ---- few bits */
 
 INLINE void few32(vf *acc, const uint8_t *v, vf scale, const int8_t *x, const float *d,
                   const int32_t *s32, const struct few t, const int NC)

@@ -470,7 +470,7 @@ INLINE void mm256_slices(vf *acc, const uint8_t *w, const int8_t *x, const float
     }
 }
 
-/* ---- mm_few.inl: codes up to 3 let an int16 hold 42 pair sums, so that a half of 128 is widened
+/* ---- few bits: codes up to 3 let an int16 hold 42 pair sums, so that a half of 128 is widened
  * once */
 
 INLINE void add_sums(vf *acc, const vi *isum, vf scale, const float *d, const int stride,
