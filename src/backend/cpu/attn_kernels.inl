@@ -534,9 +534,9 @@ struct attn_type {
     void (*number)(const uint8_t *rows, int64_t row, int first, int last, int n, float *out);
 };
 static const struct attn_type attn_types[DT_COUNT] = {
-    [DT_F32] = {attn_scores_f32, attn_values_f32, attn_turn_f32},
-    [DT_F16] = {attn_scores_f16, attn_values_f16, attn_turn_f16},
-    [DT_BF16] = {attn_scores_bf16, attn_values_bf16, attn_turn_bf16},
+    [DT_F32] = {attn_scores_f32, attn_values_f32, attn_turn_f32, NULL},
+    [DT_F16] = {attn_scores_f16, attn_values_f16, attn_turn_f16, NULL},
+    [DT_BF16] = {attn_scores_bf16, attn_values_bf16, attn_turn_bf16, NULL},
     [DT_Q8_0] = {attn_scores_blocks, attn_values_q8_0, attn_turn_q8_0, attn_number_q8_0},
     [DT_Q5_1] = {attn_scores_blocks, attn_values_q5_1, attn_turn_q5_1, attn_number_q5_1},
     [DT_Q5_0] = {attn_scores_blocks, attn_values_q5_0, attn_turn_q5_0, attn_number_q5_0},
