@@ -30,6 +30,35 @@ static void what_is_absent_is_named(void)
     pith_model_close(m);
 }
 
+/* An embedding of 1 MiB where an allocation has half of that: what reads it runs on the CPU. */
+static void weights_that_are_too_large(void)
+{
+    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+    struct pith_error err = {PITH_OK, ""};
+    char note[2048] = "";
+    float want[V], got[V];
+    double off = 0;
+    snprintf(path, sizeof path, "%s/large.gguf", tmp_dir);
+    p.arch = "llama";
+    p.type = "f32";
+    p.n_layer = 2;
+    p.n_embd = 64;
+    p.n_head = 2;
+    p.n_vocab = 4096;
+    p.n_ctx = N_CTX;
+    p.tied = 1;
+    REQUIRE(pith_synth(path, &p, &err) == PITH_OK, "%s", err.msg);
+    CHECK_MSG(logits_with("1", want, note, sizeof note, &err), "%s", err.msg);
+    CHECK_MSG(!*note, "%s", note);
+    vulkan_plan(&(struct vulkan_plan){.largest = 512 << 10});
+    CHECK_MSG(logits_with("1", got, note, sizeof note, &err), "%s", err.msg);
+    vulkan_plan(&(struct vulkan_plan){0});
+    for (int i = 0; i < V; i++)
+        off = fmax(off, fabs((double)got[i] - (double)want[i]));
+    CHECK_MSG(strstr(note, "no kernel for embed") && off < 1e-3, "off by %.3g, told: %s", off,
+              note);
+}
+
 /* In a process that has opened no loader yet: a model is opened, on the CPU, and told why. */
 static void the_loader_is_absent(void)
 {
@@ -94,6 +123,7 @@ int main(void)
         return test_end();
     }
     gpu_tests();
+    TEST(weights_that_are_too_large);
     TEST(what_is_absent_is_named);
     TEST(pipelines_are_kept);
     return test_end();

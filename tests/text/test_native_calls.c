@@ -151,8 +151,8 @@ static void what_is_written_is_read(void)
         if (!g || !begin)
             continue;
         memcpy(text, begin, n_begin);
-        int whole = 0;
-        for (uint64_t seed = 1; seed <= 3u * (unsigned)test_scale(); seed++) {
+        int whole = 0, seeds = test_scale() < 10 ? 1 : 3 * (int)test_scale();
+        for (uint64_t seed = 1; seed <= (unsigned)seeds; seed++) {
             size_t n = walk(g, seed * 977 + (uint64_t)f, text + n_begin, MOST);
             if (!n)
                 continue;
@@ -166,7 +166,7 @@ static void what_is_written_is_read(void)
         grammar_free(g);
     }
     json_decref(list);
-    CHECK_MSG(n_whole > N_FAMILIES, "only %d texts ended", n_whole);
+    CHECK_MSG(n_whole > (test_scale() < 10 ? N_FAMILIES / 3 : N_FAMILIES), "only %d texts ended", n_whole);
 }
 
 /* What an answer may be: 0 it may not go so, 1 it may not end there, 2 it may. */

@@ -4,13 +4,20 @@
 #include <string.h>
 #include "base/env.h"
 
-static _Atomic(uint64_t) n_calls, fail_at, lose_at;
+static _Atomic(uint64_t) n_calls, fail_at, lose_at, largest;
 
 void vulkan_plan(const struct vulkan_plan *p)
 {
     n_calls = 0;
     fail_at = p->fail_at;
     lose_at = p->lose_at;
+    largest = p->largest;
+}
+
+uint64_t vk_largest(const struct vk_device *v)
+{
+    uint64_t least = largest;
+    return least && least < v->largest ? least : v->largest;
 }
 
 uint64_t vulkan_calls(void)

@@ -239,8 +239,11 @@ static uint64_t budget_left(const struct vk_device *v)
 
 static pith_status read_properties(struct vk_device *v, struct pith_error *err)
 {
+    VkPhysicalDeviceMaintenance4PropertiesKHR p4 = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_PROPERTIES_KHR};
     VkPhysicalDeviceVulkan11Properties p11 = {
-        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES};
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES,
+        .pNext = has_extension(v, "VK_KHR_maintenance4") ? &p4 : NULL};
     VkPhysicalDeviceProperties2 p = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
                                      .pNext = &p11};
     VkPhysicalDeviceMemoryProperties2 mem = {
@@ -261,6 +264,8 @@ static pith_status read_properties(struct vk_device *v, struct pith_error *err)
         return error_set(err, PITH_UNSUPPORTED, "%s: %.100s has no memory of a kind that is needed",
                          v->dev.name, v->what);
     v->largest = p11.maxMemoryAllocationSize;
+    if (p11.pNext && p4.maxBufferSize < v->largest)
+        v->largest = p4.maxBufferSize;
     v->total = mem.memoryProperties.memoryHeaps[heap_of(v, &mem)].size;
     v->has_budget = has_extension(v, "VK_EXT_memory_budget");
     pith_status st = env_int("PITH_VULKAN_MEMORY", 1 << 20, INT64_MAX, 0, &limit, err);
@@ -463,7 +468,8 @@ static void vulkan_memory(struct device *d, struct mem_left *out)
 
 static void vulkan_limits(const struct device *d, struct device_limits *out)
 {
-    *out = (struct device_limits){.largest = vk_of(d)->largest, .slab = VK_SLAB, .align = VK_ALIGN};
+    *out = (struct device_limits){
+        .largest = vk_largest(vk_of(d)), .slab = VK_SLAB, .align = VK_ALIGN};
 }
 
 /* ---------------------------------------------------------------- memory */

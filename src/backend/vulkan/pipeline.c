@@ -156,7 +156,9 @@ int vk_impl(const struct device *d, const struct node *n, struct op_impl *out)
 #include "tensor/dtypes.def"
     };
 #undef X
-    (void)d;
+    uint64_t most = vk_largest(vk_of(d));
+    if ((n->w && n->w->bytes > most) || (n->w2 && n->w2->bytes > most))
+        return 0;
     if (vk_masked(op_infos[n->op]->name) || !gpu_impl(n, out))
         return 0;
     if (op_has(n->op, OP_PRODUCT))

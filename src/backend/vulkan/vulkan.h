@@ -1,6 +1,7 @@
 /* vulkan.h -- GPUs by Vulkan 1.2: the loader is opened when it is first asked for, so that a
  * program runs with and without one. Kernels follow addresses (bufferDeviceAddress), so there are
- * no descriptors, and no limit to what can be bound.
+ * no descriptors, and no limit to what can be bound but that of an allocation: what reads a weight
+ * that is larger runs on the CPU, and that is told.
  *
  *     PITH_VULKAN_DEVICES=0,0   these of the machine's devices, by number, one that is named twice
  *                               twice; without it all, on a machine that has GPUs
@@ -22,6 +23,7 @@ extern const struct backend backend_vulkan;
  * driver's would, or loses its device. 0: none. */
 struct vulkan_plan {
     uint64_t fail_at, lose_at;
+    uint64_t largest; /* bytes of an allocation, at most; 0: as devices say */
 };
 void vulkan_plan(const struct vulkan_plan *p);
 uint64_t vulkan_calls(void);

@@ -139,6 +139,8 @@ int vk_masked(const char *name); /* PITH_VULKAN_MASK lists it */
 /* A call begins; see vulkan_plan. `memory`: one that fails for want of it. */
 pith_status vk_call(struct vk_device *v, const char *what, int memory, struct pith_error *err);
 /* What a function of Vulkan returned, as a status; a lost device is marked. */
+/* Bytes of an allocation, at most. */
+uint64_t vk_largest(const struct vk_device *v);
 pith_status vk_check(struct vk_device *v, VkResult r, const char *what, struct pith_error *err);
 pith_status vk_allocate(struct vk_device *v, uint64_t bytes, int host, struct vk_memory *out,
                         struct pith_error *err);
