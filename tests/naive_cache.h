@@ -225,8 +225,8 @@ static void naive_fill(struct naive *m, const struct naive_seq *q, const int32_t
                (size_t)m->s->cache.cap_pages * sizeof(int32_t));
 }
 
-/* Appends n tokens (at most a step's worth) at positions pos [n][4], or, where it is NULL or has -1,
- * the next of text; logits of row r: naive_logits until the next call. */
+/* Appends n tokens (at most a step's worth) at positions pos [n][4], or, where it is NULL or has
+ * -1, the next of text; logits of row r: naive_logits until the next call. */
 static int naive_feed(struct naive *m, int32_t seq, const int32_t *token, const int32_t *pos,
                       int32_t n)
 {

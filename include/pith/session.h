@@ -186,8 +186,9 @@ PITH_API pith_status pith_adapt(pith_session *s, int32_t seq, const struct pith_
 /* Edits. Ranges [p0, p1) are of positions; p1 = -1 means to the end; negative or reversed ones and
  * unknown sequences are PITH_RANGE. A new row's position is one after the last; of rows with four
  * positions ranges are of the first. Edits are recorded and carried out before the next step that
- * reads the sequence; rotations of K by several shifts are summed and done once. Where layers with a window have given up what the next row would see,
- * and where recurrent layers would have to forget a part of what they saw: PITH_STATE. */
+ * reads the sequence; rotations of K by several shifts are summed and done once. Where layers with
+ * a window have given up what the next row would see, and where recurrent layers would have to
+ * forget a part of what they saw: PITH_STATE. */
 PITH_API pith_status pith_remove(pith_session *s, int32_t seq, int64_t p0, int64_t p1,
                                  struct pith_error *err);
 /* dst becomes [p0, p1) of src; pages are shared until one of the two writes. */
@@ -222,8 +223,8 @@ PITH_API void pith_session_memory(const pith_session *s, uint64_t *now, uint64_t
  * growing). */
 PITH_API uint64_t pith_cache_bytes(const pith_session *s, int64_t n);
 
-/* Ids of the first cap tokens held (-1: a row that is no token, or not alone). Returns how many there are, -1: no such
- * sequence. */
+/* Ids of the first cap tokens held (-1: a row that is no token, or not alone). Returns how many
+ * there are, -1: no such sequence. */
 PITH_API int64_t pith_tokens(const pith_session *s, int32_t seq, int32_t *ids, size_t cap);
 
 /* Save and load: one sequence, or all of the session with seq -1, with K, V, recurrent state, edits

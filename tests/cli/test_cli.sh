@@ -319,7 +319,8 @@ gives bench_lists 0 'tg2@d4x3' bench "$m" -p 8,16 -n 1,2 -d 0,4 -np 1,3 -r 1 -t 
 same bench_lists_all "$(tail -n +2 "$out" | cut -d, -f1 | sort | uniq -c |
     awk '{n++; s += $1} END {print n, s}')" "24 48"
 all_forms bench_total 0 '^"pp8\+tg2",' bench "$m" -p 8 -n 2 -r 1 -t 1 --total --csv
-all_forms bench_ops 0 '^  matmul +q8_0 +[0-9]+ +[0-9.]+ +[0-9.]+' bench "$m" -p 8 -n 2 -r 1 -t 1 --ops
+all_forms bench_ops 0 '^  matmul +q8_0 +[0-9]+ +[0-9.]+ +[0-9.]+' bench "$m" -p 8 -n 2 -r 1 \
+    -t 1 --ops
 all_forms bench_ops_md 0 '^\| matmul \| q8_0 \|' bench "$m" -p 8 -n 0 -r 1 -t 1 --ops --md
 gives bench_ops_json 0 '"time_share"' bench "$m" -p 8 -n 0 -r 1 -t 1 --ops --json
 gives bench_ops_csv 1 'does not fit into csv' bench "$m" --ops --csv

@@ -164,8 +164,8 @@ static void test_same_bits(void)
     }
 }
 
-/* Text whose positions are told is text; of models that go by one position the others do not matter;
- * of the others each does. */
+/* Text whose positions are told is text; of models that go by one position the others do not
+ * matter; of the others each does. */
 static void test_meaning(void)
 {
     static float want[LAST][V], got[LAST][V];
@@ -252,7 +252,8 @@ static void test_both(void)
             CHECK_MSG(kept <= 2, "%zu tokens are a prefix", kept);
             both[4] = 1; /* an embedding row already */
             token[4] = -1;
-            CHECK(pith_step(s, &b, &err) == PITH_RANGE && strstr(err.msg, "row 4 is to be a token"));
+            CHECK(pith_step(s, &b, &err) == PITH_RANGE &&
+                  strstr(err.msg, "row 4 is to be a token"));
             b.embd = NULL;
             token[4] = 5;
             CHECK(pith_step(s, &b, &err) == PITH_RANGE && strstr(err.msg, "no embedding row"));

@@ -659,7 +659,8 @@ static void test_damaged_sampler(void)
     }
     forged_sampler(s, q, file, n);
     copy[8] = 2; /* files without the section */
-    refused_with("an older version", s, q, copy, n, PITH_UNSUPPORTED, "version 2, wanted 5 or 4", 0);
+    refused_with("an older version", s, q, copy, n, PITH_UNSUPPORTED, "version 2, wanted 5 or 4",
+                 0);
     CHECK(pith_sampler_grammar(q, other, &err) == PITH_OK);
     refused_with("another grammar", s, q, file, n, PITH_STATE, "token 1 of those", 1);
     CHECK(pith_sampler_grammar(q, NULL, &err) == PITH_OK);

@@ -71,7 +71,8 @@ def test_turns(s):
     check("short_work_goes_first", order[:2] == ["other", "own"] and order.count("heavy") == 4,
           order)
     check("long_work_comes_to_its_end",
-          all(a[0] == 200 and a[1]["count"] == answers[0][1]["count"] > len(text) // 3 for a in answers),
+          all(a[0] == 200 and a[1]["count"] == answers[0][1]["count"] > len(text) // 3
+              for a in answers),
           [a[0] for a in answers])
     check("work_is_counted", of_key(s, "pith:key_work_seconds_total")
           > 10 * of_key(s, "pith:key_work_seconds_total", "b") > 0)

@@ -166,7 +166,8 @@ static void what_is_written_is_read(void)
         grammar_free(g);
     }
     json_decref(list);
-    CHECK_MSG(n_whole > (test_scale() < 10 ? N_FAMILIES / 3 : N_FAMILIES), "only %d texts ended", n_whole);
+    CHECK_MSG(n_whole > (test_scale() < 10 ? N_FAMILIES / 3 : N_FAMILIES), "only %d texts ended",
+              n_whole);
 }
 
 /* What an answer may be: 0 it may not go so, 1 it may not end there, 2 it may. */

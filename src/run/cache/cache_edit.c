@@ -128,7 +128,8 @@ static int is_axed(const struct cache_slot *s, const struct cache_axes *x)
 }
 
 /* The second and third position go as the first; the fourth is 0 of text wherever it stands. */
-static void put_axes(struct cache_draft *d, const struct cache_seq *from, int32_t i, struct shift by)
+static void put_axes(struct cache_draft *d, const struct cache_seq *from, int32_t i,
+                     struct shift by)
 {
     struct cache_axes *x = &d->q.axes[d->q.n];
     *x = axes_of(from, i);

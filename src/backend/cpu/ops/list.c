@@ -1,4 +1,4 @@
-/* list.c -- the kernel of a node: the first row for its op in the groups' lists (ops/ops.h). */
+/* list.c -- the kernel of a node: the first row for its op in the groups' lists (ops.h). */
 #include "backend/cpu/ops/ops.h"
 
 _Static_assert((int)KERN_PAGE == (int)STEP_PAGE && (int)KERN_SPAN == (int)ATTN_SPAN,

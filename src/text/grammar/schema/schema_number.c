@@ -570,8 +570,8 @@ static struct step step_of(struct schema *s, const struct parts *p, int integer)
         }
         if (n > MOST_STEP || before > MOST_STEP || f > MOST_FRACTION) {
             schema_refuse(s, v,
-                          "multipleOf is supported up to a step of %d / 10^k with k at most %d, all "
-                          "that apply to a number taken together",
+                          "multipleOf is supported up to a step of %d / 10^k with k at most %d, "
+                          "all that apply to a number taken together",
                           MOST_STEP, MOST_FRACTION);
             return all;
         }
