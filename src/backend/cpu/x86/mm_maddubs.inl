@@ -260,13 +260,21 @@ struct sums256 {
     vi isum[MAX_SUMS], minus[SLICES];
 };
 
-/* n successive groups of a part, whose codes are in w; `room` of them fit an int16. */
-INLINE void part_groups(struct sums256 *k, struct groups *w, vi *minus, const int first,
-                        const int n, const enum signs signs, const vi *scale, const int8_t *x,
-                        const int S, const int NC)
+/* Group g of a part, whose weights have come to w, where `room` wait. Without signs few columns
+ * take each group at once, as sums in int16; otherwise a column takes all that fit. */
+INLINE void part_group(struct sums256 *k, vi *sum, struct groups *w, vi *minus, const int g,
+                       const int room, const enum signs signs, const vi *scale, const int8_t *x,
+                       const int S, const int NC)
 {
-    split_signs(w, minus, first, n, signs, S);
-    add_groups(k->isum, 0, w, n, signs, scale, x, S, NC);
+    const int at_once = signs == NONE && NC < (room == 4 ? 9 : 8), last = g % room == room - 1;
+    if (at_once)
+        add_quads(sum, g % room == 0, w->size[g % room], x + 4 * g, S, NC);
+    if (at_once && last)
+        widen(k->isum, 0, sum, scale, S, NC);
+    if (!at_once && last) {
+        split_signs(w, minus, g == room - 1, room, signs, S);
+        add_groups(k->isum, 0, w, room, signs, scale, x + 4 * (g + 1 - room), S, NC);
+    }
 }
 
 INLINE void end_part(struct sums256 *k, const vi *minus, const enum signs signs, const vi *scale,
@@ -304,44 +312,47 @@ INLINE void part32(struct sums256 *k, const uint8_t *v, const int8_t *x, const v
         end_part(k, minus, signs, scale, S);
         return;
     }
-    UNROLL for (int g = 0; g < 8; g += room)
+    UNROLL for (int g = 0; g < 8; g++)
     {
-        UNROLL for (int i = 0; i < room; i++) EACH_SLICE(s)
+        EACH_SLICE(s)
         {
             const uint8_t *at = v + 4 * LANES * s;
-            w.size[i][s] = t.values ? vi_look_up(more[s], nibble(vi_load(at + 4 * GROUP * second +
-                                                                         GROUP * ((g + i) & 3)),
-                                                                 (g + i) >> 2))
-                                    : vi_or_masked(nibble(vi_load(at + GROUP * (g + i)), second),
-                                                   move_bits(more[s], g + i, 4), vi_set8(16));
+            w.size[g % room][s] =
+                t.values
+                    ? vi_look_up(more[s],
+                                 nibble(vi_load(at + 4 * GROUP * second + GROUP * (g & 3)), g >> 2))
+                    : vi_or_masked(nibble(vi_load(at + GROUP * g), second),
+                                   move_bits(more[s], g, 4), vi_set8(16));
         }
-        part_groups(k, &w, minus, g == 0, room, signs, scale, x + 4 * g, S, NC);
+        part_group(k, sum, &w, minus, g, room, signs, scale, x, S, NC);
     }
     end_part(k, minus, signs, scale, S);
 }
 
-/* iq2: values up to 43, which have signs. */
-INLINE int part16_has_signs(const struct form256 t)
+/* iq2: values up to 43, which take signs where that pays; else they are up to 107 and one fits. */
+INLINE enum signs signs_of_256(const struct form256 t, const int NC)
 {
-    return t.values != NULL;
+    return parts_of_32(t) ? signs_of(t.bits == 8, NC) : t.values && NC > 8 ? BY_XOR : NONE;
 }
 
 /* One part of 16, field f of a quarter. */
 INLINE void part16(struct sums256 *k, const uint8_t *v, const vi *shifts, const int8_t *x,
                    const vi *scale, const struct form256 t, const int f, const int S, const int NC)
 {
-    const enum signs signs = signs_of(part16_has_signs(t), NC);
-    const int room = t.bits == 6 || signs ? 2 : 4;
-    vi minus[SLICES];
+    const enum signs signs = signs_of_256(t, NC);
+    const int room = t.bits == 6 || signs ? 2 : t.values ? 1 : 4;
+    vi sum[MAX_SUMS], minus[SLICES];
     struct groups w;
-    UNROLL for (int g = 0; g < 4; g += room)
+    UNROLL for (int g = 0; g < 4; g++)
     {
-        UNROLL for (int i = 0; i < room; i++) EACH_SLICE(s)
+        EACH_SLICE(s)
         {
-            const vi codes = code16(v + 4 * LANES * s, shifts[s], t, f, g + i);
-            w.size[i][s] = signs ? vi_look_up(signed_table(t.values, t.log2_bias), codes) : codes;
+            const vi codes = code16(v + 4 * LANES * s, shifts[s], t, f, g);
+            w.size[g % room][s] = signs ? vi_look_up(signed_table(t.values, t.log2_bias), codes)
+                                  : t.values ? vi_look_up(vi_table(t.values), codes)
+                                             : codes;
         }
-        part_groups(k, &w, minus, g == 0, room, signs, scale, x + 4 * g, S, NC);
+        part_group(k, sum, &w, minus, g, room, signs, scale, x, S, NC);
     }
     end_part(k, minus, signs, scale, S);
 }
@@ -423,7 +434,7 @@ INLINE void mm256_slices(vf *acc, const uint8_t *w, const int8_t *x, const float
                          const int S, const int NC)
 {
     const int parts32 = parts_of_32(t);
-    const enum signs signs = signs_of(parts32 ? t.bits == 8 : part16_has_signs(t), NC);
+    const enum signs signs = signs_of_256(t, NC);
     const int biased = t.log2_bias && !signs;
     int16_t s32[MAX_SUMS][8] __attribute__((aligned(64)));
     struct sums256 k;
