@@ -21,20 +21,26 @@ static struct pith_synth_params small_params(const char *arch, int32_t n_vocab)
 }
 
 /* For pith_model_close; NULL: a check has failed. n_batch 0: as it comes. */
-__attribute__((unused)) static pith_model *
-small_model(const struct pith_synth_params *p, int32_t n_batch, const char *const *overrides)
+static pith_model *small_model_on(const struct pith_synth_params *p, int32_t n_batch,
+                                  const char *const *overrides, int32_t n_threads)
 {
     char path[64];
     struct pith_error err;
     struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
     snprintf(path, sizeof path, "/tmp/pith-small-%d.gguf", (int)getpid());
-    mp.n_threads = 1;
+    mp.n_threads = n_threads;
     mp.n_batch = n_batch ? n_batch : mp.n_batch;
     mp.overrides = overrides;
     pith_model *m = pith_synth(path, p, &err) == PITH_OK ? pith_model_open(path, &mp, &err) : NULL;
     CHECK_MSG(m, "%s: %s", p->arch, err.msg);
     unlink(path);
     return m;
+}
+
+__attribute__((unused)) static pith_model *
+small_model(const struct pith_synth_params *p, int32_t n_batch, const char *const *overrides)
+{
+    return small_model_on(p, n_batch, overrides, 1);
 }
 
 #endif

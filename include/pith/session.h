@@ -112,10 +112,27 @@ struct pith_batch {
      * tokens goes by this one. What it was is kept nowhere: pith_tokens tells -1, prefixes end
      * before it. PITH_RANGE: it has no token, or there is no embd. */
     const uint8_t *both;
+    /* [n], or NULL: every row is appended. Trees of rows that may come next, as drafts of several
+     * tokens are: parent[i] is the row of this batch, a former one of the same sequence, behind
+     * which row i stands, or PITH_ROOT, behind what the sequence holds. It sees that, the rows
+     * above it and itself, at the position after its parent's, and has the bits of its path run by
+     * itself. The rows of a tree are not appended; see pith_accept. PITH_APPENDED: row i is of no
+     * tree; a sequence's rows all are, or none is. At most n_batch rows, and 64 from a root to a
+     * row; they count as positions of their sequence. PITH_RANGE: no such parent, or a position
+     * given. PITH_UNSUPPORTED: the model is not causal, the session pools, or layers are
+     * recurrent, choose slots, keep one row for several tokens, or are on a device that has no
+     * attention for it (GPUs). */
+    const int32_t *parent;
 };
+enum { PITH_ROOT = -1, PITH_APPENDED = -2 };
 #define PITH_BATCH_INIT PITH_SIZED(struct pith_batch)
 PITH_API pith_status pith_step(pith_session *s, const struct pith_batch *batch,
                                struct pith_error *err);
+/* Appends to a sequence row `row` of the last step's batch, of its tree, and the rows above it; the
+ * others are forgotten, all of them with PITH_ROOT. As they are by every later call that steps, or
+ * edits the sequence: then PITH_STATE. PITH_RANGE: no row of this sequence. On failure none is
+ * appended. Outputs stay as they are. */
+PITH_API pith_status pith_accept(pith_session *s, int32_t seq, int32_t row, struct pith_error *err);
 /* Appends n tokens to a sequence; logits of the last one. */
 PITH_API pith_status pith_feed(pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
                                struct pith_error *err);

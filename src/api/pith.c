@@ -311,6 +311,13 @@ pith_status pith_step(pith_session *s, const struct pith_batch *batch, struct pi
     return st == PITH_OK ? session_step(s, &b, err) : st;
 }
 
+pith_status pith_accept(pith_session *s, int32_t seq, int32_t row, struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(s);
+    return session_accept(s, seq, row, err);
+}
+
 pith_status pith_encode(pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
                         struct pith_error *err)
 {

@@ -157,6 +157,7 @@ struct recordings {
 struct backend {
     const char *name;
     int plain; /* products read f32 rows, whatever the type of their weights wants */
+    int trees; /* attention goes along the ancestors of a row (step.h) */
     int (*n_devices)(void);
     pith_status (*open)(int i, int reference, struct device **out, struct pith_error *err);
     void (*close)(struct device *d);

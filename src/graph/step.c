@@ -28,6 +28,8 @@ static int64_t layout(struct step *s, int32_t cap_T, int32_t cap_R, int32_t cap_
     PLACE(o_adapter, cap_T);
     PLACE(o_axes, (int64_t)cap_T * STEP_AXES);
     PLACE(o_plus, cap_T);
+    PLACE(o_parent, cap_T);
+    PLACE(o_tree, cap_N);
     for (int g = 0; g < n_groups; g++) {
         PLACE(o_slot[g], cap_T);
         PLACE(o_lo[g], cap_T);

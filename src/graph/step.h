@@ -16,10 +16,17 @@
  *             state[n] = block of recurrent state it goes on from, -1: from nothing
  *   plus[r]: 1: its token's embedding and embedding row r, added
  *   adapter[r]: which set of adapters is added to its products (graph/ops/adapt.h), -1: none
+ *   parent[r]: the row before it in its segment's tree, -1: none, it comes after what was there
+ *       before the step; only where tree[seg[r]] is set
  *   keep[r]: block where the recurrent state after row r is kept, -1: nowhere; the last row of a
  *       segment always has one
  *   output i: out[i] = its row
  *   tile i of n_tiles: up to 16 rows of one segment from row tile[i] on: what attention works on
+ *
+ * Rows of a *tree* are not one after the other: each sees what was there before, the rows above it
+ * and itself, as if it stood behind these alone. Slots are those of the rows in their order, but lo
+ * and hi count the slots that a row sees: from that of the segment's first row on, slot i is its
+ * ancestor at that depth (step_seen).
  *
  * A place is 4 * page, or 4 * page + i for at most 16 slots that lie in the page from its slot 16i
  * on: a quarter, as the last slots of a sequence may have it.
@@ -31,7 +38,8 @@
 
 enum { STEP_PAGE = 64, STEP_QUARTER = 16, STEP_TILE = 16, STEP_MAX_GROUPS = 24 };
 enum { STEP_QUARTERS = STEP_PAGE / STEP_QUARTER };
-enum { STEP_AXES = 3 }; /* positions of a row beside the first */
+enum { STEP_AXES = 3 };   /* positions of a row beside the first */
+enum { STEP_DEPTH = 64 }; /* rows from a tree's root to its last, at most */
 
 struct step {
     int32_t T, R, N, n_tiles;
@@ -44,6 +52,7 @@ struct step {
         o_adapter, o_axes, o_plus;
     int64_t o_slot[STEP_MAX_GROUPS], o_lo[STEP_MAX_GROUPS], o_hi[STEP_MAX_GROUPS],
         o_pages[STEP_MAX_GROUPS];
+    int64_t o_parent, o_tree;
     int32_t data[];
 };
 
@@ -75,6 +84,8 @@ STEP_ARRAY(keep)
 STEP_ARRAY(adapter)
 STEP_ARRAY(axes)
 STEP_ARRAY(plus)
+STEP_ARRAY(parent)
+STEP_ARRAY(tree)
 STEP_GROUP_ARRAY(slot)
 STEP_GROUP_ARRAY(lo)
 STEP_GROUP_ARRAY(hi)
@@ -115,6 +126,22 @@ static inline float *step_embd(const struct step *s)
 static inline int32_t *step_pages(const struct step *s, int g, int n)
 {
     return (int32_t *)(uintptr_t)s->data + s->o_pages[g] + (int64_t)n * s->cap_pages;
+}
+
+/* The row that lies so many above row r of a tree. */
+static inline int32_t step_above(const struct step *s, int32_t r, int32_t up)
+{
+    while (up-- > 0)
+        r = step_parent(s)[r];
+    return r;
+}
+/* The slot that row r sees as slot i of a group of its sequence's tokens. */
+static inline int32_t step_seen(const struct step *s, int g, int32_t r, int32_t i)
+{
+    int32_t seg = step_seg(s)[r];
+    if (!step_tree(s)[seg] || i < step_slot(s, g)[step_first(s)[seg]])
+        return i;
+    return step_slot(s, g)[step_above(s, r, step_hi(s, g)[r] - 1 - i)];
 }
 
 /* What is done to pages of the cache before the rows of a step: a flat list, in order, that goes

@@ -609,9 +609,17 @@ SIMD_FN void attn_visible(const struct attn_job *j, int row, int p0, int *a, int
     *b = hi < p0 + KERN_PAGE ? hi - p0 : KERN_PAGE;
 }
 
+/* Where the page at slot p0 lies in the tail. */
+SIMD_FN const uint8_t *attn_tail(const struct attn_job *j, int p0)
+{
+    return j->tail + (p0 - j->tail_from) / KERN_PAGE * (j->k_bytes + j->v_bytes);
+}
+
 /* K and V of the page at slot p0: where its first slot lies. */
 static const uint8_t *attn_k(const struct attn_job *j, int p0)
 {
+    if (j->tail && p0 >= j->tail_from)
+        return attn_tail(j, p0);
     int place = j->pages[p0 / KERN_PAGE];
     int by_slot = j->latent || attn_types[j->k_type].scores == attn_scores_blocks;
     int64_t row = by_slot ? j->k_bytes : j->k_bytes / j->d_k;
@@ -621,6 +629,8 @@ static const uint8_t *attn_k(const struct attn_job *j, int p0)
 
 static const uint8_t *attn_v(const struct attn_job *j, int p0)
 {
+    if (j->tail && p0 >= j->tail_from)
+        return attn_tail(j, p0) + j->k_bytes;
     int place = j->pages[p0 / KERN_PAGE];
     return j->base + place / ATTN_GROUPS * j->page_bytes + j->v_off +
            place % ATTN_GROUPS * (j->v_bytes / ATTN_GROUPS);

@@ -54,6 +54,8 @@ enum {
  * Entry i of the list takes the place of slot i in all of the above: what lies together in a page
  * does not matter, what stands together in the list does. ratio > 1: as of the list of all slots
  * that have a row, ratio - 1, 2 ratio - 1, ..; latent.
+ * tail: K of the page at slot tail_from + 64 i lies at tail + i (k_bytes + v_bytes), V behind it,
+ * and `pages` is not looked at from there on; NULL: there is none.
  * m, l: [n_rows * g]; o: [n_rows * g][d_v16]. The call initialises them (m = -inf, l = 0, o = 0)
  * first. */
 enum { KERN_NEAR = 144, KERN_FAR = 128, KERN_TABLE = 2 * KERN_NEAR }; /* as graph/ops/attention.h */
@@ -69,6 +71,8 @@ struct attn_job {
     const int32_t *list; /* or NULL */
     const uint8_t *base;
     const int32_t *pages;
+    const uint8_t *tail;
+    int32_t tail_from;
     int64_t page_bytes, k_off, v_off, k_bytes, v_bytes;
     enum dtype k_type, v_type;
     int latent;

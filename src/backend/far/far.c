@@ -402,6 +402,7 @@ static int far_impl(const struct device *d, const struct node *n, struct op_impl
 
 const struct backend backend_far = {
     .name = "far",
+    .trees = 1,
     .n_devices = far_n_devices,
     .open = far_open_device,
     .close = far_close_device,

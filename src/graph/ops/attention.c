@@ -12,7 +12,8 @@
  *
  *                q [T, H d_k], heads in groups of H / n_head_kv share K and V. A row sees the slots
  *                lo <= s < hi of each state; of the last one only those of its list where there is
- *                one. Of latent rows V is the first d_v columns of K.
+ *                one. Of latent rows V is the first d_v columns of K. Of a tree slot s is what the
+ *                row sees as such (step_seen), and its own slot is hi - 1.
  *   ATTN_MERGE   z [T, H d_v] = o / l of a row's partials, merged from left to right: those of the
  *                first state, then of the next; at last a sink, a partial (logit, 1, 0).
  *   BIAS_TABLE   z [1, H ATTN_TABLE]: table[h][r] = w[bucket(r)][h]
@@ -67,6 +68,11 @@ struct attn_rows_of attn_tile(const struct call *c, const struct exec *x, int32_
         t.all += t.spans[k];
     }
     return t;
+}
+
+int attn_in_tree(const struct state *kv, const struct exec *x, int32_t seg)
+{
+    return step_tree(x->step)[seg] && kv->rows != STATE_CROSS;
 }
 
 /* A chunk is at least so many query heads: each reads K and V by itself. */
@@ -331,6 +337,8 @@ struct attn_one {
     const int32_t *pages, *list; /* list: the slots in the place of 0, 1, .. */
     int head_kv, head;
     int32_t at; /* the row's own slot */
+    const struct step *tree; /* of a tree's row, `row`; NULL */
+    int32_t row;
 };
 
 /* Query . t->row. Numbers: one chain over d. Block types: the dot product of a weight's row, but of
@@ -365,7 +373,9 @@ static float ref_near(const struct call *c, const struct exec *x, const struct a
 /* Where row i of the state, or entry i of the list, lies. */
 static const uint8_t *ref_place(const struct attn_one *a, int32_t i, int *at)
 {
-    int32_t slot = a->list ? a->list[i] : state_row_slot(a->kv, i);
+    int32_t slot = a->list   ? a->list[i]
+                   : a->tree ? step_seen(a->tree, a->kv->group, a->row, i)
+                             : state_row_slot(a->kv, i);
     int32_t place = a->pages[slot / STEP_PAGE];
     *at = place_slot(place, slot);
     return view_at(a->cv, place_page(place));
@@ -452,7 +462,12 @@ static void ref_attn_state(const struct call *c, const struct exec *x, int32_t k
                          .pages = step_pages(x->step, kv->group, seg),
                          .at = step_slot(x->step, kv->group)[row],
                          .head_kv = h / (((const struct attn_op *)c->p)->n_head / kv->n_head_kv),
-                         .head = h};
+                         .head = h,
+                         .row = (int32_t)row};
+    if (attn_in_tree(kv, x, seg)) {
+        a.tree = x->step;
+        a.at = step_hi(x->step, kv->group)[row] - 1;
+    }
     if (k == c->n_states - 1)
         a.list = attn_list(c, x, row, a.head_kv, &n);
     int32_t lo = a.list ? 0 : state_rows_of(kv, step_lo(x->step, kv->group)[row]);

@@ -288,7 +288,10 @@ uint64_t cache_bytes(const struct cache *c)
 
 void cache_begin(struct cache *c, int32_t seq)
 {
-    c->seq[seq].floor = c->seq[seq].n;
+    struct cache_seq *q = &c->seq[seq];
+    if (q->n_tree) /* nobody has wanted them */
+        cache_cut(c, seq, q->n);
+    q->floor = q->n;
 }
 
 void cache_end(struct cache *c, int32_t seq, int failed)
@@ -334,9 +337,51 @@ pith_status cache_place(struct cache *c, int32_t seq, struct pith_error *err)
     return PITH_OK;
 }
 
+/* Rows that do not follow one another are slots to be moved, which is done at once. */
+static pith_status accept_rows(struct cache *c, int32_t seq, const int32_t *row,
+                               const int32_t *token, int32_t n, struct pith_error *err)
+{
+    struct cache_seq *q = &c->seq[seq];
+    int32_t first = q->n, pure = q->pure;
+    int apart = n && row[n - 1] != n - 1;
+    pith_status st = apart ? cache_place(c, seq, err) : PITH_OK;
+    if (st != PITH_OK)
+        return st;
+    for (int32_t i = 0; i < n; i++) {
+        cache_append(c, seq, token[i], NULL);
+        if (apart)
+            q->slot[first + i].src = first + row[i];
+    }
+    if (!apart)
+        return PITH_OK;
+    int32_t then = q->pure;
+    q->pure = pure;
+    q->pending = 1;
+    st = cache_settle(c, seq, err);
+    if (st == PITH_OK)
+        st = cache_flush(c, err);
+    if (st == PITH_OK)
+        q->pure = then;
+    return st;
+}
+
+pith_status cache_accept(struct cache *c, int32_t seq, const int32_t *row, const int32_t *token,
+                         int32_t n, struct pith_error *err)
+{
+    struct cache_seq *q = &c->seq[seq];
+    q->n_tree = 0;
+    q->floor = q->n;
+    pith_status st = accept_rows(c, seq, row, token, n, err);
+    cache_end(c, seq, st != PITH_OK);
+    if (!q->pending)
+        cache_cut(c, seq, q->n); /* the pages behind it */
+    return st;
+}
+
 void cache_cut(struct cache *c, int32_t seq, int32_t n)
 {
     struct cache_seq *q = &c->seq[seq];
+    q->n_tree = 0;
     q->floor = q->floor < n ? q->floor : n;
     q->pure = q->pure < n ? q->pure : n;
     q->published = q->published < n / STEP_PAGE ? q->published : n / STEP_PAGE;

@@ -108,6 +108,8 @@ struct cache_seq {
     int edited;  /* positions are in `slot`, not the slots' own numbers */
     int axed;    /* edited, and the other positions of some slot, in `axes`, or by how much they are
                     still to be rotated, are not those of text */
+    int n_tree;  /* rows of a tree that the last step has tried, in the slots from n on; see
+                    cache_accept */
     int placed;  /* some row was given its position: the next one's may be that of the last */
     int pending; /* some src is not the slot itself, or some delta not 0 */
     int settled; /* in the call in progress: src and delta tell of `was`, the tables before */
@@ -230,6 +232,10 @@ pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pith_er
 pith_status cache_place(struct cache *c, int32_t seq, struct pith_error *err);
 /* Appends a slot that cache_grow made and a step filled; pos NULL: the next one, of text. */
 void cache_append(struct cache *c, int32_t seq, int32_t token, const int32_t pos[1 + STEP_AXES]);
+/* Appends n of the rows that a tree's step has left behind slot seq.n, ascending: row[i] of them is
+ * token[i]. The others go. On failure none is appended, and all go. */
+pith_status cache_accept(struct cache *c, int32_t seq, const int32_t *row, const int32_t *token,
+                         int32_t n, struct pith_error *err);
 /* Keeps the first n slots. */
 void cache_cut(struct cache *c, int32_t seq, int32_t n);
 /* 1: the sequence can be cut to n and go on; 0: a window group has given back pages that the row

@@ -242,6 +242,7 @@ static pith_status install(struct cache *c, struct cache_seq *dst, const struct 
     dst->edited = edited;
     dst->axed = d->q.axed;
     dst->placed = from->placed && n;
+    dst->n_tree = 0;
     dst->pending = pending;
     return PITH_OK;
 }

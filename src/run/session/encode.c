@@ -46,6 +46,7 @@ static void fill(struct pith_session *s, int32_t seq, const int32_t *tokens, int
     step_first(t)[0] = 0;
     step_first(t)[1] = n;
     step_state(t)[0] = -1;
+    step_tree(t)[0] = 0;
     for (int32_t r = 0; r < n; r++) {
         step_token(t)[r] = tokens[r];
         step_plus(t)[r] = 0;
@@ -97,6 +98,7 @@ pith_status session_encode(struct pith_session *s, int32_t seq, const int32_t *t
     st = cache_memory_take(&s->cache, seq, (int32_t)n, err);
     if (st != PITH_OK)
         return st;
+    s->n_tried = 0;
     fill(s, seq, tokens, (int32_t)n);
     s->run.stats = r->stats;
     s->run.n_threads = n > PREFILL_ROWS ? s->n_threads_prefill : s->n_threads;

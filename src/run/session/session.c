@@ -329,11 +329,12 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
     s->kept = mem_reserve(s->kept_bytes);
     s->seq_rows = mem_array((size_t)s->n_seq + 1, sizeof *s->seq_rows, PITH_MEM_SCRATCH);
     s->seq_last = mem_array((size_t)s->n_seq, sizeof *s->seq_last, PITH_MEM_SCRATCH);
+    s->seq_tried = mem_zalloc((size_t)s->n_seq, PITH_MEM_SCRATCH);
     s->seq_at = mem_array((size_t)s->n_seq, sizeof *s->seq_at, PITH_MEM_SCRATCH);
     s->order = mem_array((size_t)s->n_batch, sizeof *s->order, PITH_MEM_SCRATCH);
     s->output = mem_array((size_t)s->cap_outputs, sizeof *s->output, PITH_MEM_SCRATCH);
-    if (!s->step || !s->kept || !s->seq_rows || !s->seq_last || !s->seq_at || !s->order ||
-        !s->output)
+    if (!s->step || !s->kept || !s->seq_rows || !s->seq_last || !s->seq_at || !s->seq_tried ||
+        !s->order || !s->output)
         return error_set(err, PITH_NOMEM, "out of memory for a session of %d rows a step",
                          s->n_batch);
     st = mem_commit(s->step, s->step_reserved, PITH_MEM_SCRATCH, err);
@@ -523,6 +524,7 @@ void session_close(struct pith_session *s)
     mem_free(s->seq_rows);
     mem_free(s->seq_last);
     mem_free(s->seq_at);
+    mem_free(s->seq_tried);
     mem_free(s->order);
     mem_free((void *)s->output);
     for (int i = 0; i < N_ROLES; i++)
@@ -720,7 +722,8 @@ static pith_status check_batch(struct pith_session *s, const struct pith_batch *
                          "%d outputs asked for, at most %d in one call; ask in parts or open the "
                          "model with a larger n_outputs",
                          n_out, s->cap_outputs);
-    return b->pos ? check_positions(s, b, n_pos, err) : PITH_OK;
+    pith_status st = b->pos ? check_positions(s, b, n_pos, err) : PITH_OK;
+    return st == PITH_OK && b->parent ? tree_check(s, b, err) : st;
 }
 
 /* ---------------------------------------------------------------- one step */
@@ -743,6 +746,8 @@ static void fill_rows(struct pith_session *s, const struct pith_batch *b, int32_
         at += rows;
     }
     step_first(t)[N] = at;
+    for (int32_t k = 0; k < N; k++) /* those without branches are as other rows */
+        step_tree(t)[k] = 0;
     t->T = n;
     t->N = N;
     t->embd = 0;
@@ -750,6 +755,8 @@ static void fill_rows(struct pith_session *s, const struct pith_batch *b, int32_
         int32_t r = s->seq_rows[seq_of(s, b, i)]++;
         s->order[i - from] = r;
         step_plus(t)[r] = is_both(b, i);
+        step_parent(t)[r] =
+            tree_has(b, i) && b->parent[i] >= 0 ? s->order[b->parent[i] - from] : -1;
         if (is_embd(b, i) || is_both(b, i))
             memcpy(step_embd(t) + (int64_t)r * t->n_embd, b->embd + (int64_t)i * t->n_embd,
                    (size_t)t->n_embd * sizeof(float));
@@ -835,6 +842,7 @@ static void fill_positions(struct pith_session *s)
             step_tile(t)[t->n_tiles++] = r;
         int32_t first = step_first(t)[k], end = step_first(t)[k + 1];
         fill_next(t, k, q);
+        step_tree(t)[k] = s->seq_tried[step_seq(t)[k]];
         for (int32_t r = first; r < end; r++) {
             int32_t slot = q->n + r - first, pos = step_pos(t)[r];
             step_seg(t)[r] = k;
@@ -848,6 +856,8 @@ static void fill_positions(struct pith_session *s)
                     see_both_sides(t, g, r, s->cache.group[g].span / 2);
             }
         }
+        if (step_tree(t)[k])
+            tree_fill(s, k);
         int32_t n_pages = (q->n + end - first + STEP_PAGE - 1) / STEP_PAGE;
         for (int g = 0; g < s->cache.n_own; g++)
             memcpy(step_pages(t, g, k), q->pages[g], (size_t)n_pages * sizeof(int32_t));
@@ -884,11 +894,18 @@ static void commit_rows(struct pith_session *s)
 {
     const struct step *t = s->step;
     int32_t pos[1 + STEP_AXES];
-    for (int32_t k = 0; k < t->N; k++)
+    for (int32_t k = 0; k < t->N; k++) {
+        int32_t rows = step_first(t)[k + 1] - step_first(t)[k];
+        if (s->seq_tried[step_seq(t)[k]]) {
+            s->cache.seq[step_seq(t)[k]].n_tree = rows;
+            s->n_tried = t->T;
+            continue;
+        }
         for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r++) {
             row_pos4(t, r, pos);
             cache_append(&s->cache, step_seq(t)[k], step_plus(t)[r] ? -1 : step_token(t)[r], pos);
         }
+    }
 }
 
 static const struct value *output_value(const struct pith_session *s)
@@ -925,7 +942,7 @@ static void mark_last(struct pith_session *s)
     if (output_value(s)->rows == ROWS_R && t->R) {
         int32_t row = step_out(t)[t->R - 1], seg = step_seg(t)[row];
         s->last_n = s->cache.seq[step_seq(t)[seg]].n;
-        if (row == step_first(t)[seg + 1] - 1)
+        if (row == step_first(t)[seg + 1] - 1 && !s->seq_tried[step_seq(t)[seg]])
             s->last_seq = step_seq(t)[seg];
     }
 }
@@ -1014,8 +1031,10 @@ pith_status session_step(struct pith_session *s, const struct pith_batch *b, str
         st = check_batch(s, b, err);
     if (st != PITH_OK)
         return st;
-    s->n_outputs = s->last_outputs = 0;
+    s->n_outputs = s->last_outputs = s->n_tried = 0;
     s->last_seq = -1;
+    for (int32_t i = 0; i < b->n; i++)
+        s->seq_tried[seq_of(s, b, i)] = (uint8_t)tree_has(b, i);
     for (int32_t i = 0; b->pos && i < b->n; i++) /* windows keep what they may see */
         s->cache.seq[seq_of(s, b, i)].placed |= given(b, i) != NULL;
     for (int32_t q = 0; q < s->n_seq; q++) {

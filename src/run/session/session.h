@@ -55,6 +55,7 @@ struct pith_session {
     /* Sorting a batch by sequence. */
     int32_t *seq_rows, *order; /* [n_seq + 1], [n_batch] */
     int32_t *seq_last;         /* [n_seq] last row of each sequence in the call */
+    uint8_t *seq_tried;        /* [n_seq] 1: its rows in the call are a tree */
     int32_t (*seq_at)[2];      /* [n_seq] position of its last row so far, and of a next one */
     int32_t one_seq;           /* of a batch without sequence numbers */
     /* Outputs of the last call: the plan's own rows for its last step, copies for earlier ones. */
@@ -63,6 +64,7 @@ struct pith_session {
     float *kept;                     /* reserved address space [cap_outputs][cols] */
     uint64_t kept_bytes, kept_committed;
     int64_t n_cols; /* V or E */
+    int32_t n_tried; /* rows of the last step, if it had trees, which are still in `step` */
     int32_t last_seq,
         last_n; /* the last output is of the last of last_n tokens of last_seq; -1: of none */
 };
@@ -77,6 +79,17 @@ pith_status session_plan(struct pith_model *m, const struct pith_session_params 
 void session_memory(const struct pith_session *s, uint64_t *now, uint64_t *most);
 pith_status session_step(struct pith_session *s, const struct pith_batch *b,
                          struct pith_error *err);
+/* tree.c: see pith_batch.parent and pith_accept. check: the parents of a batch. fill: positions and
+ * what is seen of the rows of segment k, a tree's. */
+pith_status tree_check(struct pith_session *s, const struct pith_batch *b, struct pith_error *err);
+void tree_fill(struct pith_session *s, int32_t k);
+pith_status session_accept(struct pith_session *s, int32_t seq, int32_t row,
+                           struct pith_error *err);
+/* 1: row i of a batch is of a tree. */
+static inline int tree_has(const struct pith_batch *b, int32_t i)
+{
+    return b->parent && b->parent[i] != PITH_APPENDED;
+}
 /* encode.c: see pith_encode. Empty tokens (n 0) take the memory away. */
 pith_status session_encode(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
                            struct pith_error *err);

@@ -74,6 +74,15 @@ static struct attn_job job_of(const struct state *kv)
                              .latent = kv->rows == STATE_LATENT};
 }
 
+/* Pages that the ancestors of a tree's row lie in, and what was there before in the first of them;
+ * then a row. */
+enum { TAIL_PAGES = 1 + STEP_DEPTH / STEP_PAGE };
+
+static size_t attn_tail_bytes(const struct attn_job *job)
+{
+    return TAIL_PAGES * (size_t)(job->k_bytes + job->v_bytes);
+}
+
 static size_t attn_scratch(const struct node *n)
 {
     const struct attn_op *p = n->p;
@@ -83,6 +92,8 @@ static size_t attn_scratch(const struct node *n)
         struct attn_job job = job_of(n->state[i]);
         int listed = job.ratio > 1 || (p->list && i == n->n_states - 1);
         size_t own = kern_attn_scratch(&job, n_vec, listed);
+        if (n->state[i]->rows != STATE_CROSS && job.ratio <= 1)
+            own = size_align(own, 64) + attn_tail_bytes(&job) + kv_row_scratch(n->state[i]);
         most = own > most ? own : most;
     }
     return attn_parts(n_vec, kv_padded(n->state[0]->d_v)) + most;
@@ -159,6 +170,56 @@ static void attn_do(const struct attn_work *w, const struct attn_job *job, int32
     }
 }
 
+/* One slot of a head of the cache to one of a page by itself. */
+static void attn_fetch(const struct attn_work *w, const struct attn_job *job, int32_t k,
+                       int32_t slot, int32_t to, uint8_t *tail, uint8_t *row)
+{
+    const struct state *kv = w->c->state[k];
+    struct state own = *kv;
+    int32_t place = job->pages[slot / STEP_PAGE];
+    const uint8_t *page = job->base + (int64_t)place_page(place) * job->page_bytes;
+    own.k_off = 0;
+    own.v_off = job->k_bytes;
+    tail += to / STEP_PAGE * (job->k_bytes + job->v_bytes);
+    kv_get_k(kv, page, w->head_kv, place_slot(place, slot), row);
+    kv_put_k(&own, tail, 0, to % STEP_PAGE, row);
+    if (!kv_has_v(kv))
+        return;
+    kv_get_v(kv, page, w->head_kv, place_slot(place, slot), row);
+    kv_put_v(&own, tail, 0, to % STEP_PAGE, row);
+}
+
+/* A span of a tree's rows in which ancestors lie: row by row, these side by side behind what was
+ * there before. */
+static void attn_tree_span(const struct attn_work *w, const struct attn_job *job, int32_t k,
+                           int32_t base)
+{
+    const struct step *s = w->x->step;
+    const struct state *kv = w->c->state[k];
+    int32_t n_vec = job->n_rows * w->g, from = base / STEP_PAGE * STEP_PAGE;
+    uint8_t *tail =
+        (uint8_t *)w->scratch + size_align(kern_attn_scratch(job, n_vec, 0), 64);
+    uint8_t *row = tail + attn_tail_bytes(job);
+    memset(tail, 0, attn_tail_bytes(job)); /* padding is zero */
+    for (int32_t slot = from; slot < base; slot++)
+        attn_fetch(w, job, k, slot, slot - from, tail, row);
+    for (int32_t r = 0; r < job->n_rows; r++) {
+        struct attn_job one = *job;
+        for (int32_t up = 0, i = job->hi[r] - 1; i >= base; up++, i--) {
+            int32_t above = step_above(s, w->tile.row + r, up);
+            attn_fetch(w, job, k, step_slot(s, kv->group)[above], i - from, tail, row);
+        }
+        one.n_rows = 1;
+        one.q = job->q + r * job->q_ld;
+        one.lo = job->lo + r;
+        one.hi = job->hi + r;
+        one.at = job->at + r;
+        one.tail = tail;
+        one.tail_from = from;
+        attn_do(w, &one, r);
+    }
+}
+
 /* Span i of state k, of all rows together or, where one has a list or few slots have rows, row by
  * row. */
 static void attn_span(const struct attn_work *w, int32_t k, int32_t i)
@@ -171,6 +232,18 @@ static void attn_span(const struct attn_work *w, int32_t k, int32_t i)
         listed += attn_list(w->c, w->x, w->tile.row + r, w->head_kv, &n) != NULL;
     job.slot0 = span;
     job.slot1 = span + KERN_SPAN;
+    if (attn_in_tree(w->c->state[k], w->x, w->tile.seg)) {
+        int32_t at[STEP_TILE], group = w->c->state[k]->group;
+        int32_t base = step_slot(w->x->step, group)[step_first(w->x->step)[w->tile.seg]];
+        for (int32_t r = 0; r < job.n_rows; r++)
+            at[r] = job.hi[r] - 1;
+        job.at = at;
+        if (job.slot1 <= base / STEP_PAGE * STEP_PAGE)
+            attn_do(w, &job, 0);
+        else
+            attn_tree_span(w, &job, k, base);
+        return;
+    }
     if (!listed) {
         attn_do(w, &job, 0);
         return;

@@ -72,7 +72,7 @@ FN uint32_t thread_x() { return blockIdx.x * blockDim.x + threadIdx.x; }
 /* ---------------------------------------------------------------- the step (graph/step.h) */
 
 /* Places of its members, in ints: gpu/job.c holds them to the struct. */
-enum { STEP_DATA = 232, PAGE = 64, QUARTER = 16 };
+enum { STEP_DATA = 236, PAGE = 64, QUARTER = 16 };
 
 FN int step_at(const Args &g, uint32_t i) { return i32_at(g.step)[i]; }
 FN int step_array(const Args &g, uint32_t o, uint32_t i)

@@ -38,7 +38,7 @@ layout(constant_id = 5) const int SPEC5 = 1;
 /* ---------------------------------------------------------------- the step (graph/step.h) */
 
 /* Places of its members, in ints: run.c holds them to the struct. */
-const uint STEP_DATA = 232;
+const uint STEP_DATA = 236;
 const int PAGE = 64, QUARTER = 16;
 
 int step_at(uint i) { return I32(arg.step).v[i]; }
