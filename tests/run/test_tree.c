@@ -200,7 +200,8 @@ static void test_beside(void)
         memcpy(got[i], pith_logits(s, i), sizeof *got);
     CHECK(pith_length(s, 0) == 0 && pith_length(s, 1) == 2 && pith_length(s, 2) == 0);
     CHECK(pith_accept(s, 1, 1, &err) == PITH_STATE);
-    CHECK(pith_accept(s, 2, 0, &err) == PITH_RANGE && strstr(err.msg, "is of sequence 0, not of 2"));
+    CHECK(pith_accept(s, 2, 0, &err) == PITH_RANGE &&
+          strstr(err.msg, "is of sequence 0, not of 2"));
     CHECK(pith_accept(s, 2, 5, &err) == PITH_RANGE && strstr(err.msg, "had 0..4"));
     CHECK(pith_accept(s, 3, 0, &err) == PITH_RANGE && pith_accept(s, 0, -2, &err) == PITH_RANGE);
     CHECK(pith_accept(s, 2, 4, &err) == PITH_OK && pith_length(s, 2) == 1);
@@ -246,7 +247,10 @@ static void refused(const struct pith_batch *b, pith_session *s, pith_status st,
 static void test_refused(void)
 {
     static const char *const cannot[][2] = {
-        {"mamba", "recurrent layers"}, {"deepseek32", "layers choose slots"}, {"modern-bert", "whole"}};
+        {"mamba", "recurrent layers"},
+        {"deepseek32", "layers choose slots"},
+        {"modern-bert", "whole"},
+    };
     static int32_t token[80], parent[80], pos[8] = {0, 0, 0, 0, -1, 0, 0, 0};
     struct pith_error err;
     pith_model *m = open_model("llama", &ways[0]);
