@@ -146,18 +146,68 @@ int offers_open(struct offers *o, const struct arg_texts *paths, const char *fol
     return code ? code : check_names(o);
 }
 
+/* How much of text is `name` and a "=" behind it; 0: it is not. */
+static size_t begins(const char *text, const char *name)
+{
+    size_t n = strlen(name);
+    return n && !strncmp(text, name, n) && text[n] == '=' ? n + 1 : 0;
+}
+
+/* "a, b and 3 more". */
+static void list_names(const struct offers *o, char *out, size_t cap)
+{
+    size_t n = 0;
+    int i = 0;
+    for (out[0] = 0; i < o->n && n + strlen(o->v[i].name) + 32 < cap; i++)
+        n += (size_t)snprintf(out + n, cap - n, "%s%s", i ? ", " : "", o->v[i].name);
+    if (i < o->n)
+        snprintf(out + n, cap - n, "%s%d more", i ? " and " : "", o->n - i);
+}
+
+/* The model that the text before a "=" means, by its name, its path or any other name of it; the
+ * longest that one has counts, as names may hold a "=" themselves. *name is what is behind it. */
+static int aliased(const struct offers *o, const char *text, int *model, const char **name)
+{
+    size_t most = 0, n;
+    int two = -1;
+    for (int i = 0; i < o->n; i++) {
+        n = begins(text, o->v[i].name);
+        n = n ? n : begins(text, o->v[i].path);
+        *model = n > most ? i : *model;
+        most = n > most ? n : most;
+    }
+    for (int i = 0; i < o->n_aliases; i++) {
+        n = begins(text, o->aliases[i].name);
+        if (n > most) {
+            *model = o->aliases[i].model;
+            two = -1;
+            most = n;
+        } else if (n && n == most && o->aliases[i].model != *model &&
+                   !begins(text, o->v[*model].name)) {
+            two = o->aliases[i].model;
+        }
+    }
+    *name = text + most;
+    if (two >= 0)
+        return cli_say(CLI_USE, "--alias %s: %s and %s both answer to \"%.*s\"; say which", text,
+                       o->v[*model].path, o->v[two].path, (int)most - 1, text);
+    if (!most && strchr(text, '=')) {
+        char offered[512];
+        list_names(o, offered, sizeof offered);
+        return cli_say(CLI_USE, "--alias %s: found no model called \"%.*s\"; offered: %s", text,
+                       (int)strcspn(text, "="), text, offered);
+    }
+    return CLI_OK;
+}
+
 int offers_alias(struct offers *o, const char *text)
 {
-    const char *equals = strchr(text, '='), *name = text;
-    int model = 0, code;
-    for (int i = 0; equals && i < o->n; i++)
-        if (!strncmp(o->v[i].name, text, (size_t)(equals - text)) && !o->v[i].name[equals - text]) {
-            model = i;
-            name = equals + 1;
-        }
+    const char *name;
+    int model = 0, other = -1, code = aliased(o, text, &model, &name);
+    if (code)
+        return code;
     if (!*name)
         return cli_say(CLI_USE, "--alias %s: wanted NAME or MODEL=NAME", text);
-    int other = -1;
     for (int i = 0; i < o->n; i++)
         other = i != model && !strcmp(o->v[i].name, name) ? i : other;
     for (int i = 0; i < o->n_aliases; i++)

@@ -16,8 +16,9 @@ struct offers {
  * the file calls itself. Two models of one name are refused. Returns an exit code. */
 int offers_open(struct offers *o, const struct arg_texts *paths, const char *folder,
                 const char *name);
-/* A further name: NAME of the first model, MODEL=NAME of the one that is called so. Refused where
- * another answers to it. Returns an exit code. */
+/* A further name: NAME of the first model, MODEL=NAME of the one that is called so (its name, its
+ * path, or another name of it). Refused where none is, or where another answers to NAME. Returns an
+ * exit code. */
 int offers_alias(struct offers *o, const char *text);
 void offers_close(struct offers *o);
 /* Three quarters of the machine's memory: what several models may take together where nothing else

@@ -169,6 +169,9 @@ int request_take(struct hosted *m, struct exchange *x, const struct fields *b, s
     r->n_keep = field_int(b, F_n_keep);
     r->n_discard = field_int(b, F_n_discard);
     r->slot = (int)field_int(b, F_id_slot);
+    if (r->slot >= m->server->p.parallel)
+        return fault_set(f, 400, "invalid_value", "id_slot", "id_slot is %d; wanted -1 (any) to %d",
+                         r->slot, m->server->p.parallel - 1);
     r->predict_ns =
         field_int(b, F_t_max_predict_ms) > 0 ? field_int(b, F_t_max_predict_ms) * 1000000 : 0;
     r->priority = (int)field_int(b, F_priority);

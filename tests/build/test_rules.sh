@@ -86,4 +86,11 @@ printf 'int x(void);\n' >"$dir/t/src/text/x/x.h"
 printf '#include "text/x/x.h"\n' >"$dir/t/src/text/y/y.c"
 broken loop_of_folders check_layers.sh no_loop_of_folders 'text/x'
 
+# What continuous integration runs says that it is that: a skipped test fails there.
+mkdir "$dir/bin"
+printf '#!/bin/sh\necho "CI is $CI"\necho "1 passed, 0 failed, 0 skipped"\n' >"$dir/bin/make"
+chmod +x "$dir/bin/make"
+same ci_run_says_ci "$(env -u CI PATH="$dir/bin:$PATH" .ci/run | head -n 1)" "CI is 1"
+same ci_run_keeps_ci "$(CI=yes PATH="$dir/bin:$PATH" .ci/run | head -n 1)" "CI is yes"
+
 finish

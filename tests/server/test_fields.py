@@ -92,6 +92,18 @@ def test_two_models(folder, model):
             "--alias", "other")
     refused("an alias of two", 1, "answers to that name already", [model, other], "--alias", "x",
             "--alias", "other=x")
+    for name, given in (("no model", "othr=x"), ("no model, first", "=x")):
+        refused("an alias of " + name, 1, "offered: m, other", [model, other], "--alias", given)
+    refused("an alias of two by their paths", 1, "answers to that name already", [model, other],
+            "--alias", other + "=x", "--alias", model + "=x")
+    refused("an alias of none beside one", 1, "found no model called", model, "--alias", "n=x")
+    odd = os.path.join(folder, "a=b.gguf")
+    shutil.copy(model, odd)
+    with Server([model, other, odd], "--alias", other + "=x", "--alias", "other.gguf=y", "--alias",
+                odd + "=z", "--alias", "a=b=w", "--lazy") as s:
+        got = [s.post(TEXT, {"prompt": "w5", "max_tokens": 1, "model": name})[1].get("model")
+               for name in "xyzw"]
+        check("aliases by path and file", got == ["other", "other", "a=b", "a=b"], got)
     refused("an empty alias", 1, "wanted NAME", model, "--alias", "m=")
 
 

@@ -212,6 +212,13 @@ def test_slots(s, folder):
     status, gone, _ = s.post("/slots/1?action=erase", b"")
     check("erase", status == 200 and gone["n_erased"] == saved["n_saved"]
           and s.get("/slots")[1][1]["n_kept"] == 0, gone)
+    for path in ("/completion", "/v1/completions"):
+        status, no, _ = s.post(path, {"prompt": prompt, "id_slot": 4, "max_tokens": 1})
+        check("a slot that is not there " + path, status == 400
+              and "id_slot is 4; wanted -1 (any) to 3" in json.dumps(no), no)
+        check("any slot " + path,
+              [s.post(path, {"prompt": prompt, "id_slot": k, "max_tokens": 1})[0]
+               for k in (-1, 3)] == [200, 200])
     check("an empty one", s.post("/slots/1?action=save", {"filename": "b.bin"})[0] == 400)
     for path, body in (("/slots/9?action=save", {"filename": "a"}),
                        ("/slots/0?action=dance", {"filename": "a"}),
