@@ -311,11 +311,14 @@ pith_sampler *cli_sampler_open(struct sampler_opts *o, const pith_model *m, int 
 struct form_opts {
     const char *template, *kwargs, *think;
 };
+#define CLI_FORM_HELP                                                                              \
+    "template of conversations: the name of another one that the model has, of a common one "      \
+    "(chatml, command-r, gemma, llama2, llama3, mistral-v7, phi3, vicuna, zephyr), or a file"
 /* clang-format off */
 #define ARGS_FORM(opts, member)                                                                    \
     {.name = "--chat-template", .meta = "FILE|NAME", ARG_FIELD(opts, member.template, ARG_TEXT),   \
      .otherwise = "the model's own",                                                               \
-     .help = "template of conversations: a file, or the name of another one that the model has"},  \
+     .help = CLI_FORM_HELP},                                                                       \
     {.name = "--template-kwargs", .meta = "JSON", ARG_FIELD(opts, member.kwargs, ARG_TEXT),        \
      .otherwise = "none", .help = "variables for the template, a JSON object"},                    \
     {.name = "--think", ARG_FIELD(opts, member.think, ARG_CHOICE), .choices = "on|off|auto",       \
@@ -330,6 +333,9 @@ int cli_form_is_asked(const struct form_opts *o); /* one of the flags was given 
 /* Before a model is there: *variables (the caller's) is what the flags say. Returns an exit code.
  */
 int cli_form_check(const struct form_opts *o, json_t **variables);
+/* The text, the caller's, of the common format that is called so, else of the file. Returns an exit
+ * code. */
+int cli_form_text(const char *asked, char **text, size_t *n);
 /* Puts what a template of a file has to know into variables. Returns an exit code. */
 int cli_form_open(const struct form_opts *o, const pith_model *m, struct form *out,
                   json_t *variables);

@@ -1,11 +1,39 @@
-/* form.c -- the flags that say how a conversation is written for a model: its template, and
- * variables of it. */
+/* form.c -- the flags that say how a conversation is written for a model: its template, which is
+ * one of the model's, a common one (forms.def) or a file's, and variables of it. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
+
+static const struct {
+    const char *name, *text;
+} forms[] = {
+#define FORM(name, text) {name, text},
+#include "cli/forms.def"
+#undef FORM
+};
+
+int cli_form_text(const char *asked, char **text, size_t *n)
+{
+    char names[256] = "";
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        if (strcmp(forms[i].name, asked) != 0)
+            continue;
+        *text = strdup(forms[i].text);
+        *n = strlen(forms[i].text);
+        return *text ? CLI_OK : cli_no_memory();
+    }
+    if (!access(asked, F_OK))
+        return cli_read_file(asked, text, n);
+    for (size_t i = 0, at = 0; i < sizeof forms / sizeof *forms && at < sizeof names; i++)
+        at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", i ? ", " : "", forms[i].name);
+    return cli_say(CLI_INPUT,
+                   "--chat-template %s: there is no such file, no template of that name in the "
+                   "model, and the common ones are %s",
+                   asked, names);
+}
 
 int cli_form_is_asked(const struct form_opts *o)
 {
@@ -41,7 +69,7 @@ int cli_form_check(const struct form_opts *o, json_t **variables)
     return code;
 }
 
-/* A template of a file knows no model: its start and end tokens are told. */
+/* A template that is not the model's knows no model: its start and end tokens are told. */
 static void put_token(json_t *variables, const char *name, const pith_model *m, int32_t id)
 {
     char text[512];
@@ -64,12 +92,9 @@ int cli_form_open(const struct form_opts *o, const pith_model *m, struct form *o
     out->t = pith_model_template(m, o->template, &err);
     if (out->t)
         return CLI_OK;
-    if (access(o->template, F_OK) != 0)
-        return cli_say(
-            CLI_INPUT,
-            "--chat-template %s: there is no such file, and the model has no template of that name",
-            o->template);
-    int code = cli_read_file(o->template, &text, &n);
+    if (err.code != PITH_MISSING)
+        return cli_say(CLI_INPUT, "--chat-template %s: %s", o->template, err.msg);
+    int code = cli_form_text(o->template, &text, &n);
     if (code)
         return code;
     out->t = out->own = pith_template_open(text, n, &err);

@@ -61,6 +61,7 @@ struct server_params {
     const char *const *origins;     /* web pages that may call: "https://example.org", or "*" */
     const char *tls_cert, *tls_key; /* PEM texts */
     const char *chat_template;      /* text of a template instead of the model's own */
+    const char *chat_template_name; /* the model's own template of this name; NULL: without one */
     int parallel;                   /* most sequences that advance in one step */
     int queue;                      /* most that wait */
     int connections;                /* most at a time */

@@ -90,8 +90,8 @@ static const struct arg args[] = {
     {.name = "--strict-fields", ARG_FIELD(struct opts, strict_fields, ARG_SWITCH),
      .help = "refuse fields of requests that are not known; else they are left out and named in a "
          "header"},
-    {.name = "--chat-template", .meta = "FILE", ARG_FIELD(struct opts, template, ARG_TEXT),
-     .otherwise = "the model's own", .help = "template of conversations"},
+    {.name = "--chat-template", .meta = "FILE|NAME", ARG_FIELD(struct opts, template, ARG_TEXT),
+     .otherwise = "the model's own", .help = CLI_FORM_HELP},
     {.name = "--embeddings", ARG_FIELD(struct opts, embeddings, ARG_SWITCH),
      .help = "serve /v1/embeddings with a model that makes text or ranks, too"},
     {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 1,
@@ -186,13 +186,50 @@ struct texts {
     const char **keys;
 };
 
+static int check_text(const char *path, const char *text, size_t n)
+{
+    return strlen(text) == n
+               ? CLI_OK
+               : cli_say(CLI_INPUT, "%s holds a zero byte; wanted a text", path);
+}
+
 static int read_text(const char *path, char **out)
 {
     size_t n;
     int code = path ? cli_read_file(path, out, &n) : CLI_OK;
-    if (!code && path && strlen(*out) != n)
-        code = cli_say(CLI_INPUT, "%s holds a zero byte; wanted a text", path);
-    return code;
+    return code || !path ? code : check_text(path, *out, n);
+}
+
+/* A model of these has a template of that name, or may get one by --override-kv. */
+static int is_template_of(const struct opts *o, const struct offers *offers, const char *name)
+{
+    static const char before[] = "tokenizer.chat_template.";
+    size_t n = sizeof before - 1, n_name = strlen(name);
+    int found = 0;
+    for (int i = 0; i < o->model.overrides.n && !found; i++) {
+        const char *key = o->model.overrides.v[i];
+        found = !strncmp(key, before, n) && !strncmp(key + n, name, n_name) &&
+                key[n + n_name] == '=';
+    }
+    for (int k = 0; k < offers->n && !found; k++) {
+        pith_file *f = pith_file_open(offers->v[k].path, NULL);
+        for (int64_t i = 0, n_keys = f ? pith_file_n_keys(f) : 0; i < n_keys && !found; i++) {
+            const char *key = pith_file_key(f, i);
+            found = !strncmp(key, before, n) && !strcmp(key + n, name);
+        }
+        pith_file_close(f);
+    }
+    return found;
+}
+
+/* The common format or file; none where a name that only models know is meant. */
+static int read_form(const struct opts *o, const struct offers *offers, char **out)
+{
+    size_t n = 0;
+    if (!o->template || is_template_of(o, offers, o->template))
+        return CLI_OK;
+    int code = cli_form_text(o->template, out, &n);
+    return code ? code : check_text(o->template, *out, n);
 }
 
 /* Keys of flags and file as one list. */
@@ -222,9 +259,7 @@ static int read_texts(const struct opts *o, struct texts *t)
     int code = read_keys(o, t);
     if (!code)
         code = read_text(o->cert, &t->cert);
-    if (!code)
-        code = read_text(o->key, &t->key);
-    return code ? code : read_text(o->template, &t->template);
+    return code ? code : read_text(o->key, &t->key);
 }
 
 struct loading {
@@ -400,6 +435,7 @@ static struct server *listen_up(const struct opts *o, const struct texts *t,
         .models_max = (int)o->models_max,
         .models_idle = o->models_idle,
         .chat_template = t->template,
+        .chat_template_name = t->template ? NULL : o->template,
         .parallel = (int)o->parallel,
         .queue = (int)o->queue,
         .connections = (int)o->connections,
@@ -512,6 +548,8 @@ static int run(void *opts)
     int code = read_texts(o, &t);
     if (!code)
         code = offers_open(&offers, &o->models, o->folder, o->name);
+    if (!code)
+        code = read_form(o, &offers, &t.template);
     for (int i = 0; !code && i < o->aliases.n; i++)
         code = offers_alias(&offers, o->aliases.v[i]);
     if (!code)

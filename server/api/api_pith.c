@@ -412,7 +412,7 @@ void api_props(struct server *s, struct exchange *x)
         exchange_fault(x, &f);
         return;
     }
-    const char *template = m->own_template ? "from --chat-template"
+    const char *template = m->own_template || s->p.chat_template_name ? "from --chat-template"
                            : m->template
                                ? "the model's own"
                                : "plain: \"role: content\" and a blank line (the model has none)";

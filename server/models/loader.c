@@ -36,7 +36,10 @@ static pith_status find_template(struct hosted *h, struct pith_error *err)
         h->template = h->own_template;
         return h->template ? PITH_OK : err->code;
     }
-    h->template = pith_model_template(h->model, NULL, err);
+    const char *name = h->server->p.chat_template_name;
+    h->template = pith_model_template(h->model, name, err);
+    if (name && !h->template)
+        return err->code;
     if (h->template || err->code == PITH_MISSING)
         h->tool_template = pith_model_template(h->model, "tool_use", err);
     if (h->tool_template || err->code == PITH_MISSING)

@@ -367,7 +367,9 @@ int32_t models_n_pair(const struct hosted *h)
 
 json_t *models_template(const struct hosted *h)
 {
-    static const char key[] = "tokenizer.chat_template";
+    const char *name = h->server->p.chat_template_name;
+    char key[300];
+    snprintf(key, sizeof key, "tokenizer.chat_template%s%s", name ? "." : "", name ? name : "");
     int64_t n = pith_model_meta(h->model, key, NULL, 0);
     char *text = n >= 0 ? malloc((size_t)n + 1) : NULL;
     if (text)

@@ -86,6 +86,14 @@ def test_question(folder):
     same("instead_of_the_models_own", pith("-p", "x", "--chat-template", f.name, *asked), other)
     same("template_by_name", pith("-p", "x", "--chat-template", "pets", *asked,
                                   *form("{{ bos_token }}The dog", ".pets")), other)
+    same("common_format_by_name", pith("-p", "cat", "--chat-template", "vicuna"),
+         pith("-p", "USER: cat ASSISTANT:", "--raw")[1])
+    same("common_format_instead_of_the_models", pith("-p", "cat", "--chat-template", "vicuna",
+                                                     *asked),
+         pith("-p", "USER: cat ASSISTANT:", "--raw")[1])
+    same("the_models_own_of_that_name_first", pith("-p", "x", "--chat-template", "vicuna", *asked,
+                                                   *form("{{ bos_token }}The dog", ".vicuna")),
+         other)
     same("without_a_template_as_before", pith("-p", BEGIN))
     read = pith("-p", BEGIN, "-n", "0", *asked)
     check("only_read", read == (0, b"", ""), read)
@@ -99,13 +107,17 @@ def test_wrong(folder):
     with open(os.path.join(folder, "bad.jinja"), "w") as f:
         f.write("{% if %}")
     refuses = form("{{ raise_exception('no questions about cats') }}")
+    names = ("command-r, gemma, llama2, llama3, mistral-v7, phi3, vicuna, zephyr")
     rows = [("kwargs_that_are_none", 1, "wanted a JSON object",
              ["-p", "x", "--template-kwargs", "{", *asked]),
             ("kwargs_that_are_a_list", 1, "wanted a JSON object",
              ["-p", "x", "--template-kwargs", "[1]", *asked]),
             ("think_perhaps", 1, "--think", ["-p", "x", "--think", "perhaps", *asked]),
-            ("no_such_template", 2, "no such file, and the model has no template",
+            ("no_such_template", 2, "no such file, no template of that name in the model, and the common "
+             "ones are chatml, " + names,
              ["-p", "x", "--chat-template", "nope", *asked]),
+            ("no_common_template", 2, "the common ones are", ["-p", "x", "--chat-template",
+                                                             "Vicuna"]),
             ("damaged_template", 2, "bad.jinja", ["-p", "x", "--chat-template", f.name]),
             ("template_that_refuses", 8, "no questions about cats", ["-p", "x", *refuses]),
             ("empty_question", 2, "question is empty", ["-p", " \n", *asked]),
@@ -121,6 +133,9 @@ def test_wrong(folder):
             ("template_and_session", 1, "and --session goes on",
              ["-p", "x", "--session", os.path.join(folder, "s"), "--chat-template", "nope"]),
             ("over_the_context", 2, "n_over", ["-p", BEGIN * 50, "-c", "32", *asked])]
+    bad = pith("-p", "x", "--chat-template", "bad", *asked, *form("{% if %}", ".bad"))
+    check("damaged_template_of_the_model", bad[0] == 2
+          and bad[2].splitlines()[-1].startswith("pith: --chat-template bad: template: line 1"), bad)
     for name, status, says, args in rows:
         got = pith(*args)
         check(name, (got[0] == status or status == 8 and got[0]) and not got[1] and says in got[2]

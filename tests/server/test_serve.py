@@ -360,6 +360,66 @@ def test_template_of_a_file(model, folder):
               (text, n, plain))
 
 
+COMMON = {
+    "chatml": "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nA<|im_end|>\n"
+              "<|im_start|>assistant\nB<|im_end|>\n<|im_start|>user\nC<|im_end|>\n"
+              "<|im_start|>assistant\n",
+    "command-r": "<s><|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|>S<|END_OF_TURN_TOKEN|>"
+                 "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>A<|END_OF_TURN_TOKEN|>"
+                 "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>B<|END_OF_TURN_TOKEN|>"
+                 "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>C<|END_OF_TURN_TOKEN|>"
+                 "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>",
+    "gemma": "<s><start_of_turn>user\nS\n\nA<end_of_turn>\n<start_of_turn>model\nB<end_of_turn>\n"
+             "<start_of_turn>user\nC<end_of_turn>\n<start_of_turn>model\n",
+    "llama2": "<s>[INST] <<SYS>>\nS\n<</SYS>>\n\nA [/INST] B </s><s>[INST] C [/INST]",
+    "llama3": "<s><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|>"
+              "<|start_header_id|>user<|end_header_id|>\n\nA<|eot_id|>"
+              "<|start_header_id|>assistant<|end_header_id|>\n\nB<|eot_id|>"
+              "<|start_header_id|>user<|end_header_id|>\n\nC<|eot_id|>"
+              "<|start_header_id|>assistant<|end_header_id|>\n\n",
+    "mistral-v7": "<s>[SYSTEM_PROMPT] S[/SYSTEM_PROMPT][INST] A[/INST] B</s>[INST] C[/INST]",
+    "phi3": "<|system|>\nS<|end|>\n<|user|>\nA<|end|>\n<|assistant|>\nB<|end|>\n<|user|>\nC<|end|>"
+            "\n<|assistant|>\n",
+    "vicuna": "<s>S USER: A ASSISTANT: B</s>USER: C ASSISTANT:",
+    "zephyr": "<|system|>\nS</s>\n<|user|>\nA</s>\n<|assistant|>\nB</s>\n<|user|>\nC</s>\n"
+              "<|assistant|>\n"}
+
+
+def test_template_by_name(model, folder):
+    messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "A"},
+                {"role": "assistant", "content": "B"},
+                {"role": "user", "content": [{"type": "text", "text": "C"}]}]
+    for name, text in COMMON.items():
+        with Server(model, "--chat-template", name) as s:
+            got = s.post("/apply-template", {"messages": messages})[1]
+            check("common_format_" + name, got.get("prompt") == text, got)
+            if name == "zephyr":
+                n = [s.post("/v1/chat/completions",
+                            {"messages": [{"role": "user", "content": said}], "max_tokens": 1})[1][
+                                "usage"]["prompt_tokens"] for said in ("w5", "w5</s>")]
+                more = [s.post("/tokenize", {"content": said, "parse_special": False})[1]["count"]
+                        for said in ("w5", "w5</s>")]
+                check("common_format_has_its_tokens_alone", n[1] - n[0] == more[1] - more[0] > 1,
+                      (n, more))
+                told = s.get("/props")[1]
+                check("props_say_the_common_format",
+                      told["chat_template_from"] == "from --chat-template"
+                      and "<|assistant|>" in told["chat_template"], told)
+    pets = ("--override-kv", "tokenizer.chat_template.pets=str:{{ bos_token }}pets")
+    with Server(model, *pets, "--chat-template", "pets") as s:
+        got = s.post("/apply-template", {"messages": messages})[1]
+        told = s.get("/props")[1]
+        check("template_of_the_model_by_name",
+              (got.get("prompt"), told["chat_template_from"], told["chat_template"])
+              == ("<s>pets", "from --chat-template", "{{ bos_token }}pets"), (got, told))
+    for name, more in (("nope", ()), ("pet", pets), ("Chatml", ())):
+        p = subprocess.run([PITH, "serve", model, "--port", "0", *more, "--chat-template", name],
+                           capture_output=True, timeout=60)
+        check("no_template_is_called_" + name, p.returncode == 2
+              and b"the common ones are chatml, command-r, gemma, llama2, llama3, mistral-v7, phi3, "
+                  b"vicuna, zephyr" in p.stderr, p)
+
+
 def test_keys(model):
     s = Server(model, "--api-key", "ann:first-secret", "--api-key", "bob:second-secret")
     body = completion([9] * 5, 3)
@@ -670,6 +730,7 @@ def main():
         test_keys(model)
         test_sampling(model)
         test_template_of_a_file(model, d)
+        test_template_by_name(model, d)
         test_shared_prefixes(model)
         test_folder(model)
         test_drain(model)
