@@ -79,8 +79,44 @@ static void put_token(json_t *variables, const char *name, const pith_model *m, 
         json_object_set_new(variables, name, cli_json_text(text, (size_t)n));
 }
 
-int cli_form_open(const struct form_opts *o, const pith_model *m, struct form *out,
-                  json_t *variables)
+/* The template's prompt for one question, with reasoning or without; NULL: it refuses that. */
+static char *asked_with(const pith_template *t, const json_t *variables, int thinks)
+{
+    char *text = NULL;
+    int64_t n = -1;
+    json_t *vars = json_deep_copy(variables);
+    json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", "a");
+    if (vars && messages) {
+        json_object_set(vars, "messages", messages);
+        json_object_set_new(vars, "add_generation_prompt", json_true());
+        json_object_set_new(vars, "enable_thinking", json_boolean(thinks));
+    }
+    char *json = vars && messages ? json_dumps(vars, JSON_COMPACT) : NULL;
+    if (json)
+        n = pith_template_render(t, json, strlen(json), NULL, 0, NULL);
+    if (n >= 0 && (text = calloc((size_t)n + 1, 1)))
+        pith_template_render(t, json, strlen(json), text, (size_t)n, NULL);
+    json_decref(messages);
+    json_decref(vars);
+    free(json);
+    return text;
+}
+
+/* A choice that changes nothing is told. */
+static void check_think(const struct form_opts *o, const pith_template *t, const json_t *variables)
+{
+    if (!t || !o->think || !strcmp(o->think, "auto"))
+        return;
+    char *with = asked_with(t, variables, 1), *without = asked_with(t, variables, 0);
+    if (with && without && !strcmp(with, without))
+        cli_say(CLI_OK, "--think %s changes nothing: the template writes the same either way",
+                o->think);
+    free(with);
+    free(without);
+}
+
+static int find_form(const struct form_opts *o, const pith_model *m, struct form *out,
+                     json_t *variables)
 {
     struct pith_error err = {0};
     char *text = NULL;
@@ -104,6 +140,15 @@ int cli_form_open(const struct form_opts *o, const pith_model *m, struct form *o
     put_token(variables, "bos_token", m, pith_token_bos(m));
     put_token(variables, "eos_token", m, pith_token_eos(m));
     return CLI_OK;
+}
+
+int cli_form_open(const struct form_opts *o, const pith_model *m, struct form *out,
+                  json_t *variables)
+{
+    int code = find_form(o, m, out, variables);
+    if (!code)
+        check_think(o, out->t, variables);
+    return code;
 }
 
 void cli_form_close(struct form *f)

@@ -78,7 +78,9 @@ static int ask(struct chat *c, const struct chat_once *q, struct output *out)
         return cli_fail(&err);
     if (q->read_only) {
         int64_t n;
-        return chat_read(c, q->text, &n, &err) == PITH_OK ? CLI_OK : cli_fail(&err);
+        if (chat_read(c, q->text, &n, &err) != PITH_OK)
+            return cli_fail(&err);
+        return cli_say(CLI_OK, "no answer was asked for: --predict 0 only reads the question");
     }
     pith_status st = chat_ask(c, q->text, &err);
     if (out->reasoning)

@@ -332,6 +332,8 @@ static int generate(struct opts *o, pith_session *s, pith_sampler *sampler, cons
         return cli_say(CLI_SYSTEM, "cannot write to stdout: %s", strerror(out.failed_errno));
     if (result.stop == PITH_STOP_CONTEXT && o->n != -2)
         return cli_fail(&err);
+    if (o->n == 0 && !o->session && !cli_chatty(&o->model))
+        cli_say(CLI_OK, "no text was asked for: --predict 0 only reads the prompt");
     if (o->n != 0 && result.n_bytes == 0 &&
         (result.stop == PITH_STOP_EOG || result.stop == PITH_STOP_STRING))
         cli_say(CLI_OK, "the text is empty: %s",

@@ -96,7 +96,22 @@ def test_question(folder):
          other)
     same("without_a_template_as_before", pith("-p", BEGIN))
     read = pith("-p", BEGIN, "-n", "0", *asked)
-    check("only_read", read == (0, b"", ""), read)
+    check("only_read", read == (0, b"", "pith: no answer was asked for: --predict 0 only reads the "
+                                "question\n"), read)
+    read = pith("-p", BEGIN, "-n", "0", "--raw")
+    check("only_read_a_text", read == (0, b"", "pith: no text was asked for: --predict 0 only "
+                                       "reads the prompt\n"), read)
+    saved = pith("-p", BEGIN, "-n", "0", "--session", os.path.join(folder, "read"))
+    check("only_read_into_a_file", saved == (0, b"", ""), saved)
+    for choice in "on", "off":
+        got = pith("-p", BEGIN, "--think", choice, *asked)
+        check("think_%s_without_reasoning" % choice, got[:2] == (0, raw)
+              and got[2] == "pith: --think %s changes nothing: the template writes the "
+              "same either way\n" % choice, got)
+    refusing = form("{% if messages|length == 1 and enable_thinking is defined %}{{ bos_token }}"
+                    "{{ messages[0].content }}{{ raise_exception('no') if enable_thinking }}"
+                    "{% endif %}")
+    same("think_refused_is_looked_at", pith("-p", BEGIN, "--think", "off", *refusing))
     seeded = [pith("-p", BEGIN, "--temp", "1.5", "--seed", "3", *asked)[1] for _ in range(2)]
     check("seeds", seeded[0] == seeded[1] == pith("-p", BEGIN, "--temp", "1.5", "--seed", "3")[1],
           seeded)
@@ -113,8 +128,8 @@ def test_wrong(folder):
             ("kwargs_that_are_a_list", 1, "wanted a JSON object",
              ["-p", "x", "--template-kwargs", "[1]", *asked]),
             ("think_perhaps", 1, "--think", ["-p", "x", "--think", "perhaps", *asked]),
-            ("no_such_template", 2, "no such file, no template of that name in the model, and the common "
-             "ones are chatml, " + names,
+            ("no_such_template", 2, "no such file, no template of that name in the model, and the "
+             "common ones are chatml, " + names,
              ["-p", "x", "--chat-template", "nope", *asked]),
             ("no_common_template", 2, "the common ones are", ["-p", "x", "--chat-template",
                                                              "Vicuna"]),
@@ -135,7 +150,7 @@ def test_wrong(folder):
             ("over_the_context", 2, "n_over", ["-p", BEGIN * 50, "-c", "32", *asked])]
     bad = pith("-p", "x", "--chat-template", "bad", *asked, *form("{% if %}", ".bad"))
     check("damaged_template_of_the_model", bad[0] == 2
-          and bad[2].splitlines()[-1].startswith("pith: --chat-template bad: template: line 1"), bad)
+          and bad[2].splitlines()[-1].startswith("pith: --chat-template bad: template: line"), bad)
     for name, status, says, args in rows:
         got = pith(*args)
         check(name, (got[0] == status or status == 8 and got[0]) and not got[1] and says in got[2]

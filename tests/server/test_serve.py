@@ -416,8 +416,8 @@ def test_template_by_name(model, folder):
         p = subprocess.run([PITH, "serve", model, "--port", "0", *more, "--chat-template", name],
                            capture_output=True, timeout=60)
         check("no_template_is_called_" + name, p.returncode == 2
-              and b"the common ones are chatml, command-r, gemma, llama2, llama3, mistral-v7, phi3, "
-                  b"vicuna, zephyr" in p.stderr, p)
+              and b"the common ones are chatml, command-r, gemma, llama2, llama3, mistral-v7, "
+                  b"phi3, vicuna, zephyr" in p.stderr, p)
 
 
 def test_keys(model):
