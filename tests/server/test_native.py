@@ -93,6 +93,19 @@ def test_probabilities(s):
               in (2, 20), lists)
         check("named " + path, [r.getheader("x-pith-ignored") for _, _, r in got]
               == [None, "n_probs above 20", "n_probs above 20"])
+    talk = {"messages": [{"role": "user", "content": "w5"}], "max_tokens": 4, "seed": 3}
+    chat = "/v1/chat/completions"
+    said = s.post(chat, {**talk, "logprobs": True, "top_logprobs": 4})[1]["choices"][0]
+    status, told, _ = s.post(chat, {**talk, "n_probs": 4})
+    check("n_probs of a chat", status == 200 and said["logprobs"]["content"]
+          and told["choices"][0]["logprobs"] == said["logprobs"], told)
+    r = s.post(chat, {**talk, "n_probs": 21})
+    check("n_probs above 20 of a chat",
+          len(r[1]["choices"][0]["logprobs"]["content"][0]["top_logprobs"]) == 20
+          and r[2].getheader("x-pith-ignored") == "n_probs above 20", r[1])
+    r = s.post(chat, {**talk, "post_sampling_probs": True, "return_tokens": True, "n_probs": 0})
+    check("others of a chat", r[0] == 200 and not r[1]["choices"][0].get("logprobs")
+          and r[2].getheader("x-pith-ignored") == "post_sampling_probs, return_tokens", r[1])
     b = ask(s, prompt=P, n_probs=5, post_sampling_probs=True, temperature=1, top_k=3,
             seed=4)["completion_probabilities"]
     sums = [sum(p["prob"] for p in t["top_probs"]) for t in b]
