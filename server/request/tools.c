@@ -4,6 +4,8 @@
 #include "server/json.h"
 #include "server/request/fields.h"
 #include "server/request/tools.h"
+#include "server/serve.h"
+#include "server/server.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -113,9 +115,62 @@ static int writes_native(const pith_template *t)
     return 0;
 }
 
+/* Whether the parameters of a tool are a schema that can be kept; strict: with all that it asks. */
+static int check_schema(size_t i, const json_t *fn, const json_t *schema, int strict,
+                        struct fault *f)
+{
+    struct pith_error err = {0};
+    struct pith_grammar_params p = PITH_GRAMMAR_PARAMS_INIT;
+    p.strict_schema = strict;
+    char *text = json_exact(schema);
+    if (!text)
+        return fault_memory(f);
+    if (strict && !strstr(text, "\"uniqueItems\"")) { /* all else is kept anyway */
+        free(text);
+        return 1;
+    }
+    pith_grammar *g = pith_grammar_open(NULL, PITH_GRAMMAR_SCHEMA, text, strlen(text), &p, &err);
+    free(text);
+    if (!g) {
+        const char *name = json_string_value(json_object_get(fn, "name"));
+        char msg[sizeof err.msg];
+        snprintf(msg, sizeof msg, "tools[%zu] \"%.60s\": %.180s", i, name ? name : "", err.msg);
+        memcpy(err.msg, msg, sizeof msg);
+        return fault_from(f, &err, "tools");
+    }
+    pith_grammar_close(g);
+    return 1;
+}
+
+/* A function that says strict keeps all of its schema, or is refused. */
+static int check_strict(size_t i, const json_t *fn, const char *key, struct fault *f)
+{
+    const json_t *schema = json_object_get(fn, key);
+    return !json_is_true(json_object_get(fn, "strict")) || !json_is_object(schema) ||
+           check_schema(i, fn, schema, 1, f);
+}
+
+/* No grammar holds the calls: a schema that none can keep is refused as where a call has to come.
+ * Where that is not the reason, but the model's form, or that all tools together are too large, the
+ * answer says that they are not kept. */
+static int leave_free(const struct fields *b, const struct pith_error *err, struct fault *f)
+{
+    size_t i;
+    json_t *t;
+    json_array_foreach((json_t *)(uintptr_t)b->v[F_tools], i, t)
+    {
+        const json_t *fn = json_object_get(t, "function"),
+                     *schema = json_object_get(fn, "parameters");
+        if (json_is_object(schema) && !check_schema(i, fn, schema, 0, f))
+            return 0;
+    }
+    exchange_ignores(b->x, "schemas of tools%s%.60s", *err->msg ? " " : "", err->msg);
+    return 1;
+}
+
 /* Where calls may come: one that begins has the form of its family, and arguments that satisfy
  * their schema, whatever stands around it. A template that writes calls otherwise than as one JSON
- * text, or a schema that no grammar can hold, leaves the model free as before. */
+ * text, or in a form that cannot keep a schema, leaves the model free, which the answer says. */
 static int hold_calls(struct answer *a, const struct fields *b, struct request *r, struct fault *f)
 {
     struct pith_error err = {0};
@@ -149,8 +204,10 @@ static int hold_calls(struct answer *a, const struct fields *b, struct request *
         request_open_grammar(a->m, PITH_GRAMMAR_CALLS, tools, &p, r, &err);
     a->held = r->grammar;
     free(tools);
-    return r->grammar || (err.code != PITH_NOMEM && err.code != PITH_CANCELLED) ||
-           fault_from(f, &err, "tools");
+    if (r->grammar)
+        return 1;
+    return err.code == PITH_NOMEM || err.code == PITH_CANCELLED ? fault_from(f, &err, "tools")
+                                                                : leave_free(b, &err, f);
 }
 
 /* A call has to come, in the family's own form: what begins it is said already. 0: not so, without
@@ -200,7 +257,9 @@ int tools_take(struct answer *a, const struct fields *b, struct request *r, stru
         return either(a, b, r, f);
     if (!b->v[F_tool_choice] || (word && (!strcmp(word, "auto") || !strcmp(word, "none")))) {
         int may_call = json_array_size(b->v[F_tools]) && !(word && !strcmp(word, "none"));
-        return !may_call || r->grammar || a->lead || hold_calls(a, b, r, f);
+        if (may_call && a->lead)
+            return leave_free(b, &(struct pith_error){0}, f);
+        return !may_call || r->grammar || hold_calls(a, b, r, f);
     }
     if (a->lead)
         return fault_set(f, 400, "invalid_value", "tool_choice",
@@ -234,8 +293,32 @@ int tools_take(struct answer *a, const struct fields *b, struct request *r, stru
     return a->lead || fault_memory(f);
 }
 
+/* Members that no one knows are named in the answer, or refused. */
+static int check_members(const struct fields *b, size_t i, const char *where, const json_t *object,
+                         const char *const *known, struct fault *f)
+{
+    const char *name;
+    const json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)object, name, v)
+    {
+        const char *const *k = known;
+        while (*k && strcmp(*k, name))
+            k++;
+        if (*k || json_is_null(v))
+            continue;
+        if (exchange_server(b->x)->p.strict_fields)
+            return fault_set(f, 400, "unknown_field", "tools",
+                             "tools[%zu]%s has no field \"%.60s\"", i, where, name);
+        exchange_ignores(b->x, "tools[%zu]%s.%.40s", i, where, name);
+    }
+    return 1;
+}
+
 int tools_functions(struct fields *b, struct fault *f)
 {
+    static const char *const outer[] = {"type", "function", "cache_control", NULL},
+                             *const inner[] = {"name",   "description", "parameters",
+                                               "strict", "response",    NULL};
     json_t *out = json_array(), *tool;
     size_t i;
     json_array_foreach((json_t *)(uintptr_t)b->v[F_tools], i, tool)
@@ -243,8 +326,14 @@ int tools_functions(struct fields *b, struct fault *f)
         const char *type = json_string_value(json_object_get(tool, "type"));
         if (type && strcmp(type, "function"))
             exchange_ignores(b->x, "tools[%zu] %.40s", i, type);
-        else
+        else if (check_members(b, i, "", tool, outer, f) &&
+                 check_members(b, i, ".function", json_object_get(tool, "function"), inner, f) &&
+                 check_strict(i, json_object_get(tool, "function"), "parameters", f))
             json_array_append(out, tool);
+        else {
+            json_decref(out);
+            return 0;
+        }
     }
     if (json_array_size(out) != json_array_size(b->v[F_tools]))
         return fields_put(b, F_tools, out, f);
@@ -255,8 +344,11 @@ int tools_functions(struct fields *b, struct fault *f)
 int tools_nest(struct fields *b, const char *schema, const char *type, int may_lack,
                struct fault *f)
 {
+    const char *const known[] = {"type", "name", "description", schema, "strict", "cache_control",
+                                 NULL};
     json_t *out = json_array(), *tool;
     size_t i;
+    int ok = 1;
     json_array_foreach((json_t *)(uintptr_t)b->v[F_tools], i, tool)
     {
         const char *own = json_string_value(json_object_get(tool, "type"));
@@ -277,10 +369,15 @@ int tools_nest(struct fields *b, const char *schema, const char *type, int may_l
                              "tools[%zu] has no name, wanted {\"name\", \"description\", \"%s\"}",
                              i, schema);
         }
+        ok = ok && check_members(b, i, "", tool, known, f) && check_strict(i, tool, schema, f);
         json_array_append_new(out, json_pack("{s:s, s:{s:O, s:O*, s:O*}}", "type", "function",
                                              "function", "name", name, "description",
                                              json_object_get(tool, "description"), "parameters",
                                              json_object_get(tool, schema)));
+    }
+    if (!ok) {
+        json_decref(out);
+        return 0;
     }
     return fields_put(b, F_tools, out, f);
 }

@@ -160,7 +160,104 @@ def test_auto():
                 {"name": "weather", "parameters":
                  {"type": "object", "properties": {"a": {"$dynamicRef": "#x"}}}}}]
         check("a schema that no grammar holds",
-              s.post(CHAT, {**ask, "tools": odd, "max_tokens": 2})[0] == 200)
+              s.post(CHAT, {**ask, "tools": odd, "max_tokens": 2})[0] == 400)
+
+
+WRITES = ("{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{{ m.role }}: "
+          "{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>\n{{ c.function | tojson }}\n"
+          "</tool_call>{% endfor %}\n{% endfor %}assistant:")
+
+
+def of_members(**properties):
+    return {"type": "object", "properties": properties}
+
+
+def bodies_of(schema, strict=None, choice="auto"):
+    """A body with one tool for each interface that calls tools."""
+    more = {} if strict is None else {"strict": strict}
+    flat = {"type": "function", "name": "tag", "parameters": schema, **more}
+    nested = [{"type": "function", "function":
+               {"name": "tag", "parameters": schema, **more}}]
+    return {CHAT: {"messages": TALK, "max_tokens": 1, "tools": nested, "tool_choice": choice},
+            "/api/chat": {"messages": TALK, "stream": False, "options": {"num_predict": 1},
+                          "tools": nested},
+            "/v1/responses": {"input": "w5", "max_output_tokens": 16, "tools": [flat],
+                              "tool_choice": choice},
+            "/v1/messages": {"messages": TALK, "max_tokens": 1,
+                             "tools": [{"name": "tag", "input_schema": schema, **more}],
+                             "tool_choice": {"type": "any" if choice == "required" else "auto"}}}
+
+
+def test_schemas(s, held):
+    """A schema that cannot be kept is refused whether or not a call has to come, by the tool's name
+    and the keyword; none is left out without a word."""
+    for name, schema, why in (("not", of_members(a={"not": {"type": "string"}}), '"not"'),
+                              ("an unknown keyword",
+                               of_members(a={"type": "number", "multipleOfX": 2}), "multipleOfX"),
+                              ("a reference to nothing",
+                               of_members(a={"$ref": "#/$defs/none"}), "$ref"),
+                              ("other names",
+                               {**of_members(), "propertyNames": {"pattern": "a"}},
+                               "propertyNames")):
+        for choice in ("auto", "required"):
+            for path, body in bodies_of(schema, choice=choice).items():
+                status, a, _ = s.post(path, body)
+                check("%s %s %s" % (name, choice, path), status == 400 and why in json.dumps(
+                        a).replace('\\"', '"') and "tools" in json.dumps(a), a)
+    record = {"type": "object", "propertyNames": {"type": "string"},
+              "additionalProperties": {"type": "number", "example": 3}}
+    for path, body in bodies_of(of_members(a=record)).items():
+        status, a, r = s.post(path, body)
+        check("a record " + path, status == 200
+              and r.getheader("x-pith-ignored") == (None if held else "schemas of tools"),
+              (a, r.getheaders()))
+
+
+def test_strict(s):
+    """strict, of a tool: all of its schema is kept, or it is refused."""
+    names = of_members(a={"type": "array", "items": {"type": "string"}, "uniqueItems": True})
+    few = of_members(a={"type": "array", "items": {"enum": ["x", "y"]}, "uniqueItems": True})
+    for choice in ("auto", "required"):
+        for path, body in bodies_of(names, True, choice).items():
+            status, a, _ = s.post(path, body)
+            check("strict %s %s" % (choice, path), status == 400
+                  and "uniqueItems: cannot be kept" in json.dumps(a) and "tag" in json.dumps(a), a)
+        for schema, strict in ((names, False), (names, None), (few, True)):
+            for path, body in bodies_of(schema, strict, choice).items():
+                status, a, _ = s.post(path, body)
+                check("strict is %s %s %s" % (strict, choice, path), status == 200, a)
+
+
+def foreign_members(path, name, value):
+    """A body whose tool has a member that no one knows, and where."""
+    body = bodies_of(of_members())[path]
+    body["tools"][0] = {**body["tools"][0], name: value}
+    return body
+
+
+def test_members(model, path):
+    """Members of a tool that no one knows are named, or refused."""
+    with Server(model, "--ctx", "1024", "--chat-template", path) as s:
+        for where in bodies_of(of_members()):
+            _, _, r = s.post(where, foreign_members(where, "bar", 1))
+            check("a member of " + where, r.getheader("x-pith-ignored") == "tools[0].bar",
+                  r.getheaders())
+            for name, value in (("bar", None), ("cache_control", {"type": "ephemeral"})):
+                _, _, r = s.post(where, foreign_members(where, name, value))
+                check("%s of %s" % (name, where), r.getheader("x-pith-ignored") is None,
+                      r.getheaders())
+        for where in (CHAT, "/api/chat"):
+            body = bodies_of(of_members())[where]
+            body["tools"][0]["function"]["foo"] = {"x": 1}
+            _, _, r = s.post(where, body)
+            check("a function's " + where,
+                  r.getheader("x-pith-ignored") == "tools[0].function.foo", r.getheaders())
+    with Server(model, "--ctx", "1024", "--chat-template", path, "--strict-fields") as s:
+        for where in bodies_of(of_members()):
+            status, a, _ = s.post(where, foreign_members(where, "bar", 1))
+            check("strict fields " + where, status == 400
+                  and 'tools[0] has no field' in json.dumps(a), a)
+            check("known fields " + where, s.post(where, bodies_of(of_members())[where])[0] == 200)
 
 
 NATIVE = ("Qwen3-Coder GLM-4.6 Kimi-K2-Instruct Kimi-K3 MiniMax-M2 MiniMax-M3 "
@@ -221,11 +318,19 @@ def main():
                 f.write(text)
             with Server(model, "--ctx", "1024", "--chat-template", path) as s:
                 if text == WITH:
+                    test_schemas(s, False)
                     test_place(s)
                     test_cut(s)
                     test_streams(s)
                 else:
                     test_no_place(s, "does not use them")
+        path = os.path.join(folder, "writes.jinja")
+        with open(path, "w") as f:
+            f.write(WRITES)
+        with Server(model, "--ctx", "1024", "--chat-template", path) as s:
+            test_schemas(s, True)
+            test_strict(s)
+        test_members(model, path)
 
 
 run(main, "test_calls")

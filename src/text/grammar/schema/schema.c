@@ -27,6 +27,7 @@ static const struct {
     {"description", 0},
     {"default", 0},
     {"examples", 0},
+    {"example", 0},
     {"$schema", 0},
     {"$id", 0},
     {"$comment", 0},
@@ -74,6 +75,16 @@ static const struct {
     {"unevaluatedProperties", TYPE_OBJECT},
 };
 
+/* Names are strings whatever a schema says. */
+static int says_any_name(const struct jtree *names)
+{
+    const struct jtree *type = jtree_get(names, "type");
+    return names->kind == JTREE_TRUE ||
+           (names->kind == JTREE_OBJECT &&
+            (!names->n || (names->n == 1 && type && type->kind == JTREE_STRING &&
+                           slice_eq_z(type->text, "string"))));
+}
+
 /* Looks at every keyword once; types that the keywords are about, 0: none of them says. */
 static int check_keywords(struct schema *s, const struct jtree *node)
 {
@@ -83,6 +94,8 @@ static int check_keywords(struct schema *s, const struct jtree *node)
         while (i < n && !slice_eq_z(k->key, keywords[i].name))
             i++;
         if (k->key.n > 2 && !memcmp(k->key.p, "x-", 2)) /* extensions annotate, by custom */
+            continue;
+        if (slice_eq_z(k->key, "propertyNames") && says_any_name(k)) /* of records, as Zod writes */
             continue;
         if (slice_eq_z(k->key, "format") && k->kind != JTREE_STRING)
             schema_refuse(s, k, "found %s; wanted a string", jtree_kind_name(k));
