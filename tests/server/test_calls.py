@@ -213,6 +213,18 @@ def test_schemas(s, held):
               (a, r.getheaders()))
 
 
+def test_begun(s):
+    """Behind an answer that the request begins nothing is held, which is said."""
+    for schema, status in ((of_members(a={"type": "string"}), 200),
+                           (of_members(a={"not": {"type": "string"}}), 400)):
+        body = bodies_of(schema)[CHAT]
+        body["messages"] = TALK + [{"role": "assistant", "content": "w7"}]
+        got, a, r = s.post(CHAT, {**body, "continue_final_message": True,
+                                  "add_generation_prompt": False})
+        check("begun by the request %d" % status, got == status and
+              (got != 200 or r.getheader("x-pith-ignored") == "schemas of tools"), a)
+
+
 def test_strict(s):
     """strict, of a tool: all of its schema is kept, or it is refused."""
     names = of_members(a={"type": "array", "items": {"type": "string"}, "uniqueItems": True})
@@ -301,6 +313,12 @@ def test_native(model):
                       (head, pieces, a))
             status, a, _ = s.post(CHAT, {**body, "tool_choice": "auto", "max_tokens": 8})
             check("native under auto " + name, status == 200, a)
+            if name == "Qwen3-Coder":
+                free = bodies_of(of_members(a={"type": "string", "pattern": "^.*x$"}))[CHAT]
+                status, a, r = s.post(CHAT, free)
+                check("a form that cannot keep it", status == 200 and
+                      r.getheader("x-pith-ignored", "").startswith("schemas of tools tools: argum"),
+                      (a, r.getheaders()))
 
 
 def main():
@@ -330,6 +348,7 @@ def main():
         with Server(model, "--ctx", "1024", "--chat-template", path) as s:
             test_schemas(s, True)
             test_strict(s)
+            test_begun(s)
         test_members(model, path)
 
 
