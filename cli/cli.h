@@ -302,8 +302,8 @@ struct sampler_opts {
 
 /* What is wrong with the flags whatever the model is: the exit code, the message is out. */
 int cli_sampler_check(const struct sampler_opts *o);
-/* Sets o->seed to the one that is used, -1 when none is. NULL: *code is the exit code, the message
- * is out. */
+/* Sets o->seed to the one that is used, -1 when none is, and what has no value to what holds. NULL:
+ * *code is the exit code, the message is out. */
 pith_sampler *cli_sampler_open(struct sampler_opts *o, const pith_model *m, int *code);
 
 /* ---------------------------------------------------------------- chat templates (form.c) */
@@ -347,6 +347,9 @@ void cli_form_close(struct form *f);
 struct grammar_opts {
     const char *grammar, *schema, *trigger;
     int json, schema_order, strict_schema;
+    const char *kept; /* no flags: the text in the terms of the flag that would give it */
+    char *text;       /* what the file held, or a saved session (malloc) */
+    size_t n;
 };
 /* clang-format off */
 #define ARGS_GRAMMAR(opts, member)                                                                 \
@@ -364,7 +367,22 @@ struct grammar_opts {
 /* clang-format on */
 /* As cli_sampler_check; reads nothing. */
 int cli_grammar_check(const struct grammar_opts *o);
+/* The flag that gives the grammar, or gave it to a saved session; NULL: there is none. */
+const char *cli_grammar_flag(const struct grammar_opts *o);
+/* o->text, if there is a file and it has not been read. Returns an exit code. */
+int cli_grammar_read(struct grammar_opts *o);
 /* NULL: none was asked for, or *code is the exit code and the message is out. */
-pith_grammar *cli_grammar_open(const struct grammar_opts *o, pith_model *m, int *code);
+pith_grammar *cli_grammar_open(struct grammar_opts *o, pith_model *m, int *code);
+
+/* ---------------------------------------------------------------- what a session keeps (kept.c) */
+
+/* What a saved session tells of the flags of sampling and of the grammar: where none is given it
+ * holds from now on, and what is given and differs is said. The texts belong to *kept (NULL: the
+ * file keeps none, which is said). Returns an exit code. */
+int cli_kept_take(const char *path, struct sampler_opts *sampler, struct grammar_opts *grammar,
+                  json_t **kept);
+/* The flags as they hold, for the file (malloc). NULL: the exit code is in *code. */
+char *cli_kept_text(const struct sampler_opts *sampler, const struct grammar_opts *grammar,
+                    int *code);
 
 #endif

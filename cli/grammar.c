@@ -20,27 +20,35 @@ int cli_grammar_check(const struct grammar_opts *o)
     return CLI_OK;
 }
 
-pith_grammar *cli_grammar_open(const struct grammar_opts *o, pith_model *m, int *code)
+const char *cli_grammar_flag(const struct grammar_opts *o)
+{
+    return o->grammar ? "--grammar" : o->schema ? "--schema" : o->json ? "--json" : o->kept;
+}
+
+int cli_grammar_read(struct grammar_opts *o)
+{
+    const char *path = o->grammar ? o->grammar : o->schema;
+    return path && !o->text ? cli_read_file(path, &o->text, &o->n) : CLI_OK;
+}
+
+pith_grammar *cli_grammar_open(struct grammar_opts *o, pith_model *m, int *code)
 {
     struct pith_error err = {0};
     struct pith_grammar_params p = PITH_GRAMMAR_PARAMS_INIT;
-    const char *path = o->grammar ? o->grammar : o->schema;
-    char *text = NULL;
-    size_t n = 0;
+    const char *path = o->grammar ? o->grammar : o->schema, *flag = cli_grammar_flag(o);
     p.trigger = o->trigger;
     p.schema_order = o->schema_order;
     p.strict_schema = o->strict_schema;
-    *code = cli_grammar_check(o);
-    if (!*code && path)
-        *code = cli_read_file(path, &text, &n);
-    if (*code || (!path && !o->json))
+    *code = path ? cli_grammar_check(o) : CLI_OK;
+    if (!*code)
+        *code = cli_grammar_read(o);
+    if (*code || !flag)
         return NULL;
-    pith_grammar_kind kind = o->grammar  ? PITH_GRAMMAR_GBNF
-                             : o->schema ? PITH_GRAMMAR_SCHEMA
-                                         : PITH_GRAMMAR_JSON;
-    pith_grammar *g = pith_grammar_open(m, kind, text, n, &p, &err);
+    pith_grammar_kind kind = !strcmp(flag, "--grammar")  ? PITH_GRAMMAR_GBNF
+                             : !strcmp(flag, "--schema") ? PITH_GRAMMAR_SCHEMA
+                                                         : PITH_GRAMMAR_JSON;
+    pith_grammar *g = pith_grammar_open(m, kind, o->text, o->n, &p, &err);
     if (!g)
         *code = path ? cli_fail_file(path, &err) : cli_fail(&err);
-    free(text);
     return g;
 }

@@ -97,6 +97,30 @@ static struct pith_sampler_params params_of(const struct sampler_opts *o, const 
     return p;
 }
 
+static void settle_real(double *given, float holds, double zero)
+{
+    if (isnan(*given))
+        *given = holds == 0 ? zero : (double)holds;
+}
+
+static void settle_int(int64_t *given, int32_t holds, double zero)
+{
+    if (*given == ARG_NONE)
+        *given = holds == 0 ? (int64_t)zero : holds;
+}
+
+/* What nobody gave becomes what it stands for, so that it can be kept. */
+static void settle(struct sampler_opts *o, const struct pith_sampler_params *p)
+{
+#define INT  settle_int
+#define REAL settle_real
+#define SETTING(name, member, type, lo, hi, usual, flag, letter, slider, from, zero, ...)          \
+    type(&o->name, p->member, zero);
+#include "src/run/sample/samplers.def"
+#undef INT
+#undef REAL
+}
+
 int cli_sampler_check(const struct sampler_opts *o)
 {
     struct pith_error err = {0};
@@ -117,6 +141,7 @@ pith_sampler *cli_sampler_open(struct sampler_opts *o, const pith_model *m, int 
         o->seed = -1; /* none is used */
     else if (o->seed < 0)
         p.seed = (uint64_t)(o->seed = new_seed());
+    settle(o, &p);
     int32_t *breakers = read_breakers(&o->dry_breakers, m, &p.n_dry_breakers, code);
     if (!breakers)
         return NULL;

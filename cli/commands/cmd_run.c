@@ -20,6 +20,7 @@ struct opts {
     struct form_opts form;
     struct arg_texts lora;
     int ignore_eog, literal, context_shift, raw, show_thinking;
+    int reseeds; /* no flag: --seed is given to a text that goes on */
 };
 
 /* clang-format off */
@@ -44,8 +45,9 @@ static const struct arg args[] = {
      .otherwise = "none", .help = "chat: remember typed lines in FILE, beyond this run"},
     {.name = "--session", .meta = "FILE", ARG_FIELD(struct opts, session, ARG_TEXT),
      .help = "load the state saved in FILE if it is there, save it at the end; without a prompt "
-             "the text goes on where it stopped, with its seed, as if there had been one run; with "
-             "one what they have in common is reused"},
+             "the text goes on where it stopped, with its seed, samplers and grammar unless others "
+             "are given, as if there had been one run; with one what they have in common is "
+             "reused"},
     {.name = "--predict", .alias = "-n", ARG_FIELD(struct opts, n, ARG_INT), .lo = -2,
      .hi = INT32_MAX, .dflt = "-1",
      .help = "most tokens to make; -1: until the end token, of models that fill in masks at most "
@@ -122,19 +124,27 @@ static int chats(const struct opts *o)
 }
 
 /* What goes on without a prompt goes on with the sampler as it was. */
-static int load_session(const struct opts *o, pith_session *s, pith_sampler *sampler)
+static int load_session(struct opts *o, pith_session *s, pith_sampler *sampler)
 {
     struct pith_error err = {0};
     if (!o->session || access(o->session, F_OK) != 0 || cli_is_device(o->session))
         return CLI_OK;
     pith_status st = goes_on(o) ? pith_load_with(s, 0, sampler, o->session, &err)
                                 : pith_load(s, 0, o->session, &err);
+    if (goes_on(o) && o->reseeds)
+        pith_sampler_reseed(sampler, (uint64_t)o->sampler.seed);
+    else if (goes_on(o) && o->sampler.seed >= 0)
+        o->sampler.seed = (int64_t)pith_sampler_seed(sampler);
+    const char *given = o->grammar.grammar ? o->grammar.grammar : o->grammar.schema;
+    if (st == PITH_STATE && given && strstr(err.msg, "does not fit its grammar"))
+        return cli_say(CLI_INPUT, "%s %s: %s", cli_grammar_flag(&o->grammar), given, err.msg);
     if (st == PITH_STATE) /* of another model: the file is wrong here, not the machine */
         return cli_say(CLI_INPUT, "%s", err.msg);
     return st == PITH_OK ? CLI_OK : cli_fail(&err);
 }
 
-/* With the sampler, unless the text came to its end: what comes after that begins anew. */
+/* With the sampler, unless the text came to its end: what comes after that begins anew, with the
+ * same settings. */
 static int save_session(const struct opts *o, pith_session *s, const pith_sampler *sampler,
                         const struct pith_generate_result *r)
 {
@@ -148,8 +158,15 @@ static int save_session(const struct opts *o, pith_session *s, const pith_sample
     if (shown && pith_length(s, 0) < pith_n_ctx(s) &&
         pith_feed(s, 0, &r->unfed, 1, &err) != PITH_OK)
         return cli_fail(&err);
-    pith_status st = goes_on ? pith_save_with(s, 0, sampler, o->session, &err)
-                             : pith_save(s, 0, o->session, &err);
+    int code = CLI_OK;
+    struct sampler_opts settings = o->sampler;
+    settings.seed = goes_on ? settings.seed : -1;
+    char *kept = cli_kept_text(&settings, &o->grammar, &code);
+    if (!kept)
+        return code;
+    pith_status st = pith_save_noted(s, 0, goes_on ? sampler : NULL, kept, strlen(kept),
+                                     o->session, &err);
+    free(kept);
     return st == PITH_OK ? CLI_OK : cli_fail(&err);
 }
 
@@ -350,7 +367,7 @@ struct running {
     pith_grammar *grammar;
     struct form form;
     struct cli_loras loras;
-    json_t *variables;
+    json_t *variables, *kept;
     int fills_in; /* the model does, masks */
     int reads;    /* it has an encoder, which reads the prompt */
 };
@@ -496,8 +513,6 @@ static int run_prompt(struct running *r, char *text, size_t n_bytes)
         code = adapt(r);
     if (r->s && !code)
         code = load_session(o, r->s, r->sampler);
-    if (goes_on(o)) /* with the file's */
-        o->sampler.seed = -1;
     if (r->s && !code)
         code = !chats(o) && is_text(o, &r->form) ? go_on(r, text, n_bytes) : talk(r, text, n_bytes);
     return code;
@@ -571,6 +586,9 @@ static int run(void *opts)
         code = read_prompt(opts, &text, &n_bytes);
     if (!code)
         code = check_early(opts, text, n_bytes);
+    r.o->reseeds = r.o->sampler.seed >= 0;
+    if (!code && goes_on(opts))
+        code = cli_kept_take(r.o->session, &r.o->sampler, &r.o->grammar, &r.kept);
     if (!code)
         code = run_prompt(&r, text, n_bytes);
     pith_sampler_close(r.sampler);
@@ -580,6 +598,8 @@ static int run(void *opts)
     cli_form_close(&r.form);
     pith_model_close(r.m);
     json_decref(r.variables);
+    json_decref(r.kept);
+    free(r.o->grammar.text);
     free(text);
     return code;
 }

@@ -89,6 +89,9 @@ PITH_API void
 pith_sampler_accept(pith_sampler *s,
                     int32_t token); /* adds to the history that penalties and dry look at */
 PITH_API void pith_sampler_reset(pith_sampler *s); /* as after open; a loaded seed stays */
+PITH_API uint64_t pith_sampler_seed(const pith_sampler *s); /* that it draws with; NULL: 0 */
+/* Another seed from the next draw on, whose number goes on. */
+PITH_API void pith_sampler_reseed(pith_sampler *s, uint64_t seed);
 /* Every sampler of chains with its parameters, ranges and defaults, one a line. Length as snprintf.
  */
 PITH_API int64_t pith_sampler_help(char *buf, size_t cap);

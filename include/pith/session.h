@@ -266,6 +266,17 @@ PITH_API pith_status pith_save_with(const pith_session *s, int32_t seq, const pi
                                     const char *path, struct pith_error *err);
 PITH_API pith_status pith_load_with(pith_session *s, int32_t seq, pith_sampler *sampler,
                                     const char *path, struct pith_error *err);
+/* The same with n_note bytes of the caller's beside it, which a load does not look at (settings to
+ * go on with, say); sampler NULL: without one. */
+PITH_API pith_status pith_save_noted(const pith_session *s, int32_t seq,
+                                     const pith_sampler *sampler, const void *note, size_t n_note,
+                                     const char *path, struct pith_error *err);
+/* These bytes of a file, before anything is opened to load it: *n receives how many there are, 0 of
+ * a file without; buf NULL: that alone. Their checksum and the file's outline are checked, the rest
+ * by a load. Too small a buffer is PITH_RANGE; what is no saved session or damaged PITH_FORMAT, a
+ * version that is not known PITH_UNSUPPORTED, anything but a regular file PITH_IO. */
+PITH_API pith_status pith_saved_note(const char *path, void *buf, size_t cap, size_t *n,
+                                     struct pith_error *err);
 /* What was loaded into a sequence is not taken into the prefix store, for a file may be anybody's;
  * behind this call it is: for files that are kept as well as the store's own folder. Sequences that
  * were not loaded stay as they are. */

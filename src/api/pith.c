@@ -501,7 +501,7 @@ pith_status pith_save(const pith_session *s, int32_t seq, const char *path, stru
     WITH_ERROR;
     NEED(s);
     NEED(path);
-    return session_save(s, seq, NULL, path, err);
+    return session_save(s, seq, NULL, (struct session_note){0}, path, err);
 }
 
 pith_status pith_save_with(const pith_session *s, int32_t seq, const pith_sampler *sampler,
@@ -511,7 +511,28 @@ pith_status pith_save_with(const pith_session *s, int32_t seq, const pith_sample
     NEED(s);
     NEED(sampler);
     NEED(path);
-    return session_save(s, seq, sampler, path, err);
+    return session_save(s, seq, sampler, (struct session_note){0}, path, err);
+}
+
+pith_status pith_save_noted(const pith_session *s, int32_t seq, const pith_sampler *sampler,
+                            const void *note, size_t n_note, const char *path,
+                            struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(s);
+    NEED(path);
+    if (n_note)
+        NEED(note);
+    return session_save(s, seq, sampler, (struct session_note){note, n_note}, path, err);
+}
+
+pith_status pith_saved_note(const char *path, void *buf, size_t cap, size_t *n,
+                            struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(path);
+    NEED(n);
+    return session_note(path, buf, cap, n, err);
 }
 
 pith_status pith_load_with(pith_session *s, int32_t seq, pith_sampler *sampler, const char *path,

@@ -97,6 +97,17 @@ void pith_sampler_accept(pith_sampler *s, int32_t token)
         sampler_accept(s, token);
 }
 
+uint64_t pith_sampler_seed(const pith_sampler *s)
+{
+    return s ? s->seed : 0;
+}
+
+void pith_sampler_reseed(pith_sampler *s, uint64_t seed)
+{
+    if (s)
+        s->seed = seed;
+}
+
 void pith_sampler_reset(pith_sampler *s)
 {
     if (s)

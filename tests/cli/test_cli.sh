@@ -487,9 +487,71 @@ rm -f "$dir/split"
 drawn -p 'Once upon a time' -n 5 --session "$dir/split" --grammar "$dir/letters.gbnf" >"$out"
 echo 'root ::= [0-9]*' >"$dir/digits.gbnf"
 cp "$dir/split" "$dir/split.was"
-gives run_session_other_grammar 2 'does not fit its grammar' run "$text" -n 5 --session \
-    "$dir/split" --grammar "$dir/digits.gbnf"
+gives run_session_other_grammar 2 '^pith: --grammar .*digits.gbnf: .*does not fit its grammar' \
+    run "$text" -n 5 --session "$dir/split" --grammar "$dir/digits.gbnf"
 same run_session_other_grammar_left "$(cmp "$dir/split" "$dir/split.was" 2>&1)" ""
+# Settings and grammar given in the first run alone hold in the second one.
+plain_session() # NAME FLAG...
+{
+    local name=$1 split=$dir/$1.session whole parts
+    shift
+    whole=$("$pith" run "$text" -p 'Once upon a time' -n 20 --ignore-eog --seed 5 "$@" 2>&1)
+    parts=$("$pith" run "$text" -p 'Once upon a time' -n 10 --ignore-eog --seed 5 "$@" \
+        --session "$split" 2>&1
+        "$pith" run "$text" -n 6 --ignore-eog --session "$split" </dev/null 2>&1
+        "$pith" run "$text" -n 4 --ignore-eog --session "$split" </dev/null 2>&1)
+    same "$name" "$parts" "$whole"
+}
+hot="--temp 1.5 --top-k 0 --top-p 1 --min-p 0"
+plain_session run_session_keeps_flags $hot
+plain_session run_session_keeps_window $hot --repeat-last-n 0 --repeat-penalty 1.5
+plain_session run_session_keeps_lists $hot --logit-bias 300=4 --logit-bias 301=-inf \
+    --dry-multiplier 3 --dry-sequence-breaker a --dry-penalty-last-n 9
+plain_session run_session_keeps_chain --samplers 'top_k:k=300;temp:t=3'
+plain_session run_session_keeps_mirostat --mirostat 2 --mirostat-ent 3 --mirostat-lr 0.3
+echo 'root ::= "Q" [0-9]{5} ("xz"){30}' >"$dir/xz.gbnf"
+cp "$dir/xz.gbnf" "$dir/gone.gbnf"
+plain_session run_session_keeps_grammar --temp 1 --grammar "$dir/gone.gbnf"
+rm "$dir/gone.gbnf"
+gives run_session_keeps_grammar_text 0 . run "$text" -n 5 --ignore-eog --session \
+    "$dir/run_session_keeps_grammar.session"
+same run_session_keeps_grammar_alone "$(tr -d 'xz' <"$out")" ""
+echo '{"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "boolean"}},
+    "required": ["b", "a"]}' >"$dir/kept.json"
+plain_session run_session_keeps_schema $hot --schema "$dir/kept.json" --schema-order
+plain_session run_session_keeps_json $hot --json
+plain_session run_session_keeps_trigger --temp 1 --grammar "$dir/xz.gbnf" --trigger e
+# What is given anew wins, and is said where it differs.
+flags=$dir/run_session_keeps_flags.session
+cp "$flags" "$dir/anew"
+gives run_session_new_flag 0 '^pith: --session .*: --temp is 0.25 from here on, and was 1.5$' \
+    run "$text" -n 2 --temp 0.25 --top-k 0 --session "$dir/anew"
+same run_session_new_flag_alone "$(grep -c 'from here on' "$err")" 1
+gives run_session_new_flag_kept 0 '\-\-temp is 2 from here on, and was 0.25' run "$text" -n 2 \
+    --temp 2 --session "$dir/anew"
+gives run_session_new_seed 0 '\-\-seed is 6 from here on, and was 5' run "$text" -n 9 --seed 6 \
+    --session "$dir/anew"
+cp "$flags" "$dir/anew" && cp "$flags" "$dir/anew2"
+same run_session_new_seed_wins "$("$pith" run "$text" -n 9 --ignore-eog --seed 6 --session \
+    "$dir/anew" 2>/dev/null </dev/null | cmp -s - <("$pith" run "$text" -n 9 --ignore-eog \
+    --session "$dir/anew2" </dev/null) && echo as before)" ""
+cp "$flags" "$dir/anew"
+gives run_session_new_chain 0 '\-\-samplers is another from here on' run "$text" -n 2 \
+    --samplers greedy --session "$dir/anew"
+cp "$dir/run_session_keeps_grammar.session" "$dir/anew"
+echo 'root ::= "Q" [0-9]{5} ("xz"){30} "."' >"$dir/dot.gbnf"
+gives run_session_new_grammar 0 '\-\-grammar is another from here on' run "$text" -n 2 \
+    --grammar "$dir/dot.gbnf" --session "$dir/anew"
+gives run_session_same_grammar 0 . run "$text" -n 2 --grammar "$dir/dot.gbnf" --session "$dir/anew"
+same run_session_same_grammar_silent "$(cat "$err")" ""
+# What it keeps is checked like the rest of it.
+size=$(stat -c %s "$flags")
+{ head -c $((size - 30)) "$flags" && printf '#' && tail -c 29 "$flags"; } >"$dir/anew"
+gives run_session_damaged_note 2 'section "note": its checksum differs' run "$text" -n 2 \
+    --session "$dir/anew"
+head -c $((size - 1)) "$flags" >"$dir/anew"
+gives run_session_cut_note 2 'section "note": it is not whole' run "$text" -n 2 --session \
+    "$dir/anew"
 "$pith" synth "$dir/other.gguf" --vocab 400 --seed 5
 gives run_session_of_another 2 'saved with another model' run "$dir/other.gguf" -p a -n 1 \
     --session "$dir/s"

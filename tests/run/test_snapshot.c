@@ -630,6 +630,66 @@ static void forged_sampler(pith_session *s, pith_sampler *q, const uint8_t *p, s
     free(copy);
 }
 
+static void note_is(const char *path, pith_status want, const char *say)
+{
+    struct pith_error err = {0};
+    char got[64];
+    size_t n = 77;
+    pith_status st = pith_saved_note(path, got, sizeof got, &n, &err);
+    CHECK_MSG(st == want, "status %d, %s", (int)st, err.msg);
+    if (st == PITH_OK)
+        CHECK_MSG(n == strlen(say) && !memcmp(got, say, n), "a note of %zu bytes", n);
+    else
+        CHECK_MSG(strstr(err.msg, say), "%s", err.msg);
+}
+
+/* A note comes back before anything is loaded; files without one are those of before. */
+static void test_note(void)
+{
+    pith_model *m = synth("llama", 1, NULL);
+    pith_session *s = open_session(m, 1, 64, "f16");
+    struct pith_error err;
+    size_t n = 0, n_all = 0;
+    char got[4];
+    REQUIRE(s, "no session");
+    feed(s, 0, 3, 1);
+    CHECK(pith_save(s, 0, in_dir("one"), &err) == PITH_OK);
+    note_is(in_dir("one"), PITH_OK, "");
+    uint8_t *plain = read_file(in_dir("one"), &n);
+    CHECK(plain && plain[8] == 5);
+    CHECK(pith_save_noted(s, 0, NULL, "a note", 6, in_dir("all"), &err) == PITH_OK);
+    note_is(in_dir("all"), PITH_OK, "a note");
+    uint8_t *file = read_file(in_dir("all"), &n_all);
+    REQUIRE(plain && file, "no files");
+    CHECK(n_all == n + 16 + 6 + 8 && file[8] == 6 && !memcmp(file + 24, plain + 24, n - 24));
+    CHECK(pith_saved_note(in_dir("all"), NULL, 0, &n, &err) == PITH_OK && n == 6);
+    CHECK(pith_saved_note(in_dir("all"), got, sizeof got, &n, &err) == PITH_RANGE);
+    CHECK(pith_load(s, 0, in_dir("all"), &err) == PITH_OK && pith_length(s, 0) == 3);
+    note_is(in_dir("absent"), PITH_IO, "absent: cannot open");
+    note_is(dir, PITH_IO, "no regular file");
+    for (size_t cut = n_all - 30; cut < n_all; cut++) {
+        put_file(in_dir("one"), file, cut);
+        note_is(in_dir("one"), PITH_FORMAT, "damaged or was cut off");
+        CHECK(pith_load(s, 0, in_dir("one"), &err) == PITH_FORMAT);
+    }
+    for (size_t bit = 8 * (n_all - 30); bit < 8 * n_all; bit++) {
+        file[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        put_file(in_dir("one"), file, n_all);
+        note_is(in_dir("one"), PITH_FORMAT, "\"note\"");
+        CHECK(pith_load(s, 0, in_dir("one"), &err) == PITH_FORMAT);
+        file[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+    put_file(in_dir("one"), (const uint8_t *)"GGUF", 4);
+    note_is(in_dir("one"), PITH_FORMAT, "no saved session");
+    file[8] = 7;
+    put_file(in_dir("one"), file, n_all);
+    note_is(in_dir("one"), PITH_UNSUPPORTED, "version 7, wanted 4 to 6");
+    free(plain);
+    free(file);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
 static void test_damaged_sampler(void)
 {
     pith_model *m = synth("llama", 1, NULL);
@@ -659,7 +719,7 @@ static void test_damaged_sampler(void)
     }
     forged_sampler(s, q, file, n);
     copy[8] = 2; /* files without the section */
-    refused_with("an older version", s, q, copy, n, PITH_UNSUPPORTED, "version 2, wanted 5 or 4",
+    refused_with("an older version", s, q, copy, n, PITH_UNSUPPORTED, "version 2, wanted 4 to 6",
                  0);
     CHECK(pith_sampler_grammar(q, other, &err) == PITH_OK);
     refused_with("another grammar", s, q, file, n, PITH_STATE, "token 1 of those", 1);
@@ -733,6 +793,7 @@ int main(void)
     TEST(test_forged);
     TEST(test_resumed);
     TEST(test_resumed_beside);
+    TEST(test_note);
     TEST(test_damaged_sampler);
     TEST(test_sampler_refused);
     unlink(in_dir("all"));

@@ -162,9 +162,15 @@ int64_t self_extend_room(const struct pith_session *s, int32_t seq, int32_t ga_n
 /* snapshot.c: one sequence, or all (seq -1), to and from a file or memory. A load that fails has
  * changed nothing. */
 struct pith_sampler; /* NULL: none */
+struct session_note { /* of the caller's; n 0: none */
+    const void *p;
+    size_t n;
+};
 pith_status session_save(const struct pith_session *s, int32_t seq,
-                         const struct pith_sampler *sampler, const char *path,
-                         struct pith_error *err);
+                         const struct pith_sampler *sampler, struct session_note note,
+                         const char *path, struct pith_error *err);
+pith_status session_note(const char *path, void *buf, size_t cap, size_t *n,
+                         struct pith_error *err); /* see pith_saved_note */
 pith_status session_save_memory(const struct pith_session *s, int32_t seq, void *buf, size_t cap,
                                 size_t *n, struct pith_error *err);
 pith_status session_load(struct pith_session *s, int32_t seq, struct pith_sampler *sampler,

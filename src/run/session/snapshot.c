@@ -13,6 +13,7 @@
  *       5 logits     the last ones: sequence i32 (-1: none), count u32, then as many floats
  *       6 sampler    nothing, or struct sampler_state (sample.h) and the tokens accepted as ids,
  *                    ~id if its grammar did not take it
+ *       7 note       bytes of whoever saved; files without one are of version 5 and end before it
  *
  * Pages that sequences share are written once and shared again. Integers are little-endian,
  * checksums XXH3-64. A load reads everything, checks everything and makes all the memory it will
@@ -26,6 +27,7 @@
  * A sampler is in it where the caller gives one. Edits that are still to be carried out are saved
  * as such. Files of version 4, which knew one position of a slot, are read as well: a sequence of
  * theirs is not axed. */
+#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -39,11 +41,12 @@
 #include "run/sample/sample.h"
 #include "run/session/session.h"
 
-enum { VERSION = 5, VERSION_ONE_POSITION = 4 };
-enum { N_SECTIONS = 6, HEAD = 24, SECTION_HEAD = 16, PAGES = 2 };
+enum { VERSION = 6, VERSION_NO_NOTE = 5, VERSION_ONE_POSITION = 4 };
+enum { N_SECTIONS = 7, HEAD = 24, SECTION_HEAD = 16, PAGES = 2, NOTE = 6 };
 static const char magic[8] = "pithsnap";
 static const char *const section_names[N_SECTIONS] = {"layout",    "sequences", "pages",
-                                                      "recurrent", "logits",    "sampler"};
+                                                      "recurrent", "logits",    "sampler",
+                                                      "note"};
 
 struct layout {
     uint64_t fingerprint[2], layers, block_bytes;
@@ -127,6 +130,7 @@ struct save {
     uint8_t *page;
     const struct pith_sampler *sampler; /* NULL: none */
     struct sampler_state state;
+    struct session_note note;
 };
 
 /* Entries of the page tables that matter. */
@@ -242,15 +246,21 @@ static void put_sampler(struct out *o, const struct save *v)
     put(o, v->sampler->accepted, (uint64_t)v->state.n_accepted * sizeof *v->sampler->accepted);
 }
 
+static void put_note(struct out *o, const struct save *v)
+{
+    put(o, v->note.p, v->note.n);
+}
+
 static void put_all(struct out *o, const struct save *v)
 {
     static void (*const sections[N_SECTIONS])(struct out *, const struct save *) = {
-        put_layout, put_sequences, put_pages, put_recurrent, put_logits, put_sampler};
-    const uint32_t head[2] = {VERSION, N_SECTIONS};
+        put_layout, put_sequences, put_pages, put_recurrent, put_logits, put_sampler, put_note};
+    const uint32_t n = v->note.n ? N_SECTIONS : NOTE;
+    const uint32_t head[2] = {v->note.n ? VERSION : VERSION_NO_NOTE, n};
     put(o, magic, sizeof magic);
     put(o, head, sizeof head);
     put_sum(o);
-    for (uint32_t i = 0; i < N_SECTIONS; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         struct out count = {0};
         const uint32_t id[2] = {i + 1, 0};
         sections[i](&count, v);
@@ -352,13 +362,14 @@ static pith_status save_to(struct save *v, struct out *o, struct pith_error *err
 }
 
 pith_status session_save(const struct pith_session *s, int32_t seq,
-                         const struct pith_sampler *sampler, const char *path,
-                         struct pith_error *err)
+                         const struct pith_sampler *sampler, struct session_note note,
+                         const char *path, struct pith_error *err)
 {
     struct save v;
     struct file_writer file;
     pith_status st = save_init(&v, s, seq, err);
     v.sampler = sampler;
+    v.note = note;
     if (st == PITH_OK && sampler)
         st = check_vocabulary(s, sampler, err);
     if (st == PITH_OK && sampler)
@@ -422,7 +433,7 @@ struct load {
     int32_t first, n_seq, seq; /* of the session; seq -1: all */
     const char *name;          /* for messages */
     struct source from;
-    uint32_t version;
+    uint32_t version, n_sections;
     struct cursor at[N_SECTIONS];    /* but for the pages of a file: */
     uint64_t pages_from;             /* where that section begins */
     uint8_t *copy[N_SECTIONS];       /* of a file's sections */
@@ -515,19 +526,21 @@ static pith_status check_start(struct load *v, struct pith_error *err)
     if (n < HEAD)
         return damaged(v, err, "the header is short");
     v->version = head[0];
-    if (head[0] != VERSION && head[0] != VERSION_ONE_POSITION)
-        return error_set(err, PITH_UNSUPPORTED, "%s: format version %u, wanted %d or %d", v->name,
-                         head[0], VERSION, VERSION_ONE_POSITION);
-    if (sum != XXH3_64bits(p, HEAD - 8) || head[1] != N_SECTIONS)
+    v->n_sections = head[1];
+    if (head[0] > VERSION || head[0] < VERSION_ONE_POSITION)
+        return error_set(err, PITH_UNSUPPORTED, "%s: format version %u, wanted %d to %d", v->name,
+                         head[0], VERSION_ONE_POSITION, VERSION);
+    if (sum != XXH3_64bits(p, HEAD - 8) || head[1] != (head[0] == VERSION ? N_SECTIONS : NOTE))
         return damaged(v, err, "the header's checksum differs");
     return PITH_OK;
 }
 
-static pith_status split(struct load *v, struct pith_error *err)
+/* first: the sections before that one are walked over. */
+static pith_status split(struct load *v, int first, struct pith_error *err)
 {
     pith_status st = check_start(v, err);
     uint64_t at = HEAD, length;
-    for (int i = 0; i < N_SECTIONS && st == PITH_OK; i++) {
+    for (int i = 0; i < (int)v->n_sections && st == PITH_OK; i++) {
         uint32_t id[2] = {0};
         uint64_t most = v->from.n - at;
         if (most < SECTION_HEAD + sizeof(uint64_t))
@@ -539,7 +552,8 @@ static pith_status split(struct load *v, struct pith_error *err)
         memcpy(&length, head + sizeof id, sizeof length);
         if (id[0] != (uint32_t)i + 1 || id[1] || length > most - SECTION_HEAD - sizeof(uint64_t))
             return damaged_section(v, i, err, "it is not whole");
-        st = take_section(v, i, at, length, err);
+        if (i >= first)
+            st = take_section(v, i, at, length, err);
         at += SECTION_HEAD + length + sizeof(uint64_t);
     }
     if (st != PITH_OK)
@@ -1076,7 +1090,7 @@ static pith_status load_from(struct pith_session *s, int32_t seq, const char *na
                          seq, s->n_seq - 1);
     if (sampler)
         TRY(check_vocabulary(s, sampler, err));
-    TRY(split(&v, err));
+    TRY(split(&v, 0, err));
     TRY(check_layout(&v, err));
     TRY(check_pages(&v, err));
     v.image = mem_array((size_t)v.n_seq + 1, sizeof *v.image, PITH_MEM_SCRATCH);
@@ -1140,6 +1154,34 @@ pith_status session_load(struct pith_session *s, int32_t seq, struct pith_sample
                        err);
     else
         st = load_whole(s, seq, sampler, path, err);
+    if (fd >= 0)
+        close(fd);
+    return st;
+}
+
+pith_status session_note(const char *path, void *buf, size_t cap, size_t *n, struct pith_error *err)
+{
+    struct stat sb;
+    struct load v = {.name = path};
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    pith_status st = PITH_OK;
+    *n = 0;
+    if (fd < 0 || fstat(fd, &sb) != 0)
+        st = error_set(err, PITH_IO, "%s: cannot open: %s", path, strerror(errno));
+    else if (!S_ISREG(sb.st_mode))
+        st = error_set(err, PITH_IO, "%s is no regular file; wanted a saved session", path);
+    if (st == PITH_OK) {
+        v.from = (struct source){.fd = fd, .n = (uint64_t)sb.st_size};
+        st = split(&v, NOTE, err);
+    }
+    if (st == PITH_OK) {
+        *n = v.at[NOTE].n;
+        if (buf && *n > cap)
+            st = error_set(err, PITH_RANGE, "a note of %zu bytes into %zu", *n, cap);
+        else if (buf && *n)
+            memcpy(buf, v.at[NOTE].p, *n);
+    }
+    mem_free(v.copy[NOTE]);
     if (fd >= 0)
         close(fd);
     return st;
