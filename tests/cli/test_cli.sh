@@ -527,6 +527,10 @@ cp "$flags" "$dir/anew"
 gives run_session_new_flag 0 '^pith: --session .*: --temp is 0.25 from here on, and was 1.5$' \
     run "$text" -n 2 --temp 0.25 --top-k 0 --session "$dir/anew"
 same run_session_new_flag_alone "$(grep -c 'from here on' "$err")" 1
+printf '[run]\ntemp = 0.5\n' >"$dir/hot.conf"
+cp "$flags" "$dir/anew2"
+gives run_session_new_from_config 0 '\-\-temp is 0.5 from here on, and was 1.5' run "$text" -n 2 \
+    --session "$dir/anew2" --config "$dir/hot.conf"
 gives run_session_new_flag_kept 0 '\-\-temp is 2 from here on, and was 0.25' run "$text" -n 2 \
     --temp 2 --session "$dir/anew"
 gives run_session_new_seed 0 '\-\-seed is 6 from here on, and was 5' run "$text" -n 9 --seed 6 \
