@@ -1,6 +1,7 @@
 /* far.c -- devices, memory and copies of the far device: see far.h. */
 #include "backend/far/far_impl.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -252,19 +253,30 @@ static void move(const struct far_move *m)
         far_close(a);
 }
 
-/* One of those under way, drawn; kind FAR_NONE: there are none. */
-static struct far_move take_move(struct far_device *f)
+/* Moves one of those under way, drawn, unless `dropped` is its ticket: that one never arrives. Until
+ * it has been moved it counts as under way. 0: there are none, or others move them. */
+static int move_one(struct far_device *f, uint64_t dropped)
 {
-    struct far_move m = {.kind = FAR_NONE};
+    struct far_move *p = NULL, m;
     pthread_mutex_lock(&f->lock);
     int at = (int)rng_below(&f->rng, FAR_PENDING);
-    for (int i = 0; i < FAR_PENDING && m.kind == FAR_NONE; i++) {
-        struct far_move *p = &f->pending[(at + i) % FAR_PENDING];
+    for (int i = 0; i < FAR_PENDING && !p; i++) {
+        struct far_move *q = &f->pending[(at + i) % FAR_PENDING];
+        p = q->kind != FAR_NONE && !q->moves ? q : NULL;
+    }
+    if (p) {
+        p->moves = 1;
         m = *p;
-        p->kind = FAR_NONE;
     }
     pthread_mutex_unlock(&f->lock);
-    return m;
+    if (!p)
+        return 0;
+    if (m.ticket != dropped)
+        move(&m);
+    pthread_mutex_lock(&f->lock);
+    *p = (struct far_move){.kind = FAR_NONE};
+    pthread_mutex_unlock(&f->lock);
+    return 1;
 }
 
 static int is_pending(struct far_device *f, uint64_t ticket)
@@ -291,11 +303,8 @@ static void begin(struct far_device *f, struct far_move m, struct event *ev)
             put = 1;
         }
         pthread_mutex_unlock(&f->lock);
-        if (!put) { /* too many are under way: some arrives */
-            struct far_move done = take_move(f);
-            if (done.kind != FAR_NONE)
-                move(&done);
-        }
+        if (!put && !move_one(f, 0)) /* too many are under way: some arrives */
+            sched_yield();
     }
 }
 
@@ -304,11 +313,8 @@ static pith_status far_event_wait(struct device *d, uint64_t ticket, struct pith
     struct far_device *f = far_of(d);
     pith_status st = far_call(f, "wait for a copy", 0, err);
     while (is_pending(f, ticket)) {
-        struct far_move m = take_move(f);
-        if (m.kind == FAR_NONE)
-            break;
-        if (st == PITH_OK || m.ticket != ticket) /* a failed one arrives never */
-            move(&m);
+        if (!move_one(f, st == PITH_OK ? 0 : ticket)) /* a failed one arrives never */
+            sched_yield();
     }
     return st;
 }

@@ -14,7 +14,8 @@ struct far_move { /* begun, and not done before somebody waits for it */
     struct place to, from;
     void *out;
     const void *in;
-    uint64_t n, ticket;
+    uint64_t n, ticket; /* ticket: from 1 on */
+    int moves;          /* some thread is at it */
 };
 
 struct far_device {
