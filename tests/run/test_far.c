@@ -2,6 +2,7 @@
  * there fails a call and nothing else. For every n the n-th call of a device fails through opening,
  * steps, edits and snapshots; devices run out of memory, or are lost. That the bits are those of
  * the CPU test_bits.c shows. */
+#include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -431,6 +432,57 @@ static void copies_are_late(void)
 }
 
 /* Nobody has one who does not ask; who asks for nonsense is told. */
+/* Threads that copy at once carry out each other's copies: a copy is over when it is done, not when
+ * somebody has taken it up. */
+enum { COPIERS = 4, COPIES = 3000, COPIED = 1 << 15 };
+struct copier {
+    struct buffer *b;
+    uint64_t at;
+    int wrong;
+};
+
+static void *copy_often(void *ctx)
+{
+    struct copier *c = ctx;
+    struct pith_error err;
+    uint8_t *in = malloc(COPIED), *out = malloc(COPIED);
+    for (int i = 0; in && out && i < COPIES; i++) {
+        struct place at = {c->b, c->at};
+        struct event ev = {0};
+        memset(in, i & 127, COPIED);
+        c->wrong += buffer_write(at, in, COPIED, &ev, &err) != PITH_OK ||
+                    event_wait(&ev, &err) != PITH_OK;
+        memset(in, 255, COPIED); /* the source is the caller's again */
+        c->wrong += buffer_read(out, at, COPIED, NULL, &err) != PITH_OK;
+        for (int k = 0; k < COPIED; k += 64)
+            c->wrong += out[k] != (i & 127);
+    }
+    free(in);
+    free(out);
+    return NULL;
+}
+
+static void copies_by_several_threads(void)
+{
+    struct pith_error err;
+    struct buffer b = {0};
+    struct device *d = open_device();
+    pthread_t thread[COPIERS];
+    struct copier c[COPIERS];
+    REQUIRE(d && buffer_alloc(d, COPIERS * COPIED, PITH_MEM_SCRATCH, &b, &err) == PITH_OK, "%s",
+            err.msg);
+    for (int i = 0; i < COPIERS; i++) {
+        c[i] = (struct copier){&b, (uint64_t)i * COPIED, 0};
+        pthread_create(&thread[i], NULL, copy_often, &c[i]);
+    }
+    for (int i = 0; i < COPIERS; i++) {
+        pthread_join(thread[i], NULL);
+        CHECK_MSG(!c[i].wrong, "thread %d: %d", i, c[i].wrong);
+    }
+    buffer_release(&b);
+    d->backend->close(d);
+}
+
 static void only_on_request(void)
 {
     static const char *const bad[] = {"3", "x", "0,", "-1", "1,,0"};
@@ -452,6 +504,7 @@ int main(void)
     tmp_make();
     TEST(the_host_cannot_look);
     TEST(copies_are_late);
+    TEST(copies_by_several_threads);
     TEST(only_on_request);
     TEST(large_weights);
     TEST(attention_fails);
