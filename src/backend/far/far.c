@@ -253,8 +253,8 @@ static void move(const struct far_move *m)
         far_close(a);
 }
 
-/* Moves one of those under way, drawn, unless `dropped` is its ticket: that one never arrives. Until
- * it has been moved it counts as under way. 0: there are none, or others move them. */
+/* Moves one of those under way, drawn, unless `dropped` is its ticket: that one never arrives.
+ * Until it has been moved it counts as under way. 0: there are none, or others move them. */
 static int move_one(struct far_device *f, uint64_t dropped)
 {
     struct far_move *p = NULL, m;
