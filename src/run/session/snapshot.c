@@ -702,7 +702,7 @@ static pith_status check_sequence(const struct load *v, struct image *m, struct 
         return damaged_section(v, 1, err, "it is short");
     memcpy(&m->h, p, sizeof m->h);
     const struct seq_head *h = &m->h;
-    if (!good_head(h) || (h->axed && (v->version < VERSION || !s->cache.axes)))
+    if (!good_head(h) || (h->axed && (v->version == VERSION_ONE_POSITION || !s->cache.axes)))
         return damaged_section(v, 1, err, "a sequence is impossible");
     if (h->n > s->n_ctx || h->n_tab > s->cache.cap_pages)
         return error_set(err, PITH_RANGE, "%s holds %d positions, the session has n_ctx = %d",
