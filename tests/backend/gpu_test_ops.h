@@ -88,25 +88,6 @@ static void products_of_every_type(void)
 
 /* ---------------------------------------------------------------- scans */
 
-struct scan_case {
-    int32_t width, heads, groups, n; /* channels of a head; numbers of a channel's state */
-    const struct tensor *a, *d;
-};
-
-static node build_ssm(struct graph *g, node x, void *ctx)
-{
-    const struct scan_case *s = ctx;
-    int64_t C = s->width * s->heads, B = s->groups * s->n;
-    struct ssm_in scan = {.x = graph_view(g, x, 0, C, "x"),
-                          .dt = graph_view(g, x, C, s->heads, "dt"),
-                          .b = graph_view(g, x, C + s->heads, B, "b"),
-                          .c = graph_view(g, x, C + s->heads + B, B, "c"),
-                          .a = s->a,
-                          .d = s->d,
-                          .n_group = s->groups};
-    return graph_ssm(g, &scan, "ssm");
-}
-
 /* Decays of heads and of each number of the state; in pieces, which go on from a state. */
 static void state_spaces(void)
 {
@@ -114,7 +95,7 @@ static void state_spaces(void)
     struct rng rng;
     rng_init(&rng, 23);
     for (int way = 0; way < 8; way++) {
-        struct scan_case s = {.width = way & 1 ? 1 : 4, .heads = 6, .groups = 1 + (way >> 1 & 1)};
+        struct ssm_case s = {.width = way & 1 ? 1 : 4, .heads = 6, .groups = 1 + (way >> 1 & 1)};
         s.n = way & 4 ? 16 : 20;
         int T = 7, n = s.width * s.heads + s.heads + 2 * s.groups * s.n;
         bench_reset();
@@ -129,7 +110,7 @@ static void state_spaces(void)
         s.d = bench_tensor(DT_F32, 0, 0, s.heads, a);
         struct state st = {.rows = STATE_RECURRENT, .n = {s.width * s.heads * s.n}};
         struct bench_case c = {
-            .build = build_ssm, .ctx = &s, .in = x, .T = T, .n = n, .states = &st};
+            .build = build_ssm_of, .ctx = &s, .in = x, .T = T, .n = n, .states = &st};
         c.chunk = way & 2 ? 3 : 0;
         bench_check(c, NULL, "ssm");
     }

@@ -69,25 +69,7 @@ static pith_status need_library(struct pith_error *err)
 
 /* ---------------------------------------------------------------- which devices */
 
-/* The i-th number of PITH_CUDA_DEVICES, -1: there is none; i without that list. */
-static long listed(int i)
-{
-    const char *p = env_get("PITH_CUDA_DEVICES");
-    if (!p)
-        return i;
-    for (; p; i--) {
-        char *end;
-        long n = strtol(p, &end, 10);
-        if (end == p || n < 0 || (*end && *end != ','))
-            return -1;
-        if (!i)
-            return n;
-        p = *end ? end + 1 : NULL;
-    }
-    return -1;
-}
-
-/* Without that list: as many as the driver finds, where there is hardware to look for. */
+/* Without PITH_CUDA_DEVICES: as many as the driver finds, where there is hardware to look for. */
 static int count_hardware(void)
 {
     int n = 0;
@@ -100,12 +82,7 @@ static int count_hardware(void)
 
 static int cuda_n_devices(void)
 {
-    int n = 0;
-    if (!env_get("PITH_CUDA_DEVICES"))
-        return count_hardware();
-    while (n < MAX_DEVICES - 1 && listed(n) >= 0)
-        n++;
-    return n;
+    return env_get("PITH_CUDA_DEVICES") ? gpu_n_listed("PITH_CUDA_DEVICES") : count_hardware();
 }
 
 static pith_status find_ordinal(long n, cu_device *out, struct pith_error *err)
@@ -258,7 +235,7 @@ static pith_status open_device(int i, struct device **out, struct pith_error *er
                          "CUDA: this program was built without kernels (make CUDA=1)");
     pith_status st = need_library(err);
     if (st == PITH_OK)
-        st = find_ordinal(listed(i), &ordinal, err);
+        st = find_ordinal(gpu_listed("PITH_CUDA_DEVICES", i), &ordinal, err);
     if (st != PITH_OK)
         return st;
     struct cu_gpu *v = take_parked(ordinal);

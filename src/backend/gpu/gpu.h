@@ -149,4 +149,9 @@ pith_status gpu_page_write(struct place at, const struct state *kv, int first, i
 pith_status gpu_cache_ops(const struct job_params *p, const struct cache_log *log, uint32_t *done,
                           struct pith_error *err);
 
+/* list.c: the i-th number of the list that a variable of the environment holds, -1: there is none;
+ * i where it is not set. And how many there are. */
+long gpu_listed(const char *name, int i);
+int gpu_n_listed(const char *name);
+
 #endif

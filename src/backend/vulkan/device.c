@@ -67,26 +67,8 @@ static pith_status need_loader(struct pith_error *err)
 
 /* ---------------------------------------------------------------- which devices */
 
-/* The i-th number of PITH_VULKAN_DEVICES, -1: there is none; i without that list. */
-static long listed(int i)
-{
-    const char *p = env_get("PITH_VULKAN_DEVICES");
-    if (!p)
-        return i;
-    for (; p; i--) {
-        char *end;
-        long n = strtol(p, &end, 10);
-        if (end == p || n < 0 || (*end && *end != ','))
-            return -1;
-        if (!i)
-            return n;
-        p = *end ? end + 1 : NULL;
-    }
-    return -1;
-}
-
-/* Without that list: as many as the loader finds, where there is hardware to look for. Drivers that
- * compute on the processor are large, and nobody wants them unasked. */
+/* Without PITH_VULKAN_DEVICES: as many as the loader finds, where there is hardware to look for.
+ * Drivers that compute on the processor are large, and nobody wants them unasked. */
 static int count_hardware(void)
 {
     uint32_t n = 0;
@@ -99,12 +81,7 @@ static int count_hardware(void)
 
 static int vulkan_n_devices(void)
 {
-    int n = 0;
-    if (!env_get("PITH_VULKAN_DEVICES"))
-        return count_hardware();
-    while (n < MAX_DEVICES - 1 && listed(n) >= 0)
-        n++;
-    return n;
+    return env_get("PITH_VULKAN_DEVICES") ? gpu_n_listed("PITH_VULKAN_DEVICES") : count_hardware();
 }
 
 enum { MACHINE_DEVICES = 16 };
@@ -425,7 +402,7 @@ static pith_status open_device(int i, struct device **out, struct pith_error *er
     struct features want;
     pith_status st = need_loader(err);
     if (st == PITH_OK)
-        st = find_physical(listed(i), &physical, err);
+        st = find_physical(gpu_listed("PITH_VULKAN_DEVICES", i), &physical, err);
     if (st != PITH_OK)
         return st;
     struct vk_device *v = take_parked(physical);
