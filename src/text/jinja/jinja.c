@@ -98,6 +98,12 @@ pith_status jinja_define(struct jinja *t, const char *name, struct slice text,
 
 /* ---------------------------------------------------------------- rendering */
 
+static const struct builtin *const rows[N_ROWS] = {
+    [ROWS_FILTERS] = jinja_filters, [ROWS_SEQ_FILTERS] = jinja_seq_filters,
+    [ROWS_TESTS] = jinja_tests,     [ROWS_GLOBALS] = jinja_globals,
+    [ROWS_STR] = jinja_str_methods, [ROWS_SEQ] = jinja_seq_methods,
+    [ROWS_DICT] = jinja_dict_methods};
+
 static void put_default(struct jvm *vm, struct jdict *vars, struct slice name, struct jv v)
 {
     if (!jdict_getz(vm, vars, name))
@@ -185,6 +191,7 @@ pith_status jinja_render_marked(const struct jinja *t, const char *json, size_t 
     if (!vm)
         return error_set(err, PITH_NOMEM, "template: out of memory");
     vm->t = t;
+    vm->rows = rows;
     vm->err = err;
     vm->marked = values != NULL;
     vm->left = limits ? *limits : (struct jinja_limits){0};

@@ -13,34 +13,6 @@
  * Nesting is limited because every bracket is a recursion; chains of operators are loops. */
 #include "text/jinja/jinja_impl.h"
 
-const struct token *tok(const struct compiler *c)
-{
-    return &c->toks.v[c->i];
-}
-
-int tok_is(const struct compiler *c, enum jtok t, const char *s)
-{
-    return !c->failed && tok(c)->t == t && (!s || slice_eq_z(tok(c)->s, s));
-}
-
-int tok_skip(struct compiler *c, enum jtok t, const char *s)
-{
-    if (!tok_is(c, t, s))
-        return 0;
-    c->i += tok(c)->t != TOK_END;
-    return 1;
-}
-
-void tok_expect(struct compiler *c, enum jtok t, const char *s)
-{
-    if (!tok_skip(c, t, s))
-        compile_fail(c, PITH_FORMAT, tok(c)->at, "found \"%.*s\", wanted \"%s\"",
-                     tok(c)->s.n > 40 ? 40 : (int)tok(c)->s.n, tok(c)->s.p,
-                     s               ? s
-                     : t == TOK_NAME ? "a name"
-                                     : "the end of the tag");
-}
-
 static int op_is(const struct compiler *c, const char *s)
 {
     return tok_is(c, TOK_OP, s);

@@ -109,7 +109,7 @@ static struct jv f_center(struct jvm *vm, struct jcall *c)
         return s;
     s.safe = c->arg[0].t == J_STR && c->arg[0].safe;
     struct jargs args = {.pos = &width, .n_pos = 1};
-    return builtin_call(vm, builtin_find(jinja_str_methods, SLICE("center")), s, &args);
+    return builtin_call(vm, builtin_find(vm->rows[ROWS_STR], SLICE("center")), s, &args);
 }
 
 /* Lines behind the first get `width` blanks or the text given before them; empty ones only with
@@ -191,6 +191,7 @@ static struct jv f_truncate(struct jvm *vm, struct jcall *c)
 
 static struct jv f_wordcount(struct jvm *vm, struct jcall *c)
 {
+    const struct builtin *alnum = builtin_find(vm->rows[ROWS_STR], SLICE("isalnum"));
     struct slice s;
     int64_t n = 0;
     int in_word = 0;
@@ -202,8 +203,7 @@ static struct jv f_wordcount(struct jvm *vm, struct jcall *c)
         char buf[4];
         struct jstr one = {buf, (size_t)utf8_encode(cp, buf), 1, NULL};
         struct jcall call = {.arg = {{.t = J_STR, .u.s = &one}}};
-        int word =
-            cp == '_' || jv_truth(builtin_find(jinja_str_methods, SLICE("isalnum"))->fn(vm, &call));
+        int word = cp == '_' || jv_truth(alnum->fn(vm, &call));
         n += word && !in_word;
         in_word = word;
     }
@@ -553,7 +553,7 @@ static struct jv f_attr(struct jvm *vm, struct jcall *c)
     if (!str_arg(vm, c, 1, &name))
         return (struct jv){0};
     if (c->arg[0].t == J_DICT) { /* attributes alone, not keys */
-        const struct builtin *fn = builtin_find(jinja_dict_methods, name);
+        const struct builtin *fn = builtin_find(vm->rows[ROWS_DICT], name);
         if (!fn)
             return jv_undef(vm, "'dict object' has no attribute '%.*s'",
                             name.n > 100 ? 100 : (int)name.n, name.p);

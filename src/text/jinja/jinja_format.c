@@ -458,7 +458,7 @@ static struct jv field_value(struct braces *p, struct slice name)
                 ? op_item(p->vm, v, index)
                 : op_item(p->vm, v, jv_view(p->vm, part.p, part.n));
         if (v.t == J_UNDEF)
-            return vm_fail(p->vm, "%.*s", (int)v.u.u->what.n, v.u.u->what.p);
+            return jv_use_undef(p->vm, v);
     }
     return v;
 }

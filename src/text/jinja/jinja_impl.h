@@ -3,6 +3,24 @@
  *
  *     source --jinja_lex--> tokens --jinja_expr, jinja_stmt--> code --jinja_vm--> text
  *
+ * Which file knows which, the lowest first:
+ *
+ *     run     memory, steps, failures          emit    what the compiler writes
+ *     mark    where a byte comes from          expr    expressions
+ *     build   texts in the making              stmt    statements
+ *     text    what Python's str does
+ *     value   values, their order, repr
+ *     call    built-in functions, by name      time, json
+ *     item    v.name, v[key], v[a:b]
+ *     format  % and .format                    str, object    methods
+ *     ops     operators
+ *     test    what may stand behind "is"       filter, seq, global
+ *     vm      runs code
+ *     jinja   a template, a rendering
+ *
+ * Functions that templates find by name are rows; the rendering has the tables (vm->rows), so that
+ * a filter can call a test without knowing its file.
+ *
  * Values are 16 bytes, a type and a number or a pointer into the rendering's arena. Strings, lists
  * and dicts never change once made (the sandbox is immutable), so they are shared freely;
  * namespaces, loops, cyclers, joiners and iterators have state. Nothing is freed before the
@@ -116,11 +134,14 @@ struct jmethod {
     const struct builtin *fn;
 };
 
+struct jbuf;
 struct jvm;
 struct jv jv_undef(struct jvm *vm, const char *fmt, ...) PRINTF_LIKE(2, 3);
 struct jv jv_str(struct jvm *vm, const char *p, size_t n); /* copies */
 struct jv jv_view(struct jvm *vm, const char *p,
-                  size_t n);                      /* bytes that live as long as the rendering */
+                  size_t n); /* bytes that live as long as the rendering */
+/* The same at the end of a buffer that may grow. */
+struct jv jv_piece(struct jvm *vm, const char *p, size_t n, struct jbuf *buf);
 struct jv jv_strz(struct jvm *vm, const char *z); /* the template's: a literal */
 struct jv jv_list(struct jvm *vm, enum jtype t, struct jv *v, size_t n); /* takes v */
 struct jv jv_iter(struct jvm *vm, struct jv *v, size_t n);
@@ -175,6 +196,10 @@ int jv_hash(struct jvm *vm, struct jv v, uint64_t *hash); /* 0 and failure when 
 int jv_items(struct jvm *vm, struct jv v, struct jlist *out);
 int jv_contains(struct jvm *vm, struct jv box, struct jv item);
 struct jv jv_to_str(struct jvm *vm, struct jv v); /* Python's str() */
+struct jv jv_use_undef(struct jvm *vm, struct jv v); /* fails: an undefined value is used */
+/* Sorts n values, stable, by the keys (NULL: by themselves). 0 and failure when two have no order.
+ */
+int sort_values(struct jvm *vm, struct jv *v, struct jv *keys, size_t n, int reverse);
 
 /* A dict in the making. 0 and failure on an unhashable key or without memory. */
 int jdict_put(struct jvm *vm, struct jdict *d, struct jv k, struct jv v);
@@ -219,11 +244,9 @@ int text_has_value(struct jvm *vm, struct slice s);
 /* Copies n bytes of this origin; to_marks NULL: they go where all are of it. */
 void text_copy(char *to, uint8_t *to_marks, const char *p, size_t n, enum jfrom from,
                const uint8_t *marks);
-void out_mark(struct jvm *vm, enum jfrom from);  /* what is put into vm->out next */
-struct jv out_take(struct jvm *vm, size_t mark); /* the text behind the mark becomes a value */
-int out_values(const struct jvm *vm, size_t offset, struct spans *values); /* 0: no memory */
 
-/* ---------------------------------------------------------------- texts in the making */
+/* ---------------------------------------------------------------- texts in the making
+ * (jinja_build.c) */
 
 struct jbuild { /* in the rendering's arena; sticky through vm->failed */
     struct jvm *vm;
@@ -251,11 +274,15 @@ static inline struct slice jb_text(const struct jbuild *b)
 {
     return (struct slice){b->n ? b->p : "", b->n};
 }
+void jb_escape(struct jbuild *b, struct slice s); /* & < > ' " as HTML */
+void out_mark(struct jvm *vm, enum jfrom from);  /* what is put into vm->out next */
+struct jv out_take(struct jvm *vm, size_t mark); /* the text behind the mark becomes a value */
+int out_values(const struct jvm *vm, size_t offset, struct spans *values); /* 0: no memory */
+/* jinja_value.c: */
 void jb_str(struct jbuild *b, struct jv v);             /* str() of any value */
 void jb_repr(struct jbuild *b, struct jv v, int depth); /* repr() */
 void jb_float(struct jbuild *b, enum jfrom from,
-              double f);                          /* repr: the shortest text that reads back */
-void jb_escape(struct jbuild *b, struct slice s); /* & < > ' " as HTML */
+              double f); /* repr: the shortest text that reads back */
 
 /* ---------------------------------------------------------------- code */
 
@@ -399,8 +426,20 @@ struct jframe {
     struct jscope *scope;
 };
 
+/* The tables of functions that a rendering has. */
+enum jrows {
+    ROWS_FILTERS,
+    ROWS_SEQ_FILTERS,
+    ROWS_TESTS,
+    ROWS_GLOBALS,
+    ROWS_STR, /* methods of texts; of sequences, numbers, loops; of dicts */
+    ROWS_SEQ,
+    ROWS_DICT,
+    N_ROWS
+};
 struct jvm {
     const struct jinja *t;
+    const struct builtin *const *rows; /* [N_ROWS] */
     struct arena arena;
     struct str out;
     struct jruns runs; /* of out */
@@ -422,18 +461,24 @@ struct jvm {
     struct slice now;
 };
 
+void vm_run(struct jvm *vm, const struct jdict *vars);
+
+/* ---------------------------------------------------------------- memory, steps, failures
+ * (jinja_run.c) */
+
 void *vm_alloc(struct jvm *vm, size_t bytes); /* zeroed; NULL and failure past the limit */
 void *vm_array(struct jvm *vm, size_t n, size_t item);
 int vm_charge(struct jvm *vm, uint64_t steps); /* 0 and failure past the limit */
 int vm_tick(struct jvm *vm, uint64_t steps); /* the same of the thread's work alone (base/work.h) */
 struct jv vm_fail(struct jvm *vm, const char *fmt, ...)
-    PRINTF_LIKE(2, 3);                                 /* an error of the template, here */
-struct jv vm_raise(struct jvm *vm, struct jv message); /* raise_exception */
-void vm_run(struct jvm *vm, const struct jdict *vars);
+    PRINTF_LIKE(2, 3); /* an error of the template, here */
+struct jv vm_fail_as(struct jvm *vm, pith_status st, const char *what);
+struct jv vm_no_memory(struct jvm *vm);
 /* "line 3, column 7: " and the line's text, for every message. */
 void jinja_where(struct slice source, size_t at, char *buf, size_t cap);
 
-/* ---------------------------------------------------------------- built-in functions */
+/* ---------------------------------------------------------------- built-in functions
+ * (jinja_call.c) */
 
 struct jargs {
     const struct jv *pos;
@@ -453,22 +498,20 @@ struct builtin {
 extern const struct builtin jinja_filters[], jinja_seq_filters[], jinja_tests[], jinja_globals[];
 extern const struct builtin jinja_str_methods[], jinja_seq_methods[], jinja_dict_methods[];
 const struct builtin *builtin_find(const struct builtin *rows, struct slice name);
-const struct builtin *filter_find(struct slice name);
+const struct builtin *filter_find(const struct jvm *vm, struct slice name);
+const struct jpair *args_named(const struct jargs *args, struct slice name); /* NULL: none */
 /* self: the first argument, or unset */
 struct jv builtin_call(struct jvm *vm, const struct builtin *fn, struct jv self,
                        const struct jargs *args);
 /* An integer argument, dflt when it is not given or None. 0 and failure otherwise. */
 int arg_int(struct jvm *vm, struct jv v, int64_t dflt, int64_t *out);
 struct jv value_call(struct jvm *vm, struct jv callee,
-                     const struct jargs *args);        /* all but macros and loops */
-struct jv loop_cycle(struct jvm *vm, struct jcall *c); /* methods of objects with state */
-struct jv loop_changed(struct jvm *vm, struct jcall *c);
-struct jv cycler_next(struct jvm *vm, struct jcall *c);
-struct jv cycler_reset(struct jvm *vm, struct jcall *c);
+                     const struct jargs *args); /* all but macros and loops */
 int test_run_named(struct jvm *vm, struct slice name, struct jv v,
                    const struct jargs *args); /* -1: failed */
 
-/* ---------------------------------------------------------------- operators (jinja_ops.c) */
+/* ---------------------------------------------------------------- operators (jinja_ops.c,
+ * jinja_item.c) */
 
 struct jv op_binary(struct jvm *vm, enum jop op, struct jv a, struct jv b);
 struct jv op_unary(struct jvm *vm, enum jop op, struct jv a);
@@ -476,7 +519,6 @@ int op_compare(struct jvm *vm, enum jop op, struct jv a, struct jv b);
 struct jv op_attr(struct jvm *vm, struct jv v, struct slice name); /* v.name */
 struct jv op_item(struct jvm *vm, struct jv v, struct jv key);     /* v[key] */
 struct jv op_slice(struct jvm *vm, struct jv v, struct jv from, struct jv to, struct jv step);
-struct jv loop_attr(struct jvm *vm, struct jv loop, struct slice name);
 
 /* ---------------------------------------------------------------- texts (jinja_text.c,
  * jinja_format.c, jinja_json.c, jinja_time.c) */
@@ -506,13 +548,10 @@ struct json_style {
     struct slice indent;
 };
 void json_write(struct jbuild *b, struct jv v, const struct json_style *style, int depth);
-/* Sorts n values, stable, by the keys (NULL: by themselves). 0 and failure when two have no order.
- */
-int sort_values(struct jvm *vm, struct jv *v, struct jv *keys, size_t n, int reverse);
 struct jv time_format(struct jvm *vm, struct slice fmt);
 
 /* ---------------------------------------------------------------- compiling (jinja_lex.c,
- * jinja_expr.c, jinja_stmt.c) */
+ * jinja_emit.c, jinja_expr.c, jinja_stmt.c) */
 
 enum jtok {
     TOK_TEXT,
@@ -562,6 +601,8 @@ int tok_is(const struct compiler *c, enum jtok t, const char *s); /* s NULL: any
 int tok_skip(struct compiler *c, enum jtok t, const char *s);
 void tok_expect(struct compiler *c, enum jtok t, const char *s);
 int compile_enter(struct compiler *c); /* one level deeper; 0 when too deep; pairs with depth-- */
+/* Room for one more item in an array of the template's arena. NULL and failure without memory. */
+void *compile_grow(struct compiler *c, void *p, int32_t n, int32_t *cap, size_t item);
 int32_t emit(struct compiler *c, enum jop code, int32_t a, int32_t b,
              size_t at);                                         /* index of the op */
 void emit_jump_to(struct compiler *c, int32_t from, int32_t to); /* op `from` jumps to `to` */

@@ -1,5 +1,5 @@
-/* jinja_object.c -- methods of list, tuple, dict and numbers that do not change their object;
- * arg[0] is the object. */
+/* jinja_object.c -- methods of list, tuple, dict and numbers that do not change their object, and
+ * of loops and cyclers, which have state; arg[0] is the object. */
 #include <math.h>
 
 #include "text/jinja/jinja_impl.h"
@@ -66,6 +66,48 @@ static struct jv n_bit_length(struct jvm *vm, struct jcall *c)
          u >>= 1)
         n++;
     return jv_int(n);
+}
+
+static struct jv loop_cycle(struct jvm *vm, struct jcall *c)
+{
+    if (c->arg[0].t != J_LOOP)
+        return vm_fail(vm, "'%s' has no attribute 'cycle'", jv_type_name(c->arg[0]));
+    if (!c->rest.n_pos)
+        return vm_fail(vm, "no items for cycling given");
+    size_t at = c->arg[0].u.loop->at;
+    return c->rest.pos[(at ? at - 1 : 0) % c->rest.n_pos];
+}
+
+static struct jv loop_changed(struct jvm *vm, struct jcall *c)
+{
+    if (c->arg[0].t != J_LOOP)
+        return vm_fail(vm, "'%s' has no attribute 'changed'", jv_type_name(c->arg[0]));
+    struct jloop *l = c->arg[0].u.loop;
+    struct jv *v = vm_array(vm, c->rest.n_pos, sizeof *v);
+    if (v && c->rest.n_pos)
+        memcpy(v, c->rest.pos, c->rest.n_pos * sizeof *v);
+    struct jv now = v ? jv_list(vm, J_TUPLE, v, c->rest.n_pos) : (struct jv){0};
+    int same = l->changed.t != J_UNSET && !vm->failed && jv_equal(vm, l->changed, now);
+    l->changed = now;
+    return jv_bool(!same);
+}
+
+static struct jv cycler_next(struct jvm *vm, struct jcall *c)
+{
+    if (c->arg[0].t != J_CYCLER)
+        return vm_fail(vm, "'%s' has no attribute 'next'", jv_type_name(c->arg[0]));
+    struct jiter *it = c->arg[0].u.it;
+    struct jv v = it->list.v[it->at];
+    it->at = (it->at + 1) % it->list.n;
+    return v;
+}
+
+static struct jv cycler_reset(struct jvm *vm, struct jcall *c)
+{
+    if (c->arg[0].t != J_CYCLER)
+        return vm_fail(vm, "'%s' has no attribute 'reset'", jv_type_name(c->arg[0]));
+    c->arg[0].u.it->at = 0;
+    return jv_none();
 }
 
 const struct builtin jinja_seq_methods[] = {

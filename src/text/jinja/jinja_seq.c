@@ -1,48 +1,8 @@
 /* jinja_seq.c -- filters of sequences. What Python makes a generator is an iterator here: made at
  * once, read once.
  *
- * An attribute is a path, "a.b.0"; sort takes several, "a,b". Sorting is a stable merge of an
- * index, so that a comparison that fails leaves nothing half done. */
+ * An attribute is a path, "a.b.0"; sort takes several, "a,b". */
 #include "text/jinja/jinja_impl.h"
-
-/* ---------------------------------------------------------------- sorting */
-
-int sort_values(struct jvm *vm, struct jv *v, struct jv *keys, size_t n, int reverse)
-{
-    uint32_t *a = vm_array(vm, n, sizeof *a), *b = vm_array(vm, n, sizeof *b);
-    const struct jv *k = keys ? keys : v;
-    if (!a || !b)
-        return 0;
-    for (size_t i = 0; i < n; i++)
-        a[i] = (uint32_t)i;
-    for (size_t width = 1; width < n; width *= 2) {
-        for (size_t lo = 0; lo < n; lo += 2 * width) {
-            size_t mid = lo + width < n ? lo + width : n, hi = mid + width < n ? mid + width : n,
-                   i = lo, j = mid;
-            for (size_t to = lo; to < hi; to++) {
-                int second = i == mid;
-                if (!second && j < hi) {
-                    int way = vm_charge(vm, 1) ? jv_order(vm, k[a[j]], k[a[i]], "<") : 0;
-                    second = reverse ? way == 1 : way == -1;
-                    if (vm->failed)
-                        return 0;
-                }
-                b[to] = second ? a[j++] : a[i++];
-            }
-        }
-        uint32_t *x = a;
-        a = b;
-        b = x;
-    }
-    struct jv *out = vm_array(vm, n, sizeof *out);
-    if (!out)
-        return 0;
-    for (size_t i = 0; i < n; i++)
-        out[i] = v[a[i]];
-    if (n)
-        memcpy(v, out, n * sizeof *v);
-    return 1;
-}
 
 /* ---------------------------------------------------------------- attributes as keys */
 
@@ -238,7 +198,7 @@ static struct jv f_map(struct jvm *vm, struct jcall *c)
             return vm_fail(vm, "map requires a filter argument");
     } else {
         struct jv name = args.pos[0];
-        fn = name.t == J_STR ? filter_find(jv_text(name)) : NULL;
+        fn = name.t == J_STR ? filter_find(vm, jv_text(name)) : NULL;
         if (!fn)
             return name.t == J_STR
                        ? vm_fail(vm, "No filter named '%.*s'.", (int)name.u.s->n, name.u.s->p)

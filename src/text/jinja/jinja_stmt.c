@@ -1,4 +1,4 @@
-/* jinja_stmt.c -- statements to code, and the compiler's own tools.
+/* jinja_stmt.c -- statements to code.
  *
  * for:     iterable; FOR; next: FOR_NEXT done; assign; body; UNSCOPE; JUMP next; done: FOR_END
  *          behind; else part; behind:
@@ -6,150 +6,7 @@
  * A recursive loop is a procedure, like a macro's body, entered once where it stands. Blocks whose
  * text is a value (set, filter, call) capture output. break and continue unwind the scopes and
  * captures between them and the loop, known while compiling. */
-#include <stdarg.h>
-#include <stdio.h>
-
-#include "base/utf8.h"
 #include "text/jinja/jinja_impl.h"
-
-/* ---------------------------------------------------------------- tools */
-
-void jinja_where(struct slice s, size_t at, char *buf, size_t cap)
-{
-    size_t line = 1, begin = 0, column = 1;
-    at = at < s.n ? at : s.n;
-    for (size_t i = 0; i < at; i++) {
-        if (s.p[i] == '\n') {
-            line++;
-            begin = i + 1;
-        }
-    }
-    for (size_t i = begin; i < at; i++)
-        column += ((unsigned char)s.p[i] & 0xc0) != 0x80;
-    size_t end = at;
-    while (end < s.n && s.p[end] != '\n' && end - at < 60)
-        end++;
-    end = at + (s.n ? utf8_complete(s.p + at, end - at) : 0);
-    snprintf(buf, cap, "line %zu, column %zu, at \"%.*s\"", line, column, (int)(end - at),
-             s.n ? s.p + at : "");
-}
-
-void compile_fail(struct compiler *c, pith_status st, size_t at, const char *fmt, ...)
-{
-    char where[160], what[256];
-    va_list ap;
-    if (c->failed)
-        return;
-    c->failed = 1;
-    va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
-    va_end(ap);
-    jinja_where(c->t->source, at, where, sizeof where);
-    error_set(c->err, arena_ok(&c->t->arena) ? st : PITH_NOMEM, "template: %s: %s", where, what);
-}
-
-int compile_enter(struct compiler *c)
-{
-    if (c->depth == JINJA_NESTING)
-        compile_fail(c, PITH_UNSUPPORTED, tok(c)->at,
-                     "found blocks and brackets nested too deep (over %d)", JINJA_NESTING);
-    if (c->failed)
-        return 0;
-    c->depth++;
-    return 1;
-}
-
-/* Room for one more item in an array of the template's arena. NULL and failure without memory. */
-static void *grow(struct compiler *c, void *p, int32_t n, int32_t *cap, size_t item)
-{
-    if (n < *cap || c->failed)
-        return c->failed ? NULL : p;
-    int32_t more = *cap ? 2 * *cap : 32;
-    void *q = more < INT32_MAX / 4 ? arena_array(&c->t->arena, (size_t)more, item) : NULL;
-    if (!q) {
-        compile_fail(c, PITH_NOMEM, 0, "out of memory");
-        return NULL;
-    }
-    if (n)
-        memcpy(q, p, (size_t)n * item);
-    *cap = more;
-    return q;
-}
-
-int32_t emit(struct compiler *c, enum jop code, int32_t a, int32_t b, size_t at)
-{
-    struct op *p = grow(c, c->t->code, c->t->n_code, &c->cap_code, sizeof *p);
-    if (!p)
-        return 0;
-    c->t->code = p;
-    p[c->t->n_code] = (struct op){code, a, b, (uint32_t)at};
-    return c->t->n_code++;
-}
-
-void emit_jump_to(struct compiler *c, int32_t from, int32_t to)
-{
-    if (!c->failed)
-        c->t->code[from].a = to - from;
-}
-
-int32_t compile_name(struct compiler *c, struct slice s)
-{
-    struct jinja *t = c->t;
-    for (int32_t i = 0; i < t->n_names; i++) {
-        if (slice_eq(t->names[i], s))
-            return i;
-    }
-    struct slice *p = grow(c, t->names, t->n_names, &c->cap_names, sizeof *p);
-    if (!p)
-        return 0;
-    t->names = p;
-    p[t->n_names] = s;
-    return t->n_names++;
-}
-
-int32_t compile_const(struct compiler *c, struct jv v)
-{
-    struct jv *p = grow(c, c->t->consts, c->n_consts, &c->cap_consts, sizeof *p);
-    if (!p)
-        return 0;
-    c->t->consts = p;
-    p[c->n_consts] = v;
-    return c->n_consts++;
-}
-
-int32_t compile_text(struct compiler *c, struct slice s)
-{
-    struct jstr *str = arena_alloc(&c->t->arena, sizeof *str);
-    if (!str) {
-        compile_fail(c, PITH_NOMEM, 0, "out of memory");
-        return 0;
-    }
-    *str = (struct jstr){s.p, s.n, 0, NULL};
-    for (size_t i = 0; i < s.n; i++) /* counted now: a template is read-only later */
-        str->n_cp += ((unsigned char)s.p[i] & 0xc0) != 0x80;
-    return compile_const(c, (struct jv){.t = J_STR, .u.s = str});
-}
-
-int32_t compile_site(struct compiler *c, struct slice name)
-{
-    struct jsite *p = grow(c, c->t->sites, c->n_sites, &c->cap_sites, sizeof *p);
-    if (!p)
-        return 0;
-    c->t->sites = p;
-    p[c->n_sites] = (struct jsite){.name = name, .plain = 1};
-    return c->n_sites++;
-}
-
-void site_add(struct compiler *c, int32_t site, enum jarg_kind kind, struct slice name)
-{
-    struct jsite *s = &c->t->sites[site];
-    struct jarg *p = c->failed ? NULL : grow(c, s->arg, s->n, &s->cap, sizeof *p);
-    if (!p)
-        return;
-    s->arg = p;
-    p[s->n++] = (struct jarg){kind, name};
-    s->plain &= kind == ARG_POS;
-}
 
 /* ---------------------------------------------------------------- contexts */
 
@@ -474,7 +331,7 @@ static void st_continue(struct compiler *c, size_t at)
 
 static int32_t new_proto(struct compiler *c, struct slice name)
 {
-    struct jproto *p = grow(c, c->t->protos, c->n_protos, &c->cap_protos, sizeof *p);
+    struct jproto *p = compile_grow(c, c->t->protos, c->n_protos, &c->cap_protos, sizeof *p);
     if (!p)
         return 0;
     c->t->protos = p;
@@ -498,7 +355,7 @@ static void params(struct compiler *c, int32_t proto)
             compile_fail(c, PITH_FORMAT, tok(c)->at,
                          "found a parameter without a default behind one with a default");
         }
-        struct jparam *p = grow(c, m->params, m->n_params, &m->cap_params, sizeof *p);
+        struct jparam *p = compile_grow(c, m->params, m->n_params, &m->cap_params, sizeof *p);
         if (!p)
             return;
         m->params = p;

@@ -25,8 +25,8 @@ TEST(number, jv_is_int(v) || v.t == J_FLOAT || v.t == J_BIG)
 TEST(string, v.t == J_STR)
 TEST(iterable, jv_len(v) >= 0 || v.t == J_ITER)
 TEST(sequence, v.t == J_STR || jv_is_list(v) || v.t == J_DICT || v.t == J_RANGE || v.t == J_UNDEF)
-TEST(filter, v.t == J_STR && filter_find(jv_text(v)))
-TEST(test, v.t == J_STR && builtin_find(jinja_tests, jv_text(v)))
+TEST(filter, v.t == J_STR && filter_find(vm, jv_text(v)))
+TEST(test, v.t == J_STR && builtin_find(vm->rows[ROWS_TESTS], jv_text(v)))
 TEST(eq, jv_equal(vm, v, c->arg[1]))
 TEST(ne, !jv_equal(vm, v, c->arg[1]))
 TEST(lt, op_compare(vm, OP_LT, v, c->arg[1]))
@@ -63,7 +63,7 @@ static struct jv t_case(struct jvm *vm, struct jcall *c, const char *method)
     struct jargs none = {0};
     return vm->failed
                ? s
-               : builtin_call(vm, builtin_find(jinja_str_methods, slice_of(method)), s, &none);
+               : builtin_call(vm, builtin_find(vm->rows[ROWS_STR], slice_of(method)), s, &none);
 }
 
 static struct jv t_lower(struct jvm *vm, struct jcall *c)
@@ -114,7 +114,7 @@ const struct builtin jinja_tests[] = {
 
 int test_run_named(struct jvm *vm, struct slice name, struct jv v, const struct jargs *args)
 {
-    const struct builtin *fn = builtin_find(jinja_tests, name);
+    const struct builtin *fn = builtin_find(vm->rows[ROWS_TESTS], name);
     if (!fn) {
         vm_fail(vm, "No test named '%.*s'.", name.n > 100 ? 100 : (int)name.n, name.p);
         return -1;

@@ -30,34 +30,6 @@ struct jbuf {
 
 /* ---------------------------------------------------------------- making values */
 
-static struct jv new_str(struct jvm *vm, const char *p, size_t n, struct jbuf *buf)
-{
-    struct jstr *s = vm_alloc(vm, sizeof *s);
-    if (!s)
-        return (struct jv){0};
-    *s = (struct jstr){p, n, SIZE_MAX, buf};
-    return (struct jv){.t = J_STR, .u.s = s};
-}
-
-struct jv jv_view(struct jvm *vm, const char *p, size_t n)
-{
-    return new_str(vm, p, n, NULL);
-}
-
-struct jv jv_str(struct jvm *vm, const char *p, size_t n)
-{
-    struct jbuild b = {.vm = vm};
-    jb_put(&b, p, n);
-    return jb_value(&b);
-}
-
-struct jv jv_strz(struct jvm *vm, const char *z)
-{
-    struct jbuild b = {.vm = vm};
-    jb_putz(&b, z);
-    return jb_value(&b);
-}
-
 /* A buffer that begins with s and has room for more bytes. */
 static struct jbuf *new_buf(struct jvm *vm, const struct jstr *s, enum jfrom from, size_t more)
 {
@@ -98,7 +70,7 @@ struct jv jv_concat(struct jvm *vm, struct jv a, struct jv b)
     text_copy(buf->p + buf->used, buf->marks ? buf->marks + buf->used : NULL, t->p, t->n, more,
               marks);
     buf->used += t->n;
-    return new_str(vm, from, s->n + t->n, buf);
+    return jv_piece(vm, from, s->n + t->n, buf);
 }
 
 struct jv jv_list(struct jvm *vm, enum jtype t, struct jv *v, size_t n)
@@ -144,6 +116,11 @@ struct jv jv_undef(struct jvm *vm, const char *fmt, ...)
         return text;
     u->what = jv_text(text);
     return (struct jv){.t = J_UNDEF, .u.u = u};
+}
+
+struct jv jv_use_undef(struct jvm *vm, struct jv v)
+{
+    return vm_fail(vm, "%.*s", (int)v.u.u->what.n, v.u.u->what.p);
 }
 
 /* ---------------------------------------------------------------- what a value is */
@@ -317,8 +294,7 @@ static int order(struct jvm *vm, struct jv a, struct jv b, const char *op, int d
         return (x->n > y->n) - (x->n < y->n);
     }
     if (a.t == J_UNDEF || b.t == J_UNDEF) {
-        struct slice what = a.t == J_UNDEF ? a.u.u->what : b.u.u->what;
-        vm_fail(vm, "%.*s", (int)what.n, what.p);
+        jv_use_undef(vm, a.t == J_UNDEF ? a : b);
     } else {
         vm_fail(vm, "'%s' not supported between instances of '%s' and '%s'", op, jv_type_name(a),
                 jv_type_name(b));
@@ -329,6 +305,44 @@ static int order(struct jvm *vm, struct jv a, struct jv b, const char *op, int d
 int jv_order(struct jvm *vm, struct jv a, struct jv b, const char *op)
 {
     return order(vm, a, b, op, 0);
+}
+
+/* A stable merge of an index, so that a comparison that fails leaves nothing half done. */
+int sort_values(struct jvm *vm, struct jv *v, struct jv *keys, size_t n, int reverse)
+{
+    uint32_t *a = vm_array(vm, n, sizeof *a), *b = vm_array(vm, n, sizeof *b);
+    const struct jv *k = keys ? keys : v;
+    if (!a || !b)
+        return 0;
+    for (size_t i = 0; i < n; i++)
+        a[i] = (uint32_t)i;
+    for (size_t width = 1; width < n; width *= 2) {
+        for (size_t lo = 0; lo < n; lo += 2 * width) {
+            size_t mid = lo + width < n ? lo + width : n, hi = mid + width < n ? mid + width : n,
+                   i = lo, j = mid;
+            for (size_t to = lo; to < hi; to++) {
+                int second = i == mid;
+                if (!second && j < hi) {
+                    int way = vm_charge(vm, 1) ? jv_order(vm, k[a[j]], k[a[i]], "<") : 0;
+                    second = reverse ? way == 1 : way == -1;
+                    if (vm->failed)
+                        return 0;
+                }
+                b[to] = second ? a[j++] : a[i++];
+            }
+        }
+        uint32_t *x = a;
+        a = b;
+        b = x;
+    }
+    struct jv *out = vm_array(vm, n, sizeof *out);
+    if (!out)
+        return 0;
+    for (size_t i = 0; i < n; i++)
+        out[i] = v[a[i]];
+    if (n)
+        memcpy(v, out, n * sizeof *v);
+    return 1;
 }
 
 /* ---------------------------------------------------------------- dicts */
@@ -535,43 +549,6 @@ int jv_contains(struct jvm *vm, struct jv box, struct jv item)
             return 1;
     }
     return 0;
-}
-
-/* ---------------------------------------------------------------- texts in the making */
-
-void jb_cp(struct jbuild *b, enum jfrom from, uint32_t cp)
-{
-    char buf[4];
-    jb_from(b, from, NULL, buf, (size_t)utf8_encode(cp, buf));
-}
-
-void jb_printf(struct jbuild *b, enum jfrom from, const char *fmt, ...)
-{
-    char buf[512];
-    va_list ap;
-    va_start(ap, fmt);
-    int n = vsnprintf(buf, sizeof buf, fmt, ap);
-    va_end(ap);
-    if (n > 0)
-        jb_from(b, from, NULL, buf, (size_t)n < sizeof buf ? (size_t)n : sizeof buf - 1);
-}
-
-struct jv jb_value(struct jbuild *b)
-{
-    return b->vm->failed ? (struct jv){0} : jv_view(b->vm, b->n ? b->p : "", b->n);
-}
-
-void jb_escape(struct jbuild *b, struct slice s)
-{
-    static const char special[] = "&<>'\"";
-    static const char *const names[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
-    for (size_t i = 0; i < s.n; i++) {
-        const char *at = s.p[i] ? strchr(special, s.p[i]) : NULL;
-        if (at)
-            jb_like(b, s.p + i, names[at - special], strlen(names[at - special]));
-        else
-            jb_put(b, s.p + i, 1);
-    }
 }
 
 /* ---------------------------------------------------------------- str and repr */

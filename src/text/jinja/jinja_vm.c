@@ -11,87 +11,7 @@
  *
  * Every op counts as one step and every item that a built-in function touches as another; steps,
  * bytes and output are limited. */
-#include <stdarg.h>
-#include <stdio.h>
-
 #include "text/jinja/jinja_impl.h"
-#include "base/work.h"
-
-/* ---------------------------------------------------------------- limits and failures */
-
-static struct jv fail_as(struct jvm *vm, pith_status st, const char *what)
-{
-    char where[160];
-    if (vm->failed)
-        return (struct jv){0};
-    vm->failed = st;
-    jinja_where(vm->t->source, vm->t->code[vm->pc].at, where, sizeof where);
-    error_set(vm->err, st, "template: %s: %s", where, what);
-    return (struct jv){0};
-}
-
-struct jv vm_fail(struct jvm *vm, const char *fmt, ...)
-{
-    char what[512];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
-    va_end(ap);
-    return fail_as(vm, PITH_FORMAT, what);
-}
-
-static struct jv no_memory(struct jvm *vm)
-{
-    return fail_as(vm, PITH_NOMEM, "out of memory");
-}
-
-struct jv vm_raise(struct jvm *vm, struct jv message)
-{
-    struct jv s = jv_to_str(vm, message);
-    if (!vm->failed) {
-        vm->failed = PITH_STATE;
-        error_set(vm->err, PITH_STATE, "%.*s", s.u.s->n > 4096 ? 4096 : (int)s.u.s->n, s.u.s->p);
-    }
-    return (struct jv){0};
-}
-
-void *vm_alloc(struct jvm *vm, size_t bytes)
-{
-    uint64_t cost = size_align(bytes < SIZE_MAX - 64 ? bytes : SIZE_MAX - 64, 16) + 16;
-    if (vm->failed)
-        return NULL;
-    if (cost > vm->left.memory) {
-        fail_as(vm, PITH_RANGE, "the values of this rendering need too much memory");
-        return NULL;
-    }
-    vm->left.memory -= cost;
-    void *p = arena_alloc(&vm->arena, bytes);
-    if (!p)
-        no_memory(vm);
-    return p;
-}
-
-void *vm_array(struct jvm *vm, size_t n, size_t item)
-{
-    uint64_t bytes;
-    return vm_alloc(vm, size_mul(n, item, &bytes) ? SIZE_MAX : (size_t)bytes);
-}
-
-int vm_tick(struct jvm *vm, uint64_t steps)
-{
-    if (!work_tick(steps))
-        fail_as(vm, PITH_CANCELLED, "this rendering was cancelled");
-    return !vm->failed;
-}
-
-int vm_charge(struct jvm *vm, uint64_t steps)
-{
-    if (steps > vm->left.steps)
-        fail_as(vm, PITH_RANGE, "this rendering takes too many steps");
-    else
-        vm->left.steps -= steps;
-    return vm_tick(vm, steps);
-}
 
 /* ---------------------------------------------------------------- stacks */
 
@@ -163,7 +83,7 @@ static struct jv load(struct jvm *vm, int32_t name)
         }
     }
     struct slice z = vm->t->names[name];
-    const struct builtin *fn = builtin_find(jinja_globals, z);
+    const struct builtin *fn = builtin_find(vm->rows[ROWS_GLOBALS], z);
     if (fn)
         return (struct jv){.t = J_FUNC, .u.fn = fn};
     return jv_undef(vm, "'%.*s' is undefined", z.n > 100 ? 100 : (int)z.n, z.p);
@@ -184,14 +104,14 @@ static void store_ns(struct jvm *vm, int32_t name, int32_t attr)
 static void put_run(struct jvm *vm, struct slice s, enum jfrom from)
 {
     if (s.n > vm->left.output - vm->out.n) {
-        fail_as(vm, PITH_RANGE, "this rendering is too long");
+        vm_fail_as(vm, PITH_RANGE, "this rendering is too long");
         return;
     }
     if (s.n)
         out_mark(vm, from);
     str_put(&vm->out, s.p, s.n);
     if (vm->out.failed)
-        no_memory(vm);
+        vm_no_memory(vm);
 }
 
 static void put(struct jvm *vm, struct slice s)
@@ -254,15 +174,6 @@ static void enter_loop(struct jvm *vm, int32_t entry, struct jscope *scope, int 
     vm->pc = entry - 1;
 }
 
-static const struct jpair *keyword(const struct jargs *args, struct slice name)
-{
-    for (size_t i = 0; i < args->n_kw; i++) {
-        if (slice_eq(jv_text(args->kw[i].k), name))
-            return &args->kw[i];
-    }
-    return NULL;
-}
-
 /* varargs and kwargs: what the parameters did not take. */
 static void bind_rest(struct jvm *vm, const struct jproto *p, const struct jargs *args)
 {
@@ -304,7 +215,7 @@ static void enter_macro(struct jvm *vm, const struct jmacro *m, const struct jar
         return;
     for (int32_t i = 0; i < p->n_params && !vm->failed; i++) {
         struct slice name = vm->t->names[p->params[i].name];
-        const struct jpair *kw = keyword(args, name);
+        const struct jpair *kw = args_named(args, name);
         if (kw && (size_t)i < args->n_pos)
             vm_fail(vm, "macro '%.*s' got two values for '%.*s'", (int)p->name.n, p->name.p,
                     (int)name.n, name.p);
@@ -318,7 +229,7 @@ static void enter_macro(struct jvm *vm, const struct jmacro *m, const struct jar
                           name.p));
     }
     if (p->uses_caller) {
-        const struct jpair *kw = keyword(args, SLICE("caller"));
+        const struct jpair *kw = args_named(args, SLICE("caller"));
         bind(vm, vm->scope, NAME_CALLER, kw ? kw->v : jv_undef(vm, "No caller defined"));
     }
     bind_rest(vm, p, args);
@@ -411,7 +322,7 @@ static void do_call(struct jvm *vm, const struct jsite *site)
 static void do_filter(struct jvm *vm, const struct jsite *site)
 {
     struct jargs args;
-    const struct builtin *fn = filter_find(site->name);
+    const struct builtin *fn = filter_find(vm, site->name);
     if (!take_args(vm, site, &args))
         return;
     struct jv v = pop(vm);
