@@ -6,7 +6,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "server/http/work.h"
 #include "server/json.h"
 
 int64_t clock_now(void)
@@ -17,14 +16,26 @@ int64_t clock_now(void)
 }
 
 static _Thread_local int lost;
+static const struct json_bounds *bounds; /* of all threads, set once */
+
+static int goes_on(void)
+{
+    return !bounds || bounds->goes_on();
+}
+
+static int says_why(struct fault *f)
+{
+    return bounds && bounds->why(f);
+}
 
 /* Half of what reading a request does is done by jansson, which asks nobody whether it may go on,
  * but for memory. */
 static void *allocate(size_t n)
 {
-    void *p = work_json(0, 1) ? malloc(n) : NULL; /* jansson tries again for every byte of a text */
-    if (p && !work_json(malloc_usable_size(p), 1)) {
-        work_json(malloc_usable_size(p), 0);
+    /* jansson tries again for every byte of a text */
+    void *p = bounds->json(0, 1) ? malloc(n) : NULL;
+    if (p && !bounds->json(malloc_usable_size(p), 1)) {
+        bounds->json(malloc_usable_size(p), 0);
         free(p);
         p = NULL;
     }
@@ -35,12 +46,13 @@ static void *allocate(size_t n)
 static void give_back(void *p)
 {
     if (p)
-        work_json(malloc_usable_size(p), 0);
+        bounds->json(malloc_usable_size(p), 0);
     free(p);
 }
 
-void json_watch(void)
+void json_watch(const struct json_bounds *b)
 {
+    bounds = b;
     json_set_alloc_funcs(allocate, give_back);
 }
 
@@ -66,14 +78,14 @@ int fault_set(struct fault *f, int http, const char *code, const char *param, co
 
 int fault_memory(struct fault *f)
 {
-    if (work_why(f))
+    if (says_why(f))
         return 0;
     return fault_set(f, 503, "out_of_memory", NULL, "the server is out of memory for this request");
 }
 
 int fault_from(struct fault *f, const struct pith_error *err, const char *param)
 {
-    if (work_why(f))
+    if (says_why(f))
         return 0;
     switch (err->code) {
     case PITH_FORMAT:
@@ -151,7 +163,7 @@ static int depth_of(const char *p, size_t n, size_t *fat, size_t *values)
     for (size_t i = 0, look = LOOK_BYTES; i < n; i++) {
         if (i >= look) {
             look += LOOK_BYTES;
-            if (!work_goes_on())
+            if (!goes_on())
                 break; /* the reader is told so, too */
         }
         if (inside) {
@@ -226,7 +238,7 @@ static size_t next_piece(void *to, size_t room, void *source)
     size_t n = s->n - s->at < room ? s->n - s->at : room;
     if (s->at >= s->look) {
         s->look += LOOK_BYTES;
-        s->stopped |= !work_goes_on();
+        s->stopped |= !goes_on();
     }
     if (s->stopped)
         return (size_t)-1;

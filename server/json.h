@@ -45,10 +45,16 @@ json_t *json_text(const char *p, size_t n);           /* bytes that are no UTF-8
 json_t *json_joined(const json_t *list, const char *key);
 /* As text (malloc), compact, with numbers that read back as the very same. NULL: out of memory. */
 char *json_exact(const json_t *j);
+/* What bounds the work that a thread does for a request (work.c); each asks about its own thread. */
+struct json_bounds {
+    int (*json)(size_t bytes, int taken); /* a block is taken (0: it may not be), or given back */
+    int (*goes_on)(void);                 /* 0: it ends here */
+    int (*why)(struct fault *f);          /* 1: it was stopped, and *f says why */
+};
 /* jansson's callers cannot look at each of its allocations, so it tells their thread of those that
- * fail (from json_watch on), as all of json.c does. Whether there was one since this was asked
- * last: what was made meanwhile has a hole. */
-void json_watch(void);
+ * fail (from json_watch on, which is called first, once), as all of json.c does. Whether there was
+ * one since this was asked last: what was made meanwhile has a hole. */
+void json_watch(const struct json_bounds *b);
 int json_lost(void);
 /* n more bytes at the end of (*text)[*n_text]. 0: out of memory. */
 int text_put(char **text, size_t *n_text, size_t *cap, const char *p, size_t n);

@@ -31,7 +31,7 @@ struct server *server_open(const struct server_params *p, struct pith_error *err
     mallopt(M_MMAP_THRESHOLD, 128 << 10); /* large blocks of models that go return to the system:
                                              left alone, glibc learns to keep them */
 #endif
-    json_watch();
+    json_watch(&work_bounds);
     s->p = *p;
     s->own_bytes = account_own();
     if (p->max_memory) { /* models get what requests and compiled grammars leave */

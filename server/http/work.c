@@ -310,7 +310,7 @@ static int on_look(void *ctx, const struct pith_work *bounds)
     return goes_on(ctx);
 }
 
-int work_json(size_t bytes, int taken)
+static int take_json(size_t bytes, int taken)
 {
     enum { LOOK_BYTES = 64 << 10 };
     struct turn *t = turn_now;
@@ -357,7 +357,7 @@ int64_t work_hand_over(void)
     return held;
 }
 
-int work_why(struct fault *f)
+static int why(struct fault *f)
 {
     struct turn *t = turn_now;
     if (!t || t->said)
@@ -398,6 +398,8 @@ int work_why(struct fault *f)
     }
     return 1;
 }
+
+const struct json_bounds work_bounds = {take_json, work_goes_on, why};
 
 /* ---------------------------------------------------------------- running */
 

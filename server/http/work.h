@@ -17,13 +17,11 @@ void work_stop(struct work *w); /* what is queued is done first */
  * keys that wait and have none. */
 void work_lend(struct work *w, int64_t now);
 /* On a thread of work, for the job that it does; elsewhere nothing: */
-int work_json(size_t bytes,
-              int taken); /* json.c: a block is taken (0: it may not be), or given back */
 int work_goes_on(void); /* 0: it ends here; where it does not, others may have gone first */
 void work_deadline(int64_t deadline); /* it ends then; clock_now(), 0: never */
 int64_t
 work_hand_over(void); /* bytes that the library holds for it, which the caller counts from now on */
-int work_why(struct fault *f); /* 1: it was stopped, and *f says why */
+extern const struct json_bounds work_bounds; /* for json_watch */
 /* Between the two it does not let others go first: a lock is held. */
 struct turn;
 struct turn *work_leave(void);
