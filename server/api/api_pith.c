@@ -337,7 +337,7 @@ static json_t *memory_now(struct server *s, const struct hosted *m)
     struct pith_memory_report mem = PITH_MEMORY_REPORT_INIT;
     pith_memory(&mem);
     json_t *bytes = json_object();
-    account_measure(s);
+    account_measure(s, models_most(s->models));
     int64_t models = (int64_t)m->bytes, requests = account_budget(s),
             grammars = (int64_t)s->p.grammar_bytes, all = account_most(s),
             sum = models + requests + grammars;

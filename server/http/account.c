@@ -11,7 +11,6 @@
 #include "server/http/auth.h"
 #include "server/http/exchange.h"
 #include "server/json.h"
-#include "server/schedule/scheduler.h"
 #include "server/serve.h"
 
 static void add(struct account *a, int64_t bytes)
@@ -77,19 +76,18 @@ int64_t account_own(void)
 
 /* What models and requests need at most, what the process had before, and something for the
  * allocator, stacks and libraries. */
-static int64_t usual_most(const struct server *s)
+static int64_t usual_most(const struct server *s, int64_t models)
 {
     enum { SPARE = 256 << 20 };
-    int64_t models = models_most(s->models);
     return s->own_bytes + models + models / 8 + s->p.requests_memory + SPARE;
 }
 
-void account_measure(struct server *s)
+void account_measure(struct server *s, int64_t of_models)
 {
     if (!s->p.max_memory && !s->own_bytes)
         return;
     if (!s->p.max_memory)
-        atomic_store(&s->process_most, usual_most(s));
+        atomic_store(&s->process_most, usual_most(s, of_models));
     int64_t most = account_most(s);
     int64_t beside = resident() - atomic_load(&s->account.bytes);
 #ifdef __GLIBC__

@@ -21,22 +21,14 @@
 #ifndef PITH_SERVER_ACCOUNT_H
 #define PITH_SERVER_ACCOUNT_H
 
-#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "server/http/auth.h"
 #include "server/http/exchange.h"
 #include "server/json.h"
 
 struct server;
-struct tenant;
-struct fault;
-
-struct account {
-    atomic_llong bytes, peak;
-    atomic_llong work_ns, sample_ns;
-    atomic_llong requests, n_prompt, n_made; /* that have ended; tokens of theirs */
-};
 
 void account_add(struct server *s, struct tenant *t, int64_t bytes); /* below 0: gives back */
 /* The same if it fits: more bytes for a request that has `held` of its own. 0: *f says which bound
@@ -47,13 +39,12 @@ int account_has_room(const struct server *s, const struct tenant *t, int64_t byt
 /* Most bytes that work for a request of a key may hold now. */
 int64_t account_room(const struct server *s, const struct tenant *t);
 /* From time to time: how large the process is. It counts, too, since memory has more than its
- * owners know of: the allocator, libraries, stacks. */
-void account_measure(struct server *s);
+ * owners know of: the allocator, libraries, stacks. of_models: bytes that they need at most. */
+void account_measure(struct server *s, int64_t of_models);
 int64_t
 account_own(void); /* bytes of the process now, for server.own_bytes; 0: not to be measured */
 /* Which bound a request that needs so many bytes passes. Returns 0. */
 int account_refuse(const struct server *s, const struct tenant *t, int64_t bytes, struct fault *f);
-struct figures;
 void account_ended(struct tenant *t, const struct figures *f); /* a request, with its tokens */
 /* For /metrics (malloc): what one key had, NULL: all of them, and all together. NULL: out of
  * memory.

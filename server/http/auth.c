@@ -9,7 +9,6 @@
 
 #include "server/http/auth.h"
 #include "server/json.h"
-#include "server/schedule/scheduler.h"
 
 struct tenants {
     int n, have_keys, have_admins;

@@ -1,12 +1,26 @@
-/* auth.h -- who asks: keys. */
+/* auth.h -- who asks: keys, and what each has cost. */
 #ifndef PITH_SERVER_HTTP_AUTH_H
 #define PITH_SERVER_HTTP_AUTH_H
 
 #include <pith.h>
+#include <stdatomic.h>
 #include "server/json.h"
 #include "server/server.h"
 
-struct tenant;
+struct account {
+    atomic_llong bytes, peak;
+    atomic_llong work_ns, sample_ns;
+    atomic_llong requests, n_prompt, n_made; /* that have ended; tokens of theirs */
+};
+
+/* Who shares the machine: a key. */
+struct tenant {
+    char name[64], secret[192];
+    int index;                /* in the list of all */
+    int admin;                /* may change the server */
+    atomic_size_t body_bytes; /* of its requests that nobody has read yet */
+    struct account account;
+};
 
 struct tenants;
 struct tenants *tenants_open(const char *const *keys, const char *const *admin_keys,
@@ -19,7 +33,6 @@ int tenants_have_admins(const struct tenants *t);
 struct tenant *tenants_find(struct tenants *t, const char *key);
 struct tenant *tenants_at(struct tenants *t, int i); /* 0 .. tenants_count - 1 */
 int tenants_count(const struct tenants *t);
-struct tenant *tenants_at(struct tenants *t, int i);
 
 /* Host and Origin are not what they have to be. local: only this machine can reach the
  * server; keys: a request needs one. */

@@ -26,7 +26,6 @@
 #include "server/http/work.h"
 #include "server/json.h"
 #include "server/models/hosted.h"
-#include "server/schedule/scheduler.h"
 #include "server/serve.h"
 
 enum { HEADER_BYTES = 64 << 10, IDLE_SECONDS = 120, DRAIN_MS = 10, OTHER_FILES = 256 };

@@ -102,7 +102,7 @@ void *http_watch(void *arg)
         int any = h->first != NULL;
         pthread_mutex_unlock(&h->lock);
         work_lend(h->s->work, now);
-        account_measure(h->s);
+        account_measure(h->s, models_most(h->s->models));
         tidy(h, any, now);
         models_expire(h->s);
         somebody_left = poll(fds, n, WATCH_MS) > 0;

@@ -25,7 +25,6 @@
 #include "server/http/exchange.h"
 #include "server/http/work.h"
 #include "server/json.h"
-#include "server/schedule/scheduler.h"
 #include "server/serve.h"
 
 enum {

@@ -13,7 +13,6 @@
 #include "server/http/auth.h"
 #include "server/models/hosted.h"
 #include "server/models/metrics.h"
-#include "server/schedule/scheduler.h"
 #include "server/serve.h"
 
 enum { MOST = 1024, BUCKETS = 2048 };

@@ -105,15 +105,6 @@ struct request {
 struct request *request_new(void);
 void request_free(struct request *r); /* NULL allowed */
 
-/* Who shares the machine: a key. */
-struct tenant {
-    char name[64], secret[192];
-    int index;                /* in the list of all */
-    int admin;                /* may change the server */
-    atomic_size_t body_bytes; /* of its requests that nobody has read yet */
-    struct account account;
-};
-
 struct sched;
 struct sched *sched_open(struct hosted *m, struct pith_error *err);
 /* Takes all of them, or none. They are the scheduler's then, and may have ended when this returns.

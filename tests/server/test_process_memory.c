@@ -43,12 +43,6 @@ int fault_set(struct fault *f, int status, const char *code, const char *param, 
 
 static int64_t of_models;
 
-int64_t models_most(struct models *m)
-{
-    (void)m;
-    return of_models;
-}
-
 static void *touched(size_t n)
 {
     void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -64,7 +58,7 @@ static void begin(int64_t more)
     memset(&tenant, 0, sizeof tenant);
     server.p.requests_memory = server.p.request_memory = (int64_t)1 << 40;
     server.p.max_memory = resident() + more;
-    account_measure(&server);
+    account_measure(&server, of_models);
 }
 
 static void what_nobody_counts_is_counted(void)
@@ -77,13 +71,13 @@ static void what_nobody_counts_is_counted(void)
     void *p = touched(60 * MIB);
     REQUIRE(p != MAP_FAILED, "no memory");
     CHECK(account_has_room(&server, &tenant, 32 * MIB)); /* not measured yet */
-    account_measure(&server);
+    account_measure(&server, of_models);
     CHECK(!account_has_room(&server, &tenant, 32 * MIB));
     CHECK(!account_take(&server, &tenant, 32 * MIB, 0, &f));
     CHECK_MSG(http == 503 && strstr(said, "--max-memory"), "%d %s", http, said);
     CHECK(atomic_load(&server.account.bytes) == 0);
     munmap(p, 60 * MIB);
-    account_measure(&server);
+    account_measure(&server, of_models);
     CHECK(account_has_room(&server, &tenant, 32 * MIB));
 }
 
@@ -96,12 +90,12 @@ static void what_requests_have_is_counted_once(void)
     CHECK(!account_has_room(&server, &tenant, 40 * MIB));
     void *p = touched(40 * MIB);
     REQUIRE(p != MAP_FAILED, "no memory");
-    account_measure(&server);
+    account_measure(&server, of_models);
     CHECK(account_has_room(&server, &tenant, 12 * MIB));
     CHECK(!account_has_room(&server, &tenant, 40 * MIB));
     munmap(p, 40 * MIB);
     account_add(&server, &tenant, -40 * (int64_t)MIB);
-    account_measure(&server);
+    account_measure(&server, of_models);
     CHECK(account_has_room(&server, &tenant, 50 * MIB));
 }
 
@@ -114,21 +108,21 @@ static void usual_limit(void)
     server.p.requests_memory = 64 * MIB;
     server.own_bytes = resident();
     of_models = 16 * MIB;
-    account_measure(&server);
+    account_measure(&server, of_models);
     int64_t most = account_most(&server), room = most - resident();
     CHECK(room >= (64 + 16 + 256) * (int64_t)MIB && room < 400 * (int64_t)MIB);
     CHECK(account_has_room(&server, &tenant, 32 * MIB));
     void *p = touched((size_t)room - 8 * MIB); /* that nobody counts */
     REQUIRE(p != MAP_FAILED, "no memory");
-    account_measure(&server);
+    account_measure(&server, of_models);
     CHECK(!account_has_room(&server, &tenant, 32 * MIB));
     CHECK(!account_take(&server, &tenant, 32 * MIB, 0, &f));
     CHECK_MSG(http == 503 && strstr(said, "--max-memory"), "%d %s", http, said);
     of_models += 64 * MIB; /* another one is loaded */
-    account_measure(&server);
+    account_measure(&server, of_models);
     CHECK(account_has_room(&server, &tenant, 32 * MIB));
     munmap(p, (size_t)room - 8 * MIB);
-    account_measure(&server);
+    account_measure(&server, of_models);
     CHECK(account_has_room(&server, &tenant, 60 * MIB));
 }
 
@@ -136,7 +130,7 @@ static void without_a_limit_nothing_is_measured(void)
 {
     begin(0);
     server.p.max_memory = 0;
-    account_measure(&server);
+    account_measure(&server, of_models);
     CHECK(account_has_room(&server, &tenant, (int64_t)1 << 39));
 }
 
