@@ -25,7 +25,7 @@
 #include "server/server.h"
 
 struct http;    /* http/connections.h */
-struct models;  /* models/hosted.h */
+struct models;  /* models/models.h */
 struct tenants; /* http/auth.h */
 struct work;    /* http/work.h */
 

@@ -8,7 +8,7 @@
 #include "server/api/api.h"
 #include "server/http/exchange.h"
 #include "server/json.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
 #include "server/request/answer.h"
 #include "server/request/fields.h"
 #include "server/request/request.h"
@@ -252,7 +252,7 @@ static int32_t *mixed_ids(struct hosted *h, const json_t *list, int64_t *n, stru
 static int add_input(const struct embedding *m, struct request *r, const json_t *v, struct fault *f)
 {
     struct hosted *h = m->hosted;
-    int64_t n = 0, most = models_n_input(h);
+    int64_t n = 0, most = hosted_n_input(h);
     int32_t *ids = NULL;
     const json_t *parts = json_object_get(v, "content"),
                  *text = json_object_get(v, "prompt_string");

@@ -3,7 +3,8 @@
 #include "server/api/api.h"
 #include "server/http/exchange.h"
 #include "server/json.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
+#include "server/models/models.h"
 #include "server/request/request.h"
 #include "server/serve.h"
 
@@ -26,7 +27,7 @@ void api_lora(struct server *s, struct exchange *x)
         exchange_fault(x, &f);
     exchange_drop(x);
     if (m)
-        models_drop(m);
+        hosted_drop(m);
 }
 
 /* All are as the list says, or nothing has changed. */

@@ -9,7 +9,8 @@
 #include "server/api/api.h"
 #include "server/http/exchange.h"
 #include "server/json.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
+#include "server/models/models.h"
 #include "server/request/answer.h"
 #include "server/request/fields.h"
 #include "server/request/tools.h"
@@ -428,7 +429,7 @@ static json_t *running_of(const struct hosted *m)
 {
     json_t *e = entry_of(m),
            *more = json_pack("{s:o, s:i, s:i}", "expires_at", ollama_time(253402300799),
-                             "size_vram", 0, "context_length", models_n_ctx(m));
+                             "size_vram", 0, "context_length", hosted_n_ctx(m));
     json_object_update(e, more);
     json_object_set_new(e, "size", json_integer((json_int_t)m->info.weight_bytes));
     json_decref(more);

@@ -11,8 +11,9 @@
 #include "server/http/auth.h"
 #include "server/http/exchange.h"
 #include "server/json.h"
-#include "server/models/hosted.h"
-#include "server/models/metrics.h"
+#include "server/hosted.h"
+#include "server/models/models.h"
+#include "server/metrics.h"
 #include "server/request/answer.h"
 #include "server/request/fields.h"
 #include "server/request/request.h"
@@ -328,8 +329,8 @@ void api_tokenizer_info(struct server *s, struct exchange *x)
                   json_pack("{s:s, s:o, s:o, s:o, s:i}", "tokenizer_class", "pith", "bos_token",
                             bos >= 0 ? piece(m, bos) : json_null(), "eos_token",
                             eos >= 0 ? piece(m, eos) : json_null(), "chat_template",
-                            models_template(m), "vocab_size", m->info.n_vocab));
-    models_drop(m);
+                            hosted_template(m), "vocab_size", m->info.n_vocab));
+    hosted_drop(m);
 }
 
 static json_t *memory_now(struct server *s, const struct hosted *m)
@@ -367,7 +368,7 @@ static json_t *props_template(const struct hosted *m)
 {
     if (m->own_template)
         return json_text(m->server->p.chat_template, strlen(m->server->p.chat_template));
-    json_t *own = models_template(m);
+    json_t *own = hosted_template(m);
     if (!json_is_null(own))
         return own;
     json_decref(own);
@@ -394,7 +395,7 @@ static json_t *props_more(struct server *s, const struct hosted *m)
         json_object_set_new(settings, "seed", json_integer(-1)); /* another one each time */
     return json_pack("{s:{s:i, s:i, s:b, s:b, s:o*}, s:i, s:s, s:s, s:{s:b, s:b}, s:o, s:o, s:s, "
                      "s:s, s:b, s:b, s:b}",
-                     "default_generation_settings", "id", 0, "n_ctx", models_n_ctx(m),
+                     "default_generation_settings", "id", 0, "n_ctx", hosted_n_ctx(m),
                      "speculative", 0, "is_processing", 0, "params", settings, "total_slots",
                      s->p.parallel, "model_path", s->p.models[m->index].path, "model_alias",
                      m->name, "modalities", "vision", 0, "audio", 0, "bos_token",
@@ -419,15 +420,15 @@ void api_props(struct server *s, struct exchange *x)
     json_t *text = props_template(m);
     json_t *j = json_pack(
         "{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:b, s:b, s:b, s:i, s:s, s:s, s:o, s:o}", "model",
-        m->name, "arch", m->info.arch, "type", m->info.type, "n_ctx", models_n_ctx(m), "n_vocab",
+        m->name, "arch", m->info.arch, "type", m->info.type, "n_ctx", hosted_n_ctx(m), "n_vocab",
         m->info.n_vocab, "parallel", s->p.parallel, "chat_template_from", template, "generates",
         m->generate != NULL, "embeds", m->embed != NULL, "ranks", m->rank != NULL, "n_input",
-        models_n_input(m) ? models_n_input(m) : models_n_pair(m), "version", pith_version(), "isa",
+        hosted_n_input(m) ? hosted_n_input(m) : hosted_n_pair(m), "version", pith_version(), "isa",
         pith_isa(), "memory", memory_now(s, m), "sampling", sampling(&m->usual));
     json_object_update_new(j, props_more(s, m));
     json_object_set_new(j, "chat_template", text);
     exchange_json(x, 200, j);
-    models_drop(m);
+    hosted_drop(m);
 }
 
 static void answer_text(struct exchange *x, const char *json)
@@ -455,7 +456,7 @@ void api_report(struct server *s, struct exchange *x)
 {
     struct fault f = {0};
     struct hosted *m = models_hold(s, exchange_query(x), &f);
-    struct report r = {.s = m ? models_session(m) : NULL};
+    struct report r = {.s = m ? hosted_session(m) : NULL};
     if (m && !sched_call(m->sched, make_report, &r))
         fault_set(&f, 503, "model_unloaded", NULL, "the model is being unloaded");
     if (f.http)
@@ -464,7 +465,7 @@ void api_report(struct server *s, struct exchange *x)
         exchange_text(x, 200, r.text);
     exchange_drop(x);
     if (m)
-        models_drop(m);
+        hosted_drop(m);
 }
 
 /* What the machine allows with the threads that steps have: measured once, by the thread of steps
@@ -500,7 +501,7 @@ void api_machine(struct server *s, struct exchange *x)
 {
     struct fault f = {0};
     struct hosted *m = models_hold(s, exchange_query(x), &f);
-    struct measure c = {.report.s = m ? models_session(m) : NULL, .sched = m ? m->sched : NULL};
+    struct measure c = {.report.s = m ? hosted_session(m) : NULL, .sched = m ? m->sched : NULL};
     const struct pith_machine *h = &c.machine;
     if (m && sched_call(m->sched, measure, &c) && h->n_threads) {
         exchange_json(x, 200,
@@ -519,7 +520,7 @@ void api_machine(struct server *s, struct exchange *x)
     free(c.report.text);
     exchange_drop(x);
     if (m)
-        models_drop(m);
+        hosted_drop(m);
 }
 
 void api_health(struct server *s, struct exchange *x)

@@ -13,7 +13,7 @@
 #include "server/http/exchange.h"
 #include "server/http/work.h"
 #include "server/json.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
 #include "server/request/fields.h"
 #include "server/request/request.h"
 
@@ -142,7 +142,7 @@ static int put_pair(const struct hosted *m, struct request *r, const json_t *que
                     const json_t *text, const char *field, struct fault *f)
 {
     struct pith_error err = {0};
-    int64_t most = models_n_pair(m), n;
+    int64_t most = hosted_n_pair(m), n;
     size_t cap = (size_t)(r->n_prompt + most); /* a longer pair is refused by its length */
     int32_t *room = realloc(r->prompt, cap * sizeof *room);
     if (!room)

@@ -8,7 +8,7 @@
 #include "server/api/api.h"
 #include "server/http/exchange.h"
 #include "server/json.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
 #include "server/request/fields.h"
 #include "server/request/request.h"
 #include "server/request/tools.h"

@@ -7,7 +7,8 @@
 #include "server/api/api.h"
 #include "server/http/exchange.h"
 #include "server/json.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
+#include "server/models/models.h"
 #include "server/request/fields.h"
 #include "server/request/request.h"
 #include "server/serve.h"
@@ -54,13 +55,13 @@ static json_t *show_json(const struct hosted *h, const struct shown *w)
 
 static void look_at_model(struct hosted *h, struct shown *w)
 {
-    json_t *template = models_template(h);
+    json_t *template = hosted_template(h);
     w->arch = strdup(h->info.arch ? h->info.arch : "");
     w->type = strdup(h->info.type ? h->info.type : "");
     w->template = strdup(json_is_string(template) ? json_string_value(template) : "");
     json_decref(template);
     w->n_params = h->info.n_params;
-    w->n_ctx = models_n_ctx(h); /* of the server: what a client may fill */
+    w->n_ctx = hosted_n_ctx(h); /* of the server: what a client may fill */
     w->n_vocab = h->info.n_vocab;
     w->n_embd = h->info.n_embd;
     w->generates = h->generate != NULL;
@@ -164,7 +165,7 @@ static json_t *show(struct server *s, const char *name, struct fault *f)
     pith_file *file = loaded ? NULL : pith_file_open(s->p.models[h->index].path, &err);
     if (loaded) {
         look_at_model(loaded, &w);
-        models_drop(loaded);
+        hosted_drop(loaded);
     } else if (file) {
         look_at_file(file, &w);
     } else {

@@ -7,7 +7,8 @@
 #include "server/http/auth.h"
 #include "server/http/exchange.h"
 #include "server/json.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
+#include "server/models/models.h"
 #include "server/request/fields.h"
 #include "server/request/request.h"
 #include "server/schedule/slots.h"
@@ -37,7 +38,7 @@ void api_slots(struct server *s, struct exchange *x)
     for (int i = 0; list && i < look.n; i++) {
         const struct slot_info *v = &info[i];
         json_t *j =
-            json_pack("{s:i, s:i, s:b, s:b, s:I}", "id", i, "n_ctx", models_n_ctx(m), "speculative",
+            json_pack("{s:i, s:i, s:b, s:b, s:I}", "id", i, "n_ctx", hosted_n_ctx(m), "speculative",
                       0, "is_processing", v->busy > 0, "n_kept", (json_int_t)v->n_kept);
         if (v->busy == 1)
             json_object_update_new(
@@ -56,7 +57,7 @@ void api_slots(struct server *s, struct exchange *x)
         exchange_json(x, 200, list);
     exchange_drop(x);
     if (m)
-        models_drop(m);
+        hosted_drop(m);
 }
 
 /* A plain name of a file in the folder: nothing that could lead out of it. */
@@ -250,7 +251,7 @@ static json_t *work_on(struct server *s, struct exchange *x, const struct fields
         answer = saves ? save(m, s, &j, name, began, f) : erase(m, &j, f);
     if (!restores && !answer && !f->http)
         fault_memory(f);
-    models_drop(m);
+    hosted_drop(m);
     return answer;
 }
 

@@ -11,7 +11,8 @@
 #include "server/api/routes.h"
 #include "server/http/auth.h"
 #include "server/json.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
+#include "server/models/models.h"
 #include "server/request/fields.h"
 #include "server/serve.h"
 

@@ -20,7 +20,7 @@
 #include "server/http/exchange.h"
 #include "server/http/http.h"
 #include "server/json.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
 #include "server/request/fields.h"
 #include "server/request/request.h"
 #include "server/serve.h"

@@ -25,7 +25,8 @@
 #include "server/http/http.h"
 #include "server/http/work.h"
 #include "server/json.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
+#include "server/models/models.h"
 #include "server/serve.h"
 
 enum { HEADER_BYTES = 64 << 10, IDLE_SECONDS = 120, DRAIN_MS = 10, OTHER_FILES = 256 };

@@ -16,7 +16,7 @@
 #include "server/http/exchange.h"
 #include "server/http/trace.h"
 #include "server/json.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
 
 struct server_params;
 

@@ -16,7 +16,8 @@
 #include "server/http/http.h"
 #include "server/http/work.h"
 #include "server/json.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
+#include "server/models/models.h"
 #include "server/serve.h"
 #include "server/server.h"
 

@@ -11,8 +11,8 @@
  * A file that is none costs nobody his place: its header is read before room is made, and what
  * fails behind that is not tried again at once. */
 #include "server/json.h"
-#include "server/models/hosted.h"
-#include "server/models/models.h"
+#include "server/hosted.h"
+#include "server/models/models_impl.h"
 #include "server/request/grammars.h"
 #include "server/request/request.h"
 #include "server/serve.h"

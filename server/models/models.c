@@ -5,8 +5,8 @@
 #include "server/http/exchange.h"
 #include "server/http/work.h"
 #include "server/json.h"
-#include "server/models/hosted.h"
-#include "server/models/models.h"
+#include "server/hosted.h"
+#include "server/models/models_impl.h"
 #include "server/request/fields.h"
 #include "server/request/request.h"
 #include "server/serve.h"
@@ -94,24 +94,6 @@ static struct hosted *find(struct models *m, const char *name, int any, struct f
 
 /* ---------------------------------------------------------------- holding */
 
-void models_keep(struct hosted *h)
-{
-    struct models *m = h->server->models;
-    pthread_mutex_lock(&m->lock);
-    h->n_users++;
-    pthread_mutex_unlock(&m->lock);
-}
-
-void models_drop(struct hosted *h)
-{
-    struct models *m = h->server->models;
-    pthread_mutex_lock(&m->lock);
-    h->used = clock_now();
-    if (--h->n_users == 0)
-        pthread_cond_signal(&m->wake);
-    pthread_mutex_unlock(&m->lock);
-}
-
 struct hosted *models_find(struct server *s, const char *name, struct fault *f)
 {
     struct models *m = s->models;
@@ -126,14 +108,12 @@ struct hosted *models_hold(struct server *s, const char *name, struct fault *f)
     struct models *m = s->models;
     pthread_mutex_lock(&m->lock);
     struct hosted *h = find(m, name, 0, f);
-    if (h && h->state != MODEL_READY) {
+    pthread_mutex_unlock(&m->lock);
+    if (h && !hosted_hold(h)) {
         fault_set(f, 409, "model_not_loaded", "model",
                   "the model \"%.100s\" is not loaded; a request for text loads it", h->name);
         h = NULL;
     }
-    if (h)
-        h->n_users++;
-    pthread_mutex_unlock(&m->lock);
     return h;
 }
 
@@ -149,7 +129,7 @@ static void handle(struct server *s, struct exchange *x)
     else
         exchange_route(x)->handle(s, x); /* which drops x */
     if (h)
-        models_drop(h);
+        hosted_drop(h);
     exchange_forget(x, 1); /* answers may last for hours */
     exchange_drop(x);
 }
@@ -343,42 +323,6 @@ json_t *models_list(struct server *s, int loaded, models_tell tell)
     return list;
 }
 
-pith_session *models_session(const struct hosted *h)
-{
-    return h->generate ? h->generate : h->embed ? h->embed : h->rank;
-}
-
-int32_t models_n_ctx(const struct hosted *h)
-{
-    return pith_n_ctx(models_session(h));
-}
-
-int32_t models_n_input(const struct hosted *h)
-{
-    int32_t n = h->embed ? pith_n_ctx(h->embed) : 0;
-    return n < h->n_embed ? n : h->n_embed; /* an input is one step's */
-}
-
-int32_t models_n_pair(const struct hosted *h)
-{
-    int32_t n = h->rank ? pith_n_ctx(h->rank) : 0;
-    return n < h->n_rank ? n : h->n_rank;
-}
-
-json_t *models_template(const struct hosted *h)
-{
-    const char *name = h->server->p.chat_template_name;
-    char key[300];
-    snprintf(key, sizeof key, "tokenizer.chat_template%s%s", name ? "." : "", name ? name : "");
-    int64_t n = pith_model_meta(h->model, key, NULL, 0);
-    char *text = n >= 0 ? malloc((size_t)n + 1) : NULL;
-    if (text)
-        pith_model_meta(h->model, key, text, (size_t)n + 1);
-    json_t *j = text ? json_text(text, (size_t)n) : n < 0 ? json_null() : NULL;
-    free(text);
-    return j;
-}
-
 json_t *models_card(const struct hosted *h)
 {
     static const char *const states[] = {"unloaded", "loading", "ready", "unloading"};
@@ -400,7 +344,7 @@ json_t *models_card(const struct hosted *h)
     if (!models_is_loaded(h))
         return j;
     json_object_set_new(j, "users", json_integer(h->n_users));
-    json_object_set_new(j, "max_model_len", json_integer(models_n_ctx(h)));
+    json_object_set_new(j, "max_model_len", json_integer(hosted_n_ctx(h)));
     json_object_set_new(j, "meta",
                         json_pack("{s:s, s:s, s:I, s:I, s:i, s:i}", "arch", h->info.arch, "type",
                                   h->info.type, "n_params", (json_int_t)h->info.n_params, "size",
@@ -501,6 +445,8 @@ struct models *models_open(struct server *s, struct pith_error *err)
     m->n = n;
     for (int i = 0; i < n; i++) {
         m->v[i].server = s;
+        m->v[i].lock = &m->lock;
+        m->v[i].let_go = &m->wake;
         m->v[i].index = i;
         m->v[i].created = s->created;
         set_name(&m->v[i], s->p.models[i].name);
@@ -534,7 +480,7 @@ int models_drain(struct models *m, int64_t deadline)
     for (int i = 0; i < m->n; i++)
         if (hold_at(m, i)) {
             left += sched_drain(m->v[i].sched, deadline);
-            models_drop(&m->v[i]);
+            hosted_drop(&m->v[i]);
         }
     return left;
 }

@@ -1,48 +1,48 @@
-/* models.h -- what the files of the models share: those on offer, and requests that wait for one.
- *
- *     models.c   which model a request is for; it waits here while that one is loaded; who holds a
- *                loaded one
- *     loader.c   the thread that loads and unloads
- *
- *     UNLOADED -> LOADING -> READY -> LEAVING -> UNLOADED
- *
- * A model is READY or LEAVING as long as somebody holds it: a handler, until it returns, and the
- * scheduler, for each request. LEAVING ones are not given to anybody else and are closed when the
- * last one lets go; requests that come in between wait until it has been loaded anew. */
+/* models.h -- the models on offer: which a request means, how it is lent one, and what there are. */
 #ifndef PITH_SERVER_MODELS_H
 #define PITH_SERVER_MODELS_H
 
+#include "server/hosted.h"
 #include "server/json.h"
-#include "server/models/hosted.h"
-#include "server/models/metrics.h"
-#include "server/schedule/scheduler.h"
 
-struct waiter {
-    struct waiter *next;
-    struct exchange *x;
-    struct hosted *model;
-    int64_t deadline; /* clock_now(), 0: none */
-};
+struct exchange;
+struct server;
+struct tenant;
 
-struct models {
-    struct server *server;
-    pthread_mutex_t lock;  /* of all below, and of what struct hosted says */
-    pthread_cond_t wake;   /* the loader has something to look at */
-    pthread_cond_t loaded; /* a load has come to its end */
-    pthread_t loader;
-    int has_loader, quit;
-    struct waiter *first, **end; /* in the order of arrival */
-    int n_waiting;
-    struct hosted *opened; /* has been loaded, and waits for room */
-    int n;
-    struct hosted v[]; /* the first is the default */
-};
-
-/* With the lock. Those that wait for the model go on: held, or (why->http) to say why not. */
-void waiters_resume(struct models *m, struct hosted *h, const struct fault *why);
-
-void *loader_run(void *models);
-void loader_end(struct hosted *h);   /* ends its requests; without the lock */
-void loader_close(struct hosted *h); /* frees what loading made; likewise */
+struct models;
+struct models *models_open(struct server *s, struct pith_error *err);
+void models_stop(
+    struct models *m); /* what waits and what runs ends with a fault; nothing is loaded any more */
+void models_close(struct models *m);
+/* As sched_drain, of all that are loaded. */
+int models_drain(struct models *m, int64_t deadline);
+int models_loading(struct server *s,
+                   struct fault *f); /* what is said until the first model is there; returns 0 */
+struct hosted *models_at(struct server *s, int i); /* NULL: there are no more; 0 is the default */
+/* Loads it, if it is not, and waits for that. */
+pith_status models_load(struct server *s, struct hosted *h, struct pith_error *err);
+/* On a thread of work: calls the handler of the route of x when the model that its body asks for is
+ * there, or cannot be. */
+void models_handle(struct server *s, struct exchange *x);
+void models_expire(struct server *s); /* looks after those who wait too long, or have left */
+/* The model of that name (NULL, "": the default), loaded or not. NULL: *f. */
+struct hosted *models_find(struct server *s, const char *name, struct fault *f);
+/* The same if it is loaded: hosted_drop lets go of it. NULL: *f says why. */
+struct hosted *models_hold(struct server *s, const char *name, struct fault *f);
+/* What `tell` says of the one of that name (NULL: *f), or with name NULL a list of all, or of all
+ * that are loaded; the lock is held meanwhile. */
+typedef json_t *(*models_tell)(const struct hosted *h);
+json_t *models_json(struct server *s, const char *name, models_tell tell, struct fault *f);
+json_t *models_list(struct server *s, int loaded, models_tell tell);
+json_t *models_card(const struct hosted *h); /* as /v1/models tells of it */
+int64_t
+models_most(struct models *m); /* bytes that all that are loaded, or are being, need at most */
+int models_is_loaded(const struct hosted *h);
+/* Takes no new requests, and is unloaded when those it has have ended; force: they are ended. 0:
+ * *f. One that is not loaded is no error. */
+int models_unload(struct server *s, const char *name, int force, struct fault *f);
+/* What one key had; NULL: all of them, and what all models that have been loaded did, as
+ * metrics_text. */
+char *models_metrics(struct server *s, const struct tenant *who, size_t *n);
 
 #endif

@@ -9,8 +9,8 @@
 #include "server/http/exchange.h"
 #include "server/http/work.h"
 #include "server/json.h"
-#include "server/models/hosted.h"
-#include "server/models/metrics.h"
+#include "server/hosted.h"
+#include "server/metrics.h"
 #include "server/request/fields.h"
 #include "server/request/fim.h"
 #include "server/request/settings.h"
@@ -371,7 +371,7 @@ static void finish_beside(struct server *s, struct exchange *x)
     if (!a->failed)
         finish(a);
     answer_free(a);
-    models_drop(m);
+    hosted_drop(m);
 }
 
 /* What many tokens were told about is written, and freed, beside the steps: it takes longer than
@@ -381,7 +381,7 @@ static int leave_finish(struct answer *a)
     enum { FINISH_AT_ONCE = 8192 }; /* tokens and log-probabilities: a few milliseconds */
     struct fault f;
     struct server *s = exchange_server(a->x);
-    if (a->stream || a->n_made + a->n_logprobs < FINISH_AT_ONCE || !models_hold(s, a->m->name, &f))
+    if (a->stream || a->n_made + a->n_logprobs < FINISH_AT_ONCE || !hosted_hold(a->m))
         return 0;
     struct hosted *m = a->m;
     exchange_keep(a->x, a);
@@ -389,7 +389,7 @@ static int leave_finish(struct answer *a)
         metrics_add(m->metrics, M_ANSWERS_BESIDE, 1);
         return 1;
     }
-    models_drop(m);
+    hosted_drop(m);
     return 0;
 }
 

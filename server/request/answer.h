@@ -15,7 +15,7 @@
 
 #include "server/http/exchange.h"
 #include "server/json.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
 #include "server/request/fields.h"
 #include "server/request/message.h"
 #include "server/request/request.h"

@@ -6,7 +6,7 @@
  *
  * Without tokens for repositories the other files stand before it all. */
 #include "server/json.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
 #include "server/request/fim.h"
 
 #include <stdlib.h>

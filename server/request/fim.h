@@ -4,7 +4,7 @@
 #define PITH_SERVER_FIM_H
 
 #include "server/json.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
 #include "server/request/request.h"
 
 struct fim {                               /* texts; NULL: none */

@@ -11,8 +11,8 @@
 #include <xxhash.h>
 
 #include "server/http/auth.h"
-#include "server/models/hosted.h"
-#include "server/models/metrics.h"
+#include "server/hosted.h"
+#include "server/metrics.h"
 #include "server/serve.h"
 
 enum { MOST = 1024, BUCKETS = 2048 };

@@ -3,9 +3,10 @@
 #ifndef PITH_SERVER_GRAMMARS_H
 #define PITH_SERVER_GRAMMARS_H
 
-#include "server/models/hosted.h"
+#include "server/hosted.h"
 
 struct grammars;
+struct tenant;
 struct grammars *
 grammars_open(uint64_t most_bytes);      /* NULL: no memory. most_bytes 0: none is kept */
 void grammars_close(struct grammars *k); /* NULL allowed; positions that were given out stay */

@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "server/json.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
 
 enum { MOST = 4 }; /* of one sequence: pith_adapt */
 

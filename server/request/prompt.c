@@ -6,7 +6,7 @@
 #include "server/http/exchange.h"
 #include "server/http/work.h"
 #include "server/json.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
 #include "server/request/fields.h"
 #include "server/request/grammars.h"
 #include "server/serve.h"

@@ -4,7 +4,7 @@
 #define PITH_SERVER_REQUEST_H
 
 #include "server/json.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
 #include "server/request/fields.h"
 #include "server/schedule/scheduler.h"
 

@@ -12,7 +12,7 @@
  * grammar that it has yet to draw from. */
 #include "server/http/account.h"
 #include "server/json.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
 #include "server/schedule/beside.h"
 
 #include <stdlib.h>

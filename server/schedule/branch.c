@@ -7,7 +7,7 @@
 #include "server/http/account.h"
 #include "server/http/exchange.h"
 #include "server/json.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
 #include "server/schedule/beside.h"
 
 /* ---------------------------------------------------------------- beginning */
@@ -169,7 +169,7 @@ void request_done(struct sched *s, struct request *r, const struct event *e)
     if (--s->n_left == 0)
         pthread_cond_broadcast(&s->idle);
     pthread_mutex_unlock(&s->lock);
-    models_drop(s->hosted);
+    hosted_drop(s->hosted);
 }
 
 void request_fail(struct sched *s, struct request *r, const struct fault *f)

@@ -20,7 +20,7 @@
 #include "server/http/auth.h"
 #include "server/http/exchange.h"
 #include "server/json.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
 #include "server/schedule/scheduler_impl.h"
 #include "server/serve.h"
 

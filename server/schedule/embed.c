@@ -7,7 +7,7 @@
 
 #include "server/http/exchange.h"
 #include "server/json.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
 #include "server/schedule/scheduler_impl.h"
 
 static int64_t input_begin(const struct request *r, int i)

@@ -21,7 +21,7 @@
 #include "server/http/exchange.h"
 #include "server/http/work.h"
 #include "server/json.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
 #include "server/schedule/beside.h"
 #include "server/serve.h"
 
@@ -85,7 +85,7 @@ int sched_submit(struct sched *s, struct request **r, int n, struct fault *f)
     for (int i = 0; i < n; i++)
         n_choices += places(r[i]);
     for (int i = 0; i < n; i++)
-        models_keep(s->hosted); /* each lets go of it at its end */
+        hosted_keep(s->hosted); /* each lets go of it at its end */
     pthread_mutex_lock(&s->lock);
     if (atomic_load(&s->hosted->server->draining)) {
         fault_shutting_down(f);
@@ -112,7 +112,7 @@ int sched_submit(struct sched *s, struct request **r, int n, struct fault *f)
     }
     pthread_mutex_unlock(&s->lock);
     for (int i = 0; i < n && !ok; i++)
-        models_drop(s->hosted);
+        hosted_drop(s->hosted);
     return ok;
 }
 
@@ -441,8 +441,8 @@ struct sched *sched_open(struct hosted *m, struct pith_error *err)
     s->n_ctx = m->generate ? pith_n_ctx(m->generate) : 0;
     s->max_outputs = m->generate ? pith_max_outputs(m->generate) : 0;
     s->n_batch = SERVER_BATCH;
-    s->n_embed = models_n_input(m);
-    s->n_rank = models_n_pair(m);
+    s->n_embed = hosted_n_input(m);
+    s->n_rank = hosted_n_pair(m);
     s->n_input = s->n_embed > s->n_rank ? s->n_embed : s->n_rank;
     s->n_shares = tenants_count(m->server->tenants);
     s->apart = s->n_shares > 1 && !m->server->p.share_prefixes;

@@ -5,7 +5,7 @@
 #include "server/http/account.h"
 #include "server/http/exchange.h"
 #include "server/json.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
 
 enum { CHOICES_MAX = 128, TOP_MAX = 20 };
 

@@ -4,8 +4,8 @@
 #define PITH_SERVER_SCHEDULER_IMPL_H
 
 #include "server/json.h"
-#include "server/models/hosted.h"
-#include "server/models/metrics.h"
+#include "server/hosted.h"
+#include "server/metrics.h"
 #include "server/schedule/scheduler.h"
 
 /* One choice of a request: tokens [0, n) of which the session has seen [0, n_fed). Prefill, decode

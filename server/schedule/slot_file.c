@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "server/json.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
 #include "server/request/request.h"
 #include "server/schedule/slots.h"
 
@@ -174,7 +174,7 @@ static int64_t check_head(const struct hosted *m, const char *name, const unsign
         fault_set(f, 400, "invalid_value", "filename",
                   "%s is damaged: its %llu bytes are not what was saved as %llu tokens", name,
                   (unsigned long long)size, (unsigned long long)n);
-    else if (request_fits((int64_t)n, models_n_ctx(m), "filename", f))
+    else if (request_fits((int64_t)n, hosted_n_ctx(m), "filename", f))
         return (int64_t)n;
     return -1;
 }

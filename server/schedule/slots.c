@@ -8,7 +8,7 @@
 
 #include "server/http/account.h"
 #include "server/http/exchange.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
 #include "server/schedule/scheduler_impl.h"
 #include "server/schedule/slots.h"
 

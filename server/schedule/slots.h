@@ -4,7 +4,7 @@
 #define PITH_SERVER_SLOTS_H
 
 #include "server/json.h"
-#include "server/models/hosted.h"
+#include "server/hosted.h"
 #include "server/schedule/scheduler.h"
 
 struct slot_info {

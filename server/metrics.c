@@ -1,7 +1,7 @@
 /* metrics.c -- see metrics.h. The names that begin with "vllm:" are those that routers and
  * autoscalers for language models read, with the meaning they have there; a "pith:" name is ours.
  */
-#include "server/models/metrics.h"
+#include "server/metrics.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -1,0 +1,50 @@
+/* models_impl.h -- what the files of the models share: those on offer, and requests that wait for
+ * one.
+ *
+ *     models.c   which model a request is for; it waits here while that one is loaded; who holds a
+ *                loaded one
+ *     loader.c   the thread that loads and unloads
+ *
+ *     UNLOADED -> LOADING -> READY -> LEAVING -> UNLOADED
+ *
+ * A model is READY or LEAVING as long as somebody holds it: a handler, until it returns, and the
+ * scheduler, for each request. LEAVING ones are not given to anybody else and are closed when the
+ * last one lets go; requests that come in between wait until it has been loaded anew. */
+#ifndef PITH_SERVER_MODELS_IMPL_H
+#define PITH_SERVER_MODELS_IMPL_H
+
+#include "server/hosted.h"
+#include "server/json.h"
+#include "server/metrics.h"
+#include "server/models/models.h"
+#include "server/schedule/scheduler.h"
+
+struct waiter {
+    struct waiter *next;
+    struct exchange *x;
+    struct hosted *model;
+    int64_t deadline; /* clock_now(), 0: none */
+};
+
+struct models {
+    struct server *server;
+    pthread_mutex_t lock;  /* of all below, and of what struct hosted says */
+    pthread_cond_t wake;   /* the loader has something to look at */
+    pthread_cond_t loaded; /* a load has come to its end */
+    pthread_t loader;
+    int has_loader, quit;
+    struct waiter *first, **end; /* in the order of arrival */
+    int n_waiting;
+    struct hosted *opened; /* has been loaded, and waits for room */
+    int n;
+    struct hosted v[]; /* the first is the default */
+};
+
+/* With the lock. Those that wait for the model go on: held, or (why->http) to say why not. */
+void waiters_resume(struct models *m, struct hosted *h, const struct fault *why);
+
+void *loader_run(void *models);
+void loader_end(struct hosted *h);   /* ends its requests; without the lock */
+void loader_close(struct hosted *h); /* frees what loading made; likewise */
+
+#endif
