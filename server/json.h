@@ -26,8 +26,6 @@ int fault_memory(struct fault *f);
 int fault_shutting_down(struct fault *f);
 const char *fault_type(const struct fault *f);  /* "invalid_request_error" */
 json_t *fault_json(const struct fault *f);      /* the shape of OpenAI's errors */
-json_t *fault_anthropic(const struct fault *f); /* api_anthropic.c */
-json_t *fault_ollama(const struct fault *f);    /* api_ollama.c */
 
 /* ---------------------------------------------------------------- JSON */
 

@@ -21,6 +21,16 @@ int server_sequences(int parallel)
     return 2 * parallel; /* those of a step, and as many that wait a step for others */
 }
 
+/* On the thread that looks after those who wait. */
+static void tend(struct server *s, int64_t now)
+{
+    work_lend(s->work, now);
+    account_measure(s, models_most(s->models));
+    models_expire(s);
+}
+
+static const struct site site = {routes, fault_shapes, models_admit, models_handle, tend};
+
 struct server *server_open(const struct server_params *p, struct pith_error *err)
 {
     struct server *s = calloc(1, sizeof *s);
@@ -50,7 +60,7 @@ struct server *server_open(const struct server_params *p, struct pith_error *err
     s->docs = docs_make();
     if (s->tenants && (!s->work || (s->models && !(s->openapi && s->docs))))
         *err = (struct pith_error){PITH_NOMEM, "out of memory for the server"};
-    s->http = s->openapi && s->docs ? http_open(s, p, err) : NULL;
+    s->http = s->openapi && s->docs ? http_open(s, &site, p, err) : NULL;
     if (!s->http) {
         server_close(s);
         return NULL;

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 struct exchange;
+struct fault;
 struct server;
 
 /* api_openai.c */
@@ -17,6 +18,7 @@ void api_chat_tokens(struct server *s, struct exchange *x);
 /* api_completion.c */
 void api_completion(struct server *s, struct exchange *x);
 void api_infill(struct server *s, struct exchange *x);
+json_t *fault_peer(const struct fault *f); /* as llama.cpp has it */
 /* api_slots.c */
 void api_slots(struct server *s, struct exchange *x);
 void api_slot(struct server *s, struct exchange *x);
@@ -31,6 +33,7 @@ void api_input_tokens(struct server *s, struct exchange *x);
 /* api_anthropic.c */
 void api_messages(struct server *s, struct exchange *x);
 void api_count_tokens(struct server *s, struct exchange *x);
+json_t *fault_anthropic(const struct fault *f);
 /* api_ollama.c */
 void api_ollama_chat(struct server *s, struct exchange *x);
 void api_ollama_generate(struct server *s, struct exchange *x);
@@ -39,6 +42,7 @@ void api_ollama_ps(struct server *s, struct exchange *x);
 /* What its answers share: times as text, and what a model is. */
 json_t *ollama_time(int64_t seconds);
 json_t *ollama_details(const char *arch, const char *type, uint64_t n_params);
+json_t *fault_ollama(const struct fault *f);
 void api_ollama_version(struct server *s, struct exchange *x);
 /* api_show.c */
 void api_ollama_show(struct server *s, struct exchange *x);

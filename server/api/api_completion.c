@@ -288,6 +288,15 @@ static void tell_progress(struct answer *a, const struct progress *p)
 static const struct dialect completion = NATIVE(E_COMPLETION, NULL);
 static const struct dialect infill = NATIVE(E_INFILL, infill_ids);
 
+json_t *fault_peer(const struct fault *f)
+{
+    json_t *j = fault_json(f);
+    if (f->n_ctx)
+        json_object_set_new(json_object_get(j, "error"), "type",
+                            json_string("exceed_context_size_error"));
+    return j;
+}
+
 void api_completion(struct server *s, struct exchange *x)
 {
     (void)s;

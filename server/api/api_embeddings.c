@@ -339,7 +339,7 @@ static int take(struct exchange *x, const struct fields *b, struct request *r, s
     r->gone = exchange_gone(x);
     r->on_event = on_event;
     r->ctx = m;
-    r->deadline = request_deadline(x, field_real(b, F_timeout));
+    r->deadline = exchange_within(x, field_real(b, F_timeout));
     m->truncate = field_bool(b, F_truncate);
     m->single = !b->v[F_input] && b->v[F_ollama_prompt];
     if (b->v[F_input] && b->v[F_embed_content])

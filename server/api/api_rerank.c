@@ -186,7 +186,7 @@ static int take(struct exchange *x, const struct hosted *m, const struct fields 
     r->gone = exchange_gone(x);
     r->on_event = on_event;
     r->ctx = k;
-    r->deadline = request_deadline(x, field_real(b, F_timeout));
+    r->deadline = exchange_within(x, field_real(b, F_timeout));
     for (size_t i = 0; i < n; i++)
         if (!put_pair(m, r, b->v[F_query], text_of(json_array_get(list, i)), name, f))
             return 0;

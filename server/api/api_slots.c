@@ -183,7 +183,7 @@ static void restore(struct hosted *m, struct exchange *x, const struct fields *b
     } else if (read_file(m, w, r, j, f)) {
         r->n_max = 0;
         r->slot = j->slot;
-        r->deadline = request_deadline(x, field_real(b, F_timeout));
+        r->deadline = exchange_within(x, field_real(b, F_timeout));
         r->tenant = exchange_tenant(x);
         r->gone = exchange_gone(x);
         r->on_event = on_event;

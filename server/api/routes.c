@@ -3,7 +3,6 @@
 #include "server/api/api.h"
 #include "server/api/routes.h"
 #include "server/request/fields.h"
-#include "server/serve.h"
 
 enum {
     DIRECT = ROUTE_DIRECT,
@@ -73,7 +72,7 @@ const struct route routes[] = {
     {"GET", "/props", DIRECT | MODEL, 0, api_props, "what the model and the server are set to"},
     {"GET", "/slots", WAITS | ROUTE_LIST, 0, api_slots,
      "what runs, a row for each that may at a time"},
-    {"POST", "/slots/*", WAITS, E_SLOTS, api_slot,
+    {"POST", "/slots/*", WAITS | ROUTE_EMPTY, E_SLOTS, api_slot,
      "with ?action=save, restore or erase: the tokens of the last request that had this id_slot"},
     {"GET", "/lora-adapters", MODEL | ROUTE_LIST, 0, api_lora,
      "the adapters that were given with --lora, and how much of each requests have that do not "
@@ -104,7 +103,9 @@ const struct route routes[] = {
     {0},
 };
 
-int route_is_open(const struct server *s, const struct route *r)
-{
-    return (r->flags & ROUTE_OPEN) || ((r->flags & ROUTE_METRICS) && s->p.open_metrics);
-}
+const struct shape fault_shapes[] = {
+    {ROUTE_OLLAMA, "/api/", fault_ollama},
+    {ROUTE_ANTHROPIC, "/v1/messages", fault_anthropic},
+    {ROUTE_PEER, NULL, fault_peer},
+    {0},
+};

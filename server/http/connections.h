@@ -7,8 +7,10 @@
 
 struct http;
 struct server;
+struct site; /* route.h */
 
-struct http *http_open(struct server *s, const struct server_params *p, struct pith_error *err);
+struct http *http_open(struct server *s, const struct site *site, const struct server_params *p,
+                       struct pith_error *err);
 const char *http_url(const struct http *h);
 /* Waits until what has ended by now is sent, or until `deadline`: the clients take it at their
  * pace. */

@@ -15,14 +15,11 @@
 #include <time.h>
 #include <pthread.h>
 
-#include "server/api/routes.h"
 #include "server/http/account.h"
 #include "server/http/exchange.h"
 #include "server/http/http.h"
 #include "server/json.h"
 #include "server/hosted.h"
-#include "server/request/fields.h"
-#include "server/request/request.h"
 #include "server/serve.h"
 
 enum {
@@ -58,7 +55,7 @@ json_t *exchange_tree(struct exchange *x, struct fault *f)
     size_t n;
     const char *body = exchange_body(x, &n);
     if (!x->tree) /* what needs nothing to be said may say nothing */
-        x->tree = n || !(x->route->endpoint & E_SLOTS) ? json_read(body, n, f) : json_object();
+        x->tree = n || !(x->route->flags & ROUTE_EMPTY) ? json_read(body, n, f) : json_object();
     return json_incref(x->tree);
 }
 
@@ -110,9 +107,17 @@ int64_t exchange_began(const struct exchange *x)
     return x->began;
 }
 
+int64_t exchange_within(const struct exchange *x, double seconds)
+{
+    double most = x->h->s->p.request_timeout;
+    if (seconds <= 0 || (most > 0 && seconds > most))
+        seconds = most;
+    return seconds > 0 && seconds < 1e9 ? x->began + (int64_t)(1e9 * seconds) : 0;
+}
+
 int64_t exchange_deadline(const struct exchange *x)
 {
-    return x->deadline ? x->deadline : request_deadline(x, 0);
+    return x->deadline ? x->deadline : exchange_within(x, 0);
 }
 
 void exchange_set_deadline(struct exchange *x, int64_t deadline)
@@ -202,6 +207,14 @@ void exchange_drop(struct exchange *x)
 
 /* ---------------------------------------------------------------- answers */
 
+void exchange_wake(struct exchange *x)
+{
+    if (x->suspended && x->c) {
+        x->suspended = 0;
+        x->h->resume(x->c);
+    }
+}
+
 int exchange_begin(struct exchange *x, int status, const char *type, int live, const char *pulse)
 {
     pthread_mutex_lock(&x->lock);
@@ -214,7 +227,7 @@ int exchange_begin(struct exchange *x, int status, const char *type, int live, c
         x->begun = 1;
         x->spoke = clock_now();
         if (live)
-            http_wake(x);
+            exchange_wake(x);
         else
             x->n_out = x->at_out = 0;
     }
@@ -322,7 +335,7 @@ void exchange_write(struct exchange *x, const char *p, size_t n)
     if (!atomic_load(&x->gone) && !x->ended)
         exchange_put(x, p, n);
     if (x->live)
-        http_wake(x);
+        exchange_wake(x);
     pthread_mutex_unlock(&x->lock);
 }
 
@@ -361,7 +374,7 @@ void exchange_break(struct exchange *x)
 {
     pthread_mutex_lock(&x->lock);
     atomic_store(&x->gone, 1);
-    http_wake(x);
+    exchange_wake(x);
     pthread_mutex_unlock(&x->lock);
 }
 
@@ -369,7 +382,7 @@ void exchange_end(struct exchange *x)
 {
     pthread_mutex_lock(&x->lock);
     x->ended = 1;
-    http_wake(x);
+    exchange_wake(x);
     pthread_mutex_unlock(&x->lock);
 }
 
@@ -425,26 +438,20 @@ void exchange_json(struct exchange *x, int status, json_t *body)
     exchange_text(x, status, text);
 }
 
-/* Whose interface a path without a route belongs to. */
-static int shape_of(const char *path)
+/* Of its route, or whose path it looks like; NULL: OpenAI's. */
+static const struct shape *shape_of(const struct exchange *x)
 {
-    return !strncmp(path, "/api/", 5)           ? ROUTE_OLLAMA
-           : !strncmp(path, "/v1/messages", 12) ? ROUTE_ANTHROPIC
-                                                : 0;
+    for (const struct shape *s = x->h->site->shapes; s->fault; s++)
+        if (x->route ? x->route->flags & s->flag
+                     : s->under && !strncmp(x->path, s->under, strlen(s->under)))
+            return s;
+    return NULL;
 }
 
 json_t *exchange_fault_json(const struct exchange *x, const struct fault *f)
 {
-    int flags = x->route ? x->route->flags : shape_of(x->path);
-    if ((flags & ROUTE_PEER) && f->n_ctx) {
-        json_t *j = fault_json(f);
-        json_object_set_new(json_object_get(j, "error"), "type",
-                            json_string("exceed_context_size_error"));
-        return j;
-    }
-    return flags & ROUTE_ANTHROPIC ? fault_anthropic(f)
-           : flags & ROUTE_OLLAMA  ? fault_ollama(f)
-                                   : fault_json(f);
+    const struct shape *s = shape_of(x);
+    return s ? s->fault(f) : fault_json(f);
 }
 
 void exchange_fault(struct exchange *x, const struct fault *f)

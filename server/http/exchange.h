@@ -31,6 +31,9 @@ int64_t exchange_began(const struct exchange *x);
 int64_t exchange_deadline(const struct exchange *x); /* clock_now(), 0: none; as far as it has been
                                                         read, else the server's limit */
 void exchange_set_deadline(struct exchange *x, int64_t deadline);
+/* When a request that may take so many seconds is given up (0: it does not say; the server's
+ * limit); 0: never. */
+int64_t exchange_within(const struct exchange *x, double seconds);
 const char *exchange_path(const struct exchange *x);
 const atomic_int *exchange_gone(const struct exchange *x); /* becomes 1 when the client has left */
 void exchange_hold(struct exchange *x);

@@ -5,7 +5,7 @@
  *         ... begun -> answer -> ... -> ended
  *
  * A connection is suspended while its exchange has nothing for it, and woken by whoever writes
- * (http_wake). */
+ * (exchange_wake). */
 #include <microhttpd.h>
 #include <poll.h>
 #include <stdio.h>
@@ -17,7 +17,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "server/api/routes.h"
 #include "server/http/account.h"
 #include "server/http/auth.h"
 #include "server/http/connections.h"
@@ -25,8 +24,6 @@
 #include "server/http/http.h"
 #include "server/http/work.h"
 #include "server/json.h"
-#include "server/hosted.h"
-#include "server/models/models.h"
 #include "server/serve.h"
 
 enum { HEADER_BYTES = 64 << 10, IDLE_SECONDS = 120, DRAIN_MS = 10, OTHER_FILES = 256 };
@@ -54,14 +51,6 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **context,
     else if (*context)
         peers_remove(h->peers, *context);
     pthread_mutex_unlock(&h->lock);
-}
-
-void http_wake(struct exchange *x)
-{
-    if (x->suspended && x->c) {
-        x->suspended = 0;
-        MHD_resume_connection(x->c);
-    }
 }
 
 const char *exchange_asked(const struct exchange *x, const char *name)
@@ -118,11 +107,16 @@ static const char *key_given(struct MHD_Connection *c)
     return a ? a : MHD_lookup_connection_value(c, MHD_HEADER_KIND, "api-key");
 }
 
+int route_is_open(const struct server *s, const struct route *r)
+{
+    return (r->flags & ROUTE_OPEN) || ((r->flags & ROUTE_METRICS) && s->p.open_metrics);
+}
+
 static int find_route(struct exchange *x, const char *method, const char *path, struct fault *f)
 {
     if (!strcmp(method, "HEAD"))
         method = "GET";
-    for (const struct route *r = routes; r->path; r++) {
+    for (const struct route *r = x->h->site->routes; r->path; r++) {
         size_t n = strlen(r->path);
         if (r->path[n - 1] == '*' ? strncmp(r->path, path, n - 1) : strcmp(r->path, path))
             continue;
@@ -192,12 +186,7 @@ static int check_head(struct exchange *x, const char *method, const char *path, 
         return fault_set(f, 413, "body_too_large", NULL,
                          "the body has %.20s bytes, at most %lld are taken", length,
                          (long long)s->p.body_bytes);
-    if ((x->route->flags & ROUTE_MODEL) && !atomic_load(&s->ready))
-        return models_loading(s, f);
-    if ((x->route->flags & ROUTE_MODEL) && x->route->endpoint && atomic_load(&s->draining)) {
-        return fault_shutting_down(f);
-    }
-    return 1;
+    return x->h->site->admits(s, x->route, f);
 }
 
 static void dispatch(struct exchange *x)
@@ -222,7 +211,7 @@ static void dispatch(struct exchange *x)
         x->route->handle(s, x);
     } else {
         exchange_hold(x); /* the handler drops it */
-        if (!work_push(s->work, models_handle, s, x, &f)) {
+        if (!work_push(s->work, x->h->site->handle, s, x, &f)) {
             exchange_fault(x, &f);
             exchange_drop(x);
         }
@@ -435,7 +424,8 @@ static int raise_files(int n, struct pith_error *err)
     return 0;
 }
 
-struct http *http_open(struct server *s, const struct server_params *p, struct pith_error *err)
+struct http *http_open(struct server *s, const struct site *site, const struct server_params *p,
+                       struct pith_error *err)
 {
     struct http *h = calloc(1, sizeof *h);
     if (!h) {
@@ -443,6 +433,8 @@ struct http *http_open(struct server *s, const struct server_params *p, struct p
         return NULL;
     }
     h->s = s;
+    h->site = site;
+    h->resume = MHD_resume_connection;
     pthread_mutex_init(&h->lock, NULL);
     h->peers = peers_open(p->connections,
                           tenants_have_keys(s->tenants) ? p->connections_unknown : p->connections);
@@ -507,7 +499,7 @@ void http_close(struct http *h)
         pthread_mutex_lock(&x->lock);
         if (!x->ended)
             atomic_store(&x->gone, 1);
-        http_wake(x);
+        exchange_wake(x);
         pthread_mutex_unlock(&x->lock);
     }
     pthread_mutex_unlock(&h->lock);

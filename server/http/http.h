@@ -12,8 +12,8 @@
 #ifndef PITH_SERVER_HTTP_H
 #define PITH_SERVER_HTTP_H
 
-#include "server/api/routes.h"
 #include "server/http/exchange.h"
+#include "server/http/route.h"
 #include "server/http/trace.h"
 #include "server/json.h"
 #include "server/hosted.h"
@@ -85,6 +85,8 @@ struct queue { /* oldest first */
 
 struct http {
     struct server *s;
+    const struct site *site;
+    void (*resume)(struct MHD_Connection *c); /* it was suspended */
     struct MHD_Daemon *daemon;
     pthread_mutex_t lock; /* of the lists */
     struct exchange *first;
@@ -114,9 +116,8 @@ int peers_know(struct peers *all, struct peer *p);
 void peers_waits(struct peers *all, struct peer *p); /* the request is here */
 void peers_answered(struct peers *all, struct peer *p);
 void peers_expire(struct peers *all, int64_t before); /* ends those that have been silent since */
-/* http.c */
-void http_wake(struct exchange *x); /* with its lock: its connection is looked at again */
 /* exchange.c */
+void exchange_wake(struct exchange *x); /* with its lock: its connection is looked at again */
 void exchange_feed(struct exchange *x, const char *p, size_t n); /* bytes of the body */
 void exchange_put(struct exchange *x, const char *p,
                   size_t n); /* exchange_write with the lock held; wakes nobody */

@@ -1,8 +1,7 @@
 /* watch.c -- the thread that looks after those who wait. A suspended connection is not looked at by
  * libmicrohttpd, so a client that leaves would go unnoticed: poll() is asked about those that wait.
  * Besides, it writes the pulse of silent streams, shuts connections whose requests come too slowly,
- * ends waiting for models, lends the turns of those who work and do not look, and gives memory back
- * when nothing is asked. */
+ * lets the server tend to what is its own, and gives memory back when nothing is asked. */
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,12 +11,8 @@
 #include <pthread.h>
 #endif
 
-#include "server/http/account.h"
 #include "server/http/http.h"
-#include "server/http/work.h"
 #include "server/json.h"
-#include "server/hosted.h"
-#include "server/models/models.h"
 #include "server/serve.h"
 #include "server/server.h"
 
@@ -38,11 +33,11 @@ static void look_at(struct exchange *x, int somebody_left, int64_t now)
     if (somebody_left && x->dispatched && x->suspended && x->fd >= 0 && !x->ended &&
         has_left(x->fd)) {
         atomic_store(&x->gone, 1);
-        http_wake(x);
+        exchange_wake(x);
     } else if (x->live && x->pulse && x->begun && !x->ended &&
                now - x->spoke > (int64_t)PULSE_MS * 1000000) {
         exchange_put(x, x->pulse, strlen(x->pulse));
-        http_wake(x);
+        exchange_wake(x);
     } else if (!x->dispatched && p->read_timeout > 0 &&
                (double)(now - x->began) > 1e9 * p->read_timeout && x->fd >= 0) {
         shutdown(x->fd, SHUT_RDWR);
@@ -102,10 +97,8 @@ void *http_watch(void *arg)
         n = waiting(h, &fds, &cap);
         int any = h->first != NULL;
         pthread_mutex_unlock(&h->lock);
-        work_lend(h->s->work, now);
-        account_measure(h->s, models_most(h->s->models));
+        h->site->tend(h->s, now);
         tidy(h, any, now);
-        models_expire(h->s);
         somebody_left = poll(fds, n, WATCH_MS) > 0;
     }
     free(fds);

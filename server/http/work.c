@@ -20,9 +20,9 @@
 #include <time.h>
 #include <pthread.h>
 
-#include "server/api/routes.h"
 #include "server/http/account.h"
 #include "server/http/exchange.h"
+#include "server/http/route.h"
 #include "server/http/work.h"
 #include "server/json.h"
 #include "server/serve.h"

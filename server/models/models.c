@@ -1,8 +1,8 @@
 /* models.c -- see models.h. Nothing here waits but models_load, models_drain and models_stop. */
-#include "server/api/routes.h"
 #include "server/http/account.h"
 #include "server/http/auth.h"
 #include "server/http/exchange.h"
+#include "server/http/route.h"
 #include "server/http/work.h"
 #include "server/json.h"
 #include "server/hosted.h"
@@ -26,6 +26,15 @@ int models_loading(struct server *s, struct fault *f)
     f->progress = atomic_load(&models_at(s, 0)->permille) / 1000.0;
     f->retry_after = 2;
     return 0;
+}
+
+int models_admit(struct server *s, const struct route *r, struct fault *f)
+{
+    if ((r->flags & ROUTE_MODEL) && !atomic_load(&s->ready))
+        return models_loading(s, f);
+    if ((r->flags & ROUTE_MODEL) && r->endpoint && atomic_load(&s->draining))
+        return fault_shutting_down(f);
+    return 1;
 }
 
 struct hosted *models_at(struct server *s, int i)
@@ -250,7 +259,7 @@ void models_handle(struct server *s, struct exchange *x)
     }
     json_t *body = exchange_tree(x, &why);
     if (body) {
-        int64_t deadline = request_deadline(x, timeout_of(body));
+        int64_t deadline = exchange_within(x, timeout_of(body));
         exchange_set_deadline(x, deadline);
         work_deadline(deadline);
         pthread_mutex_lock(&m->lock);

@@ -1,8 +1,8 @@
 /* choosing.c -- how the tokens of a request are chosen, by the fields of its body (request.h). */
 #include "server/request/request.h"
 
-#include "server/api/routes.h"
 #include "server/http/exchange.h"
+#include "server/http/route.h"
 #include "server/http/work.h"
 #include "server/json.h"
 #include "server/hosted.h"

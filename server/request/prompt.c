@@ -2,7 +2,6 @@
  * (request.h). */
 #include "server/request/request.h"
 
-#include "server/api/routes.h"
 #include "server/http/exchange.h"
 #include "server/http/work.h"
 #include "server/json.h"

@@ -2,7 +2,6 @@
  * are chosen (choosing.c): stops, grammars, limits, copies. */
 #include "server/request/request.h"
 
-#include "server/api/routes.h"
 #include "server/http/exchange.h"
 #include "server/http/work.h"
 #include "server/json.h"
@@ -137,14 +136,6 @@ int request_format_waits(const struct fields *b)
            (!b->v[F_tool_choice] || (choice && !strcmp(choice, "auto")));
 }
 
-int64_t request_deadline(const struct exchange *x, double seconds)
-{
-    double most = exchange_server(x)->p.request_timeout;
-    if (seconds <= 0 || (most > 0 && seconds > most))
-        seconds = most;
-    return seconds > 0 && seconds < 1e9 ? exchange_began(x) + (int64_t)(1e9 * seconds) : 0;
-}
-
 int request_choices(const struct fields *b)
 {
     return (int)field_int(b, b->v[F_n_cmpl] ? F_n_cmpl : F_n);
@@ -177,7 +168,7 @@ int request_take(struct hosted *m, struct exchange *x, const struct fields *b, s
     r->priority = (int)field_int(b, F_priority);
     r->tenant = exchange_tenant(x);
     r->gone = exchange_gone(x);
-    r->deadline = request_deadline(x, field_real(b, F_timeout));
+    r->deadline = exchange_within(x, field_real(b, F_timeout));
     return request_ends(m, b, r, f) && request_sampler(m, b, r, f) &&
            request_loras(m, b, r, f) && (!b->v[F_stop] ||
         take_stops(b->v[F_stop], r, f)) &&

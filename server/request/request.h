@@ -74,9 +74,6 @@ int request_sampler(struct hosted *m, const struct fields *b, struct request *r,
 int request_loras(struct hosted *m, const struct fields *b, struct request *r, struct fault *f);
 /* [scale of each adapter] as a list says; 0: *f. */
 int request_lora_scales(const struct hosted *m, const json_t *list, float *scale, struct fault *f);
-/* When a request that may take so many seconds is given up (0: it does not say; the server's
- * limit); 0: never. */
-int64_t request_deadline(const struct exchange *x, double seconds);
 /* The same request for another prompt, with a seed of its own where the body gives none. NULL: out
  * of memory. */
 struct request *request_clone(const struct request *r, const struct fields *b, struct fault *f);
