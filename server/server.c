@@ -16,11 +16,6 @@
 #include "server/request/fields.h"
 #include "server/serve.h"
 
-int server_sequences(int parallel)
-{
-    return 2 * parallel; /* those of a step, and as many that wait a step for others */
-}
-
 /* On the thread that looks after those who wait. */
 static void tend(struct server *s, int64_t now)
 {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "server/api/api.h"
+#include "server/api/slot_file.h"
 #include "server/http/auth.h"
 #include "server/http/exchange.h"
 #include "server/json.h"

@@ -217,27 +217,6 @@ void beside_forget(struct sched *s, struct branch *b)
     free_job(out);
 }
 
-static void draw(struct sched *s, struct job *j)
-{
-    struct branch *b = j->b;
-    struct pith_logprob top[TOP_MAX];
-    struct token_info t = {.top = top};
-    const struct request *r = b->r;
-    b->beside = NULL;
-    s->n_beside--;
-    if (j->err.code != PITH_OK) {
-        branch_fail(s, b, &j->err);
-        return;
-    }
-    t.id = pith_sample_masked(b->sampler, j->masked);
-    if (r->n_logprobs >= 0 || r->rank)
-        t.n_top = pith_logprobs(j->logits, s->n_vocab, t.id, &t.logprob, top,
-                                r->n_logprobs > 0 ? r->n_logprobs : 0);
-    if (r->left && t.id >= 0)
-        branch_left(b, &t, top);
-    branch_take(s, b, &t);
-}
-
 void beside_hold(struct sched *s, int held)
 {
     struct beside *k = s->beside;
@@ -254,7 +233,7 @@ int beside_done(const struct sched *s)
     return s->beside && s->beside->done;
 }
 
-void beside_collect(struct sched *s)
+void beside_collect(struct sched *s, beside_draw *draw)
 {
     struct beside *k = s->beside;
     if (!k)
@@ -265,9 +244,13 @@ void beside_collect(struct sched *s)
     k->held = 1;
     pthread_mutex_unlock(&s->lock);
     for (; done; done = next) {
+        struct branch *b = done->b;
         next = done->next;
-        if (done->b)
-            draw(s, done);
+        if (b) {
+            b->beside = NULL;
+            s->n_beside--;
+            draw(s, b, done->logits, done->masked, &done->err);
+        }
         free_job(done);
     }
     beside_hold(s, 0);

@@ -12,8 +12,11 @@
  * beside_collect has drawn for it. */
 int beside_put(struct sched *s, struct branch *b, const float *logits, struct fault *f);
 void beside_forget(struct sched *s, struct branch *b); /* it ends */
-/* Tells the draws whose masks have been made since. */
-void beside_collect(struct sched *s);
+/* Those whose masks have been made since: `masked` is the copy with the mask on it; err: it could
+ * not be made. */
+typedef void beside_draw(struct sched *s, struct branch *b, const float *logits, float *masked,
+                         const struct pith_error *err);
+void beside_collect(struct sched *s, beside_draw *draw);
 /* No mask is begun from 1 to 0. */
 void beside_hold(struct sched *s, int held);
 int beside_done(const struct sched *s); /* with the lock: beside_collect has something to do */

@@ -1,5 +1,5 @@
-/* branch.c -- one choice of a request: from logits to tokens, text and events; how choices and
- * requests begin and end. */
+/* branch.c -- one choice of a request: from tokens to text and events; how choices and requests
+ * begin and end. */
 #include <stdlib.h>
 #include <string.h>
 #include <pthread.h>
@@ -281,13 +281,6 @@ static void observe_token(struct sched *s, struct branch *b)
     b->last = now;
 }
 
-void branch_fail(struct sched *s, struct branch *b, const struct pith_error *err)
-{
-    struct fault f = {0};
-    fault_from(&f, err, "grammar");
-    request_fail(s, b->r, &f);
-}
-
 static void fail_sampling(struct sched *s, struct branch *b)
 {
     struct fault f = {0};
@@ -409,119 +402,4 @@ void branch_take(struct sched *s, struct branch *b, const struct token_info *t)
         branch_finish(s, b, "length", NULL);
     } else if (r->predict_ns && b->has_line && b->last - b->first > r->predict_ns)
         branch_finish(s, b, "length", NULL);
-}
-
-static void put_draw(struct sched *s, struct branch *b, int64_t i, int32_t out)
-{
-    struct request *r = b->r;
-    int k = s->n_draws++, samples = i == b->n;
-    s->drawn[k] = (struct drawn){b, i};
-    s->draw[k] = (struct pith_draw){.size = sizeof(struct pith_draw),
-                                    .output = out,
-                                    .top = s->top + (size_t)k * TOP_MAX,
-                                    .n_top = -1};
-    if (!samples)
-        s->draw[k].id = r->prompt[i];
-    else if (r->n_max != 0)
-        s->draw[k].sampler = b->sampler;
-    if (!samples || (r->n_max != 0 && (r->n_logprobs >= 0 || r->rank)))
-        s->draw[k].n_top = r->n_logprobs > 0 ? r->n_logprobs : 0;
-}
-
-/* Choices and requests with the very same prompt take it over whole, and sample from the same
- * logits. */
-static void share_prompt(struct sched *s, struct branch *b, int32_t out)
-{
-    for (int i = 0; i < s->n_shares; i++) {
-        for (struct branch *o = s->share[i].first; o; o = o->next) {
-            if ((s->apart && o->share != b->share) || o->seq >= 0 || o->beside || o->n_made ||
-                o->n != b->n || !same_adapters(o->r, b->r) || tells_prompt(o) ||
-                s->n_held == s->n_seq ||
-                o->share->n_held >= s->parallel || o->r->forgets ||
-                memcmp(o->token, b->token, (size_t)b->n * sizeof *b->token) != 0)
-                continue;
-            int32_t q = 0;
-            while (s->seq[q])
-                q++;
-            if (!room_for_sampler(s, o))
-                continue;
-            if (pith_copy(s->hosted->generate, q, b->seq, 0, -1, NULL) != PITH_OK)
-                return;
-            s->seq[q] = o;
-            o->seq = q;
-            o->n_fed = o->n;
-            s->n_held++;
-            o->share->n_held++;
-            if (!o->choice) {
-                o->r->started = clock_now();
-                o->r->figures.queue_ns = o->r->started - o->r->arrived;
-                o->r->figures.n_cached = o->n;
-                metrics_add(s->hosted->metrics, M_PREFIX_HITS, (double)o->n);
-                metrics_add(s->hosted->metrics, M_PREFIX_QUERIES, (double)o->n);
-            }
-            o->tried = 1;
-            put_draw(s, o, o->n, out);
-        }
-    }
-}
-
-void branch_draw(struct sched *s, struct branch *b, int64_t i, int32_t out)
-{
-    if (i == b->r->n_prompt && b->n_made == 0)
-        share_prompt(s, b, out);
-    put_draw(s, b, i, out);
-}
-
-/* Samplers and masks are what some choices cost most by. */
-static void count_sampling(struct branch *b)
-{
-    int64_t ns = pith_sampler_time(b->sampler);
-    atomic_fetch_add(&b->r->tenant->account.sample_ns, ns - b->sample_ns);
-    b->sample_ns = ns;
-}
-
-/* What the samplers left for the draw that has been made. top: [TOP_MAX] */
-void branch_left(struct branch *b, struct token_info *t, struct pith_logprob *top)
-{
-    int32_t wanted = b->r->n_logprobs < TOP_MAX ? b->r->n_logprobs : TOP_MAX,
-            n = pith_sampler_left(b->sampler, NULL, top, TOP_MAX), i = 0;
-    struct pith_logprob *all = NULL;
-    while (i < n && i < TOP_MAX && top[i].id != t->id)
-        i++;
-    if (i < n && i == TOP_MAX && (all = malloc((size_t)n * sizeof *all))) {
-        pith_sampler_left(b->sampler, NULL, all, n);
-        while (i < n && all[i].id != t->id)
-            i++;
-    }
-    const struct pith_logprob *found = all ? all : top;
-    t->logprob = i < n && (all || i < TOP_MAX) ? found[i].logprob : t->logprob;
-    t->top = top;
-    t->n_top = n < wanted ? n : wanted;
-    while (t->n_top && !(top[t->n_top - 1].logprob > -100)) /* none of what cannot be drawn */
-        t->n_top--;
-    free(all);
-}
-
-void branch_tell(struct sched *s, int k)
-{
-    struct branch *b = s->drawn[k].b;
-    const struct pith_draw *d = &s->draw[k];
-    count_sampling(b);
-    struct token_info t = {
-        .id = d->id, .logprob = d->logprob, .top = d->top, .n_top = d->n_top > 0 ? d->n_top : 0};
-    if (t.id == PITH_TOKEN_LATER) {
-        struct fault f = {0};
-        if (beside_put(s, b, pith_logits(s->hosted->generate, d->output), &f))
-            return;
-        request_fail(s, b->r, &f);
-        return;
-    }
-    if (s->drawn[k].i == b->n) {
-        if (b->r->left && d->id >= 0)
-            branch_left(b, &t, s->top + (size_t)k * TOP_MAX);
-        branch_take(s, b, &t);
-        return;
-    }
-    b->n_told = s->drawn[k].i;
-    b->r->on_event(b->r, &(struct event){.kind = EV_PROMPT, .i = b->n_told, .token = &t});
 }

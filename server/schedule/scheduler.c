@@ -315,7 +315,7 @@ static void deliver(struct sched *s)
         tell_progress(p->b);
         for (int64_t k = 0; k < p->n; k++, row++)
             if (s->want[row])
-                branch_draw(s, p->b, first + k + 1, out++);
+                draw_put(s, p->b, first + k + 1, out++);
     }
     bound_masks(s);
     beside_hold(s, 1);
@@ -323,7 +323,7 @@ static void deliver(struct sched *s)
         fail_step(s, &err);
     for (int k = 0; k < s->n_draws; k++)
         if (s->drawn[k].b)
-            branch_tell(s, k);
+            draw_tell(s, k);
     beside_hold(s, 0);
 }
 
@@ -362,7 +362,7 @@ static void *run(void *arg)
         sweep(s, s->all, request_fail);
         sweep(s, s->embeds, embed_fail);
         embed_step(s);
-        beside_collect(s);
+        draw_collect(s);
         if (s->all)
             step(s);
         observe_queue(s);
@@ -396,6 +396,11 @@ void sched_free(struct sched *s)
     free(s->drawn);
     free(s->top);
     free(s);
+}
+
+int server_sequences(int parallel)
+{
+    return 2 * parallel; /* those of a step, and as many that wait a step for others */
 }
 
 static int make_lists(struct sched *s)

@@ -1,5 +1,13 @@
 /* scheduler_impl.h -- what the files of the scheduler share: branches, and the step being composed.
- */
+ * Each knows those above it in this list:
+ *
+ *     slots.c      the tokens that slots keep
+ *     beside.c     masks that are made beside the steps
+ *     branch.c     a choice: its tokens, text and events, its beginning and end
+ *     compose.c    which rows a step has
+ *     draw.c       what is drawn from the outputs of a step
+ *     embed.c      inputs that are embedded or ranked
+ *     scheduler.c  the thread */
 #ifndef PITH_SERVER_SCHEDULER_IMPL_H
 #define PITH_SERVER_SCHEDULER_IMPL_H
 
@@ -117,17 +125,8 @@ static inline int tells_prompt(const struct branch *b)
 int branch_open(struct sched *s, struct request *r, int choice, struct pith_error *err);
 void branch_close(struct sched *s, struct branch *b);   /* takes it out of its share's list, too */
 void branch_release(struct sched *s, struct branch *b); /* gives its sequence up */
-/* Output `out` of the step tells about token i of a branch: it is to be drawn (sched.draw), for all
- * branches that have the same prompt, too. */
-void branch_draw(struct sched *s, struct branch *b, int64_t i, int32_t out);
-/* Draw k has been made: tokens, text and events; its branch may end. */
-void branch_tell(struct sched *s, int k);
 /* A token has been drawn for a branch, or none could be. */
 void branch_take(struct sched *s, struct branch *b, const struct token_info *t);
-void branch_left(struct branch *b, struct token_info *t,
-                 struct pith_logprob *top); /* what the chain has left, where that is wanted */
-void branch_fail(struct sched *s, struct branch *b,
-                 const struct pith_error *err); /* its grammar cannot go on */
 void request_fail(struct sched *s, struct request *r,
                   const struct fault *f);          /* ends it, whatever it was doing */
 void share_back(struct sched *s, struct share *t); /* before it is given something to do */
@@ -141,15 +140,23 @@ int room_for_sampler(const struct sched *s,
 /* Rows of work that takes row_ns each that fit into a step beside its decode rows, `most` at most,
  * `least` at least. */
 int64_t rows_in_gap(const struct sched *s, double row_ns, int64_t least, int64_t most);
-/* Frees pages for the step that did not fit. 0: there is nothing to give up. */
 /* Their texts may share what was computed. */
 int same_adapters(const struct request *a, const struct request *b);
+/* Frees pages for the step that did not fit. 0: there is nothing to give up. */
 int make_room(struct sched *s);
 
 /* slots.c */
 /* In the slot that the request names. 0: there is none, or no room, and it is empty. */
 int slot_keep(struct sched *s, const struct request *r, const int32_t *ids, int64_t n);
 void slots_free(struct sched *s);
+
+/* draw.c */
+/* Output `out` of the step tells about token i of a branch: it is to be drawn (sched.draw), for all
+ * branches that have the same prompt, too. */
+void draw_put(struct sched *s, struct branch *b, int64_t i, int32_t out);
+/* Draw k has been made: tokens, text and events; its branch may end. */
+void draw_tell(struct sched *s, int k);
+void draw_collect(struct sched *s); /* those whose masks have been made since */
 
 /* embed.c */
 void embed_start(struct sched *s, struct request *r);

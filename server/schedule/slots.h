@@ -43,13 +43,4 @@ void slot_copy(void *job);
 void slot_load(void *job);  /* what cannot be taken in is left out, and computed again */
 void slot_erase(void *job); /* tells text.n alone */
 
-/* slot_file.c, on any thread: the text as a file. 0: *f, and the file is what it was before.
- * *bytes: of the file. */
-int slot_write(const struct hosted *m, const char *folder, const char *name,
-               const struct slot_text *t, int64_t *bytes, struct fault *f);
-/* *t, whose tenant is given: at most a context of ids; what was computed where the account has room
- * for it. */
-int slot_read(const struct hosted *m, const char *folder, const char *name, struct slot_text *t,
-              int64_t *bytes, struct fault *f);
-
 #endif

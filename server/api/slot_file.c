@@ -13,10 +13,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "server/json.h"
-#include "server/hosted.h"
+#include "server/api/slot_file.h"
+#include "server/http/account.h"
 #include "server/request/request.h"
-#include "server/schedule/slots.h"
 
 enum {
     VERSION = 2,
