@@ -1,9 +1,9 @@
 /* models_impl.h -- what the files of the models share: those on offer, and requests that wait for
  * one.
  *
- *     models.c   which model a request is for; it waits here while that one is loaded; who holds a
- *                loaded one
+ *     waiting.c  requests that wait while the model they are for is loaded
  *     loader.c   the thread that loads and unloads
+ *     models.c   which model a request is for; what there are
  *
  *     UNLOADED -> LOADING -> READY -> LEAVING -> UNLOADED
  *
@@ -40,9 +40,16 @@ struct models {
     struct hosted v[]; /* the first is the default */
 };
 
+/* waiting.c. Lets the handler of its route answer x, with the model that it has been given. */
+void waiter_handle(struct server *s, struct exchange *x);
+/* With the lock. A full queue is full for those who have filled it: a key may always have its part
+ * of it waiting. 0: *f says why not. */
+int waiter_add(struct models *m, struct hosted *h, struct exchange *x, int64_t deadline,
+               struct fault *f);
 /* With the lock. Those that wait for the model go on: held, or (why->http) to say why not. */
 void waiters_resume(struct models *m, struct hosted *h, const struct fault *why);
 
+/* loader.c */
 void *loader_run(void *models);
 void loader_end(struct hosted *h);   /* ends its requests; without the lock */
 void loader_close(struct hosted *h); /* frees what loading made; likewise */
