@@ -43,12 +43,11 @@ for o in "$B"/obj/src/backend/cpu/{x86,arm}/*.o; do
 done | rule kernel_objects_stand_alone
 
 # Files of one room that call each other, each the other: no part of such a loop can be understood
-# by itself. What code names counts (relocations of code), not what tables name: rows of ops and
+# by itself. Rooms are the folders of src, the program and the server, each with all that is in it.
+# What code names counts (relocations of code), not what tables name: rows of ops and
 # architectures, a backend's functions, handlers. Objects as "object symbol" of what they have and
-# of what they want, joined. Left out are rooms that are a loop still: a template's values call
-# filters, which call values; the server goes around.
-loops='^src/text/jinja/|^server/'
-find "$B/obj/src" "$B/obj/cli" -name '*.o' | sed "s|^$B/obj/||; s|\.o$||" | grep -vE "$loops" |
+# of what they want, joined.
+find "$B/obj" -name '*.o' | sed "s|^$B/obj/||; s|\.o$||" | grep -E '^(src|cli|server)/' |
     while read -r o; do [ ! -e "$o.c" ] || echo "$B/obj/$o.o"; done | sort >"$B/.objects"
 {
     xargs -r nm -A --defined-only <"$B/.objects" |
@@ -57,12 +56,19 @@ find "$B/obj/src" "$B/obj/cli" -name '*.o' | sed "s|^$B/obj/||; s|\.o$||" | grep
         $1 == "File:" { o = substr($2, length(b) + 1); sub(/\.o$/, "", o) }
         /^Relocation section/ { code = $3 ~ /^.\.rela\.text/ }
         code && $3 ~ /^R_/ { print o, "wants", $5 }'
-} | awk '$2 == "has" {has[$3] = $1} $2 == "wants" {wants[n] = $3; by[n++] = $1}
+} | awk '
+        function room(o,    part)
+        {
+            split(o, part, "/")
+            return part[1] == "src" ? part[2] : part[1]
+        }
+        $2 == "has" {has[$3] = $1}
+        $2 == "wants" {wants[n] = $3; by[n++] = $1}
         END {
             for (i = 0; i < n; i++) {
-                split(by[i], a, "/"); split(has[wants[i]], b, "/")
-                if (has[wants[i]] != "" && by[i] != has[wants[i]] && a[1] a[2] == b[1] b[2])
-                    print by[i], has[wants[i]]
+                to = has[wants[i]]
+                if (to != "" && by[i] != to && room(by[i]) == room(to))
+                    print by[i], to
             }
         }' | sort -u | tsort 2>&1 >/dev/null | sed 's/^tsort: //' | rule no_loop_of_files
 
