@@ -1,6 +1,4 @@
-/* metrics.c -- see metrics.h. The names that begin with "vllm:" are those that routers and
- * autoscalers for language models read, with the meaning they have there; a "pith:" name is ours.
- */
+/* metrics.c -- see metrics.h, metrics.def. */
 #include "server/metrics.h"
 
 #include <pthread.h>
@@ -13,30 +11,11 @@ enum { BUCKETS_MAX = 24, BLOCK = 64 };
 static const struct {
     const char *name, *type, *help;
 } rows[N_METRICS] = {
-    [M_RUNNING] = {"vllm:num_requests_running", "gauge", "Choices that hold a sequence."},
-    [M_WAITING] = {"vllm:num_requests_waiting", "gauge", "Choices that wait for one."},
-    [M_CACHE_USED] = {"vllm:kv_cache_usage_perc", "gauge", "Share of the cache in use, 0 to 1."},
-    [M_PREFIX_QUERIES] = {"vllm:prefix_cache_queries_total", "counter",
-                          "Prompt tokens looked up in the prefix store."},
-    [M_PREFIX_HITS] = {"vllm:prefix_cache_hits_total", "counter", "Prompt tokens found there."},
-    [M_PROMPT_TOKENS] = {"vllm:prompt_tokens_total", "counter", "Prompt tokens computed."},
-    [M_MADE_TOKENS] = {"vllm:generation_tokens_total", "counter", "Tokens generated."},
-    [M_PREEMPTIONS] = {"vllm:num_preemptions_total", "counter", "Sequences given up for others."},
-    [M_MASKS_BESIDE] =
-        {"pith:masks_beside_total", "counter",
-         "Masks of grammars that were too much work for a step and were made beside it."},
-    [M_ANSWERS_BESIDE] =
-        {"pith:answers_beside_total", "counter",
-         "Answers that were so large that they were written beside the steps, when all was made."},
-    [M_GRAMMARS] = {"pith:grammars_compiled_total", "counter", "Grammars and schemas compiled."},
-    [M_GRAMMAR_HITS] = {"pith:grammars_kept_total", "counter",
-                        "Those of requests that were kept from before."},
-    [M_STEPS] = {"pith:steps_total", "counter", "Steps of the engine."},
-    [M_STEP_SECONDS] = {"pith:step_seconds_total", "counter", "Seconds spent in them."},
-    [M_MODEL_BYTES] = {"pith:model_bytes", "gauge",
-                       "Weights and full caches of the model; 0: it is not loaded."},
-    [M_LOADS] = {"pith:model_loads_total", "counter", "How often it has been loaded."},
-    [M_LOAD_SECONDS] = {"pith:model_load_seconds_total", "counter", "Seconds spent on that."},
+#define METRIC(id, ...) [id] = {__VA_ARGS__},
+#define HISTOGRAM(...)
+#include "server/metrics.def"
+#undef METRIC
+#undef HISTOGRAM
 };
 
 static const double seconds[] = {.001, .005, .01, .02, .04, .06, .08, .1,  .25, .5,   .75, 1,
@@ -52,22 +31,11 @@ static const struct {
     const char *name, *help;
     const double *bound;
 } hists[N_HISTOGRAMS] = {
-    [H_FIRST] = {"vllm:time_to_first_token_seconds", "From arrival to the first token.", seconds},
-    [H_GAP] = {"vllm:inter_token_latency_seconds", "Between two tokens of a choice.", gaps},
-    [H_PER_TOKEN] = {"vllm:request_time_per_output_token_seconds", "Mean of that over a request.",
-                     gaps},
-    [H_E2E] = {"vllm:e2e_request_latency_seconds", "From arrival to the end.", seconds},
-    [H_QUEUE] = {"vllm:request_queue_time_seconds", "Waiting.", seconds},
-    [H_PREFILL] = {"vllm:request_prefill_time_seconds", "From the first step to the first token.",
-                   seconds},
-    [H_DECODE] = {"vllm:request_decode_time_seconds", "From the first token to the end.", seconds},
-    [H_INFERENCE] = {"vllm:request_inference_time_seconds", "From the first step to the end.",
-                     seconds},
-    [H_PROMPT_TOKENS] = {"vllm:request_prompt_tokens", "Prompt tokens of a request.", tokens},
-    [H_MADE_TOKENS] = {"vllm:request_generation_tokens", "Tokens generated for it.", tokens},
-    [H_ITERATION] = {"vllm:iteration_tokens_total", "Rows of a step.", rows_of_step},
-    [H_PARAMS_N] = {"vllm:request_params_n", "Choices asked for.", few},
-    [H_PARAMS_MAX] = {"vllm:request_params_max_tokens", "Most tokens asked for.", tokens},
+#define METRIC(...)
+#define HISTOGRAM(id, ...) [id] = {__VA_ARGS__},
+#include "server/metrics.def"
+#undef METRIC
+#undef HISTOGRAM
 };
 
 static const char *const reasons[] = {"stop", "length", "abort", "error"};

@@ -6,39 +6,19 @@
 #include <stdint.h>
 
 enum metric {
-    M_RUNNING,
-    M_WAITING,
-    M_CACHE_USED,
-    M_PREFIX_QUERIES,
-    M_PREFIX_HITS,
-    M_PROMPT_TOKENS,
-    M_MADE_TOKENS,
-    M_PREEMPTIONS,
-    M_MASKS_BESIDE,
-    M_ANSWERS_BESIDE,
-    M_GRAMMARS,
-    M_GRAMMAR_HITS,
-    M_STEPS,
-    M_STEP_SECONDS,
-    M_MODEL_BYTES,
-    M_LOADS,
-    M_LOAD_SECONDS,
+#define METRIC(id, ...) id,
+#define HISTOGRAM(...)
+#include "server/metrics.def"
+#undef METRIC
+#undef HISTOGRAM
     N_METRICS
 };
 enum histogram {
-    H_FIRST,
-    H_GAP,
-    H_PER_TOKEN,
-    H_E2E,
-    H_QUEUE,
-    H_PREFILL,
-    H_DECODE,
-    H_INFERENCE,
-    H_PROMPT_TOKENS,
-    H_MADE_TOKENS,
-    H_ITERATION,
-    H_PARAMS_N,
-    H_PARAMS_MAX,
+#define METRIC(...)
+#define HISTOGRAM(id, ...) id,
+#include "server/metrics.def"
+#undef METRIC
+#undef HISTOGRAM
     N_HISTOGRAMS
 };
 struct metrics;

@@ -1,9 +1,9 @@
-/* openapi.c -- GET /openapi.json: what routes.c and fields.def say, as OpenAPI 3.1, with what they
- * cannot say: which fields have to be there, what is inside of objects and lists, and how answers
- * look. A schema here refuses nothing that the server takes, but further names of models; who needs
- * a key is told none. What it lets through may still be refused with 400 where no schema can know
- * better: grammars, templates, tokens, lengths in tokens. GET /docs: the same for people. Both take
- * long to make, so the server makes them once. */
+/* openapi.c -- GET /openapi.json: what routes.def and fields.def say, as OpenAPI 3.1, with what
+ * they cannot say: which fields have to be there, what is inside of objects and lists, and how
+ * answers look. A schema here refuses nothing that the server takes, but further names of models;
+ * who needs a key is told none. What it lets through may still be refused with 400 where no schema
+ * can know better: grammars, templates, tokens, lengths in tokens. GET /docs: the same for people.
+ * Both take long to make, so the server makes them once. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* models.h -- the models on offer: which a request means, how it is lent one, and what there are. */
+/* models.h -- the models on offer: which a request means, how it is lent one, what there are. */
 #ifndef PITH_SERVER_MODELS_H
 #define PITH_SERVER_MODELS_H
 
