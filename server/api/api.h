@@ -7,12 +7,18 @@
 
 struct exchange;
 struct fault;
+struct hosted;
 struct server;
 
 #define ROUTE(method, path, flags, endpoint, handle, ...)                                          \
     void handle(struct server *s, struct exchange *x);
 #include "server/api/routes.def"
 #undef ROUTE
+
+/* Answers x with what `tell` says of the loaded model of its ?model=, and drops it as its route has
+ * it. NULL with *f: why not. */
+typedef json_t *api_teller(struct exchange *x, struct hosted *m, struct fault *f);
+void api_tell(struct server *s, struct exchange *x, api_teller *tell);
 
 /* Errors as they say them: llama.cpp (api_completion.c), Anthropic, Ollama. */
 json_t *fault_peer(const struct fault *f);

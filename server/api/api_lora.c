@@ -4,7 +4,6 @@
 #include "server/http/exchange.h"
 #include "server/json.h"
 #include "server/hosted.h"
-#include "server/models/models.h"
 #include "server/request/request.h"
 #include "server/serve.h"
 
@@ -17,17 +16,16 @@ static json_t *all(const struct hosted *m)
     return list;
 }
 
+static json_t *tell(struct exchange *x, struct hosted *m, struct fault *f)
+{
+    (void)x;
+    (void)f;
+    return all(m);
+}
+
 void api_lora(struct server *s, struct exchange *x)
 {
-    struct fault f = {0};
-    struct hosted *m = models_hold(s, exchange_query(x), &f);
-    if (m)
-        exchange_json(x, 200, all(m));
-    else
-        exchange_fault(x, &f);
-    exchange_drop(x);
-    if (m)
-        hosted_drop(m);
+    api_tell(s, x, tell);
 }
 
 /* All are as the list says, or nothing has changed. */

@@ -10,6 +10,7 @@
 #include "server/http/account.h"
 #include "server/http/auth.h"
 #include "server/http/exchange.h"
+#include "server/http/route.h"
 #include "server/json.h"
 #include "server/hosted.h"
 #include "server/models/models.h"
@@ -177,11 +178,10 @@ static json_t *pour(struct exchange *x, int32_t *ids, char *text, size_t n, stru
     *p = (struct pouring){.ids = ids, .text = text, .n = n};
     exchange_pour(x, "application/json", text ? pour_text : pour_ids, pouring_free, p,
                   (int64_t)(n * (text ? 1 : sizeof *ids)));
-    return json_true(); /* which is nobody's */
+    return json_true(); /* request_answer: it is answered */
 }
 
-/* NULL: *f says why; true: the answer is on its way. */
-static json_t *tokenize(struct exchange *x, struct hosted *m, struct fields *b, struct fault *f)
+static json_t *tokenize(struct hosted *m, struct fields *b, struct fault *f)
 {
     const json_t *text = b->v[F_content] ? b->v[F_content] : b->v[F_tokenize_prompt];
     int special = field_bool(b, F_add_special) || field_bool(b, F_add_special_tokens);
@@ -201,9 +201,8 @@ static json_t *tokenize(struct exchange *x, struct hosted *m, struct fields *b, 
         free(ids);
         return NULL;
     }
-    if (ids && !field_bool(b, F_with_pieces) && n > SMALL) {
-        return pour(x, ids, NULL, (size_t)n, f);
-    }
+    if (ids && !field_bool(b, F_with_pieces) && n > SMALL)
+        return pour(b->x, ids, NULL, (size_t)n, f);
     json_t *list = ids ? json_array() : NULL;
     for (int64_t i = 0; list && i < n; i++)
         json_array_append_new(
@@ -234,7 +233,7 @@ static char *text_of(struct hosted *m, const int32_t *ids, size_t n_ids, size_t 
     return text;
 }
 
-static json_t *detokenize(struct exchange *x, struct hosted *m, struct fields *b, struct fault *f)
+static json_t *detokenize(struct hosted *m, struct fields *b, struct fault *f)
 {
     int64_t n_ids = 0;
     size_t n = 0;
@@ -248,7 +247,7 @@ static json_t *detokenize(struct exchange *x, struct hosted *m, struct fields *b
         fault_memory(f);
     free(ids);
     if (text && n_ids > SMALL)
-        return pour(x, NULL, text, n, f);
+        return pour(b->x, NULL, text, n, f);
     json_t *shown = text ? json_stringn(text, n) : NULL;
     free(text);
     return shown ? json_pack("{s:O, s:o}", "content", shown, "prompt", shown)
@@ -276,35 +275,16 @@ static json_t *apply_template(struct hosted *m, struct fields *b, struct fault *
     return j;
 }
 
-static void answer_or_pour(struct exchange *x, unsigned endpoint,
-                           json_t *(*answer)(struct exchange *x, struct hosted *m, struct fields *b,
-                                             struct fault *f))
-{
-    struct fault f = {0};
-    struct fields b;
-    struct hosted *m = exchange_model(x, &f);
-    json_t *j = NULL;
-    if (m && fields_read(&b, endpoint, x, &f)) {
-        j = answer(x, m, &b, &f);
-        fields_free(&b);
-    }
-    if (f.http)
-        exchange_fault(x, &f);
-    else if (!json_is_true(j))
-        exchange_json(x, 200, j);
-    exchange_drop(x);
-}
-
 void api_tokenize(struct server *s, struct exchange *x)
 {
     (void)s;
-    answer_or_pour(x, E_TOKENIZE, tokenize);
+    request_answer(x, E_TOKENIZE, tokenize);
 }
 
 void api_detokenize(struct server *s, struct exchange *x)
 {
     (void)s;
-    answer_or_pour(x, E_DETOKENIZE, detokenize);
+    request_answer(x, E_DETOKENIZE, detokenize);
 }
 
 void api_apply_template(struct server *s, struct exchange *x)
@@ -315,22 +295,36 @@ void api_apply_template(struct server *s, struct exchange *x)
 
 /* ---------------------------------------------------------------- what there is */
 
-/* What vLLM says of its tokenizer, which lm-eval asks for before it sends tokens of ours. */
-void api_tokenizer_info(struct server *s, struct exchange *x)
+void api_tell(struct server *s, struct exchange *x, api_teller *tell)
 {
     struct fault f = {0};
     struct hosted *m = models_hold(s, exchange_query(x), &f);
-    if (!m) {
+    json_t *j = m ? tell(x, m, &f) : NULL;
+    if (f.http)
         exchange_fault(x, &f);
-        return;
-    }
+    else
+        exchange_json(x, 200, j);
+    if (m)
+        hosted_drop(m);
+    if (!(exchange_route(x)->flags & ROUTE_DIRECT))
+        exchange_drop(x);
+}
+
+/* What vLLM says of its tokenizer, which lm-eval asks for before it sends tokens of ours. */
+static json_t *tokenizer_info(struct exchange *x, struct hosted *m, struct fault *f)
+{
     int32_t bos = pith_token_bos(m->model), eos = pith_token_eos(m->model);
-    exchange_json(x, 200,
-                  json_pack("{s:s, s:o, s:o, s:o, s:i}", "tokenizer_class", "pith", "bos_token",
-                            bos >= 0 ? piece(m, bos) : json_null(), "eos_token",
-                            eos >= 0 ? piece(m, eos) : json_null(), "chat_template",
-                            hosted_template(m), "vocab_size", m->info.n_vocab));
-    hosted_drop(m);
+    (void)x;
+    (void)f;
+    return json_pack("{s:s, s:o, s:o, s:o, s:i}", "tokenizer_class", "pith", "bos_token",
+                     bos >= 0 ? piece(m, bos) : json_null(), "eos_token",
+                     eos >= 0 ? piece(m, eos) : json_null(), "chat_template", hosted_template(m),
+                     "vocab_size", m->info.n_vocab);
+}
+
+void api_tokenizer_info(struct server *s, struct exchange *x)
+{
+    api_tell(s, x, tokenizer_info);
 }
 
 static json_t *memory_now(struct server *s, const struct hosted *m)
@@ -405,14 +399,11 @@ static json_t *props_more(struct server *s, const struct hosted *m)
                      !s->p.no_slots, "endpoint_props", 0, "is_sleeping", 0);
 }
 
-void api_props(struct server *s, struct exchange *x)
+static json_t *props(struct exchange *x, struct hosted *m, struct fault *f)
 {
-    struct fault f = {0};
-    struct hosted *m = models_hold(s, exchange_query(x), &f);
-    if (!m) {
-        exchange_fault(x, &f);
-        return;
-    }
+    struct server *s = m->server;
+    (void)x;
+    (void)f;
     const char *template = m->own_template || s->p.chat_template_name ? "from --chat-template"
                            : m->template
                                ? "the model's own"
@@ -427,8 +418,12 @@ void api_props(struct server *s, struct exchange *x)
         pith_isa(), "memory", memory_now(s, m), "sampling", sampling(&m->usual));
     json_object_update_new(j, props_more(s, m));
     json_object_set_new(j, "chat_template", text);
-    exchange_json(x, 200, j);
-    hosted_drop(m);
+    return j;
+}
+
+void api_props(struct server *s, struct exchange *x)
+{
+    api_tell(s, x, props);
 }
 
 static void answer_text(struct exchange *x, const char *json)
@@ -497,30 +492,27 @@ static void measure(void *ctx)
     pthread_mutex_unlock(&measuring);
 }
 
+static json_t *machine(struct exchange *x, struct hosted *m, struct fault *f)
+{
+    struct measure c = {.report.s = hosted_session(m), .sched = m->sched};
+    const struct pith_machine *h = &c.machine;
+    (void)x;
+    int done = sched_call(m->sched, measure, &c) && h->n_threads;
+    free(c.report.text);
+    if (done)
+        return json_pack("{s:s, s:s, s:i, s:f, s:f, s:f}", "cpu", h->cpu, "isa", h->isa, "threads",
+                         h->n_threads, "read_bytes_per_second", 1e9 * h->read_gbs,
+                         "int8_ops_per_second", 1e9 * h->int8_gops, "f32_ops_per_second",
+                         1e9 * h->f32_gops);
+    fault_set(f, 503, "busy", NULL,
+              "the machine is measured when no request runs; try again then");
+    f->retry_after = 5;
+    return NULL;
+}
+
 void api_machine(struct server *s, struct exchange *x)
 {
-    struct fault f = {0};
-    struct hosted *m = models_hold(s, exchange_query(x), &f);
-    struct measure c = {.report.s = m ? hosted_session(m) : NULL, .sched = m ? m->sched : NULL};
-    const struct pith_machine *h = &c.machine;
-    if (m && sched_call(m->sched, measure, &c) && h->n_threads) {
-        exchange_json(x, 200,
-                      json_pack("{s:s, s:s, s:i, s:f, s:f, s:f}", "cpu", h->cpu, "isa", h->isa,
-                                "threads", h->n_threads, "read_bytes_per_second", 1e9 * h->read_gbs,
-                                "int8_ops_per_second", 1e9 * h->int8_gops, "f32_ops_per_second",
-                                1e9 * h->f32_gops));
-    } else {
-        if (m) {
-            fault_set(&f, 503, "busy", NULL,
-                      "the machine is measured when no request runs; try again then");
-            f.retry_after = 5;
-        }
-        exchange_fault(x, &f);
-    }
-    free(c.report.text);
-    exchange_drop(x);
-    if (m)
-        hosted_drop(m);
+    api_tell(s, x, machine);
 }
 
 void api_health(struct server *s, struct exchange *x)

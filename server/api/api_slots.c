@@ -23,42 +23,48 @@ static int is_on(struct server *s, struct fault *f)
            fault_set(f, 501, "not_supported", NULL, "the server was started with --no-slots");
 }
 
+static json_t *slot_card(const struct hosted *m, int i, const struct slot_info *v)
+{
+    json_t *j =
+        json_pack("{s:i, s:i, s:b, s:b, s:I}", "id", i, "n_ctx", hosted_n_ctx(m), "speculative", 0,
+                  "is_processing", v->busy > 0, "n_kept", (json_int_t)v->n_kept);
+    if (v->busy == 1)
+        json_object_update_new(
+            j, json_pack("{s:I, s:I, s:I, s:[{s:b, s:I, s:I}]}", "n_prompt_tokens",
+                         (json_int_t)v->n_prompt, "n_prompt_tokens_processed",
+                         (json_int_t)(v->n_fed < v->n_prompt ? v->n_fed : v->n_prompt),
+                         "n_prompt_tokens_cache", (json_int_t)v->n_cached, "next_token",
+                         "has_next_token", 1, "n_remain",
+                         (json_int_t)(v->n_max < 0 ? -1 : v->n_max - v->n_made), "n_decoded",
+                         (json_int_t)v->n_made));
+    return j;
+}
+
+static json_t *tell(struct exchange *x, struct hosted *m, struct fault *f)
+{
+    struct slot_info info[SLOTS_MAX];
+    struct slots_look look = {.s = m->sched, .most = SLOTS_MAX, .v = info};
+    if (tenants_count(m->server->tenants) > 1 && !exchange_tenant(x)->admin)
+        look.of = exchange_tenant(x);
+    if (!sched_call(m->sched, slots_look, &look)) {
+        fault_set(f, 503, "model_unloaded", NULL, "the model is being unloaded");
+        return NULL;
+    }
+    json_t *list = json_array();
+    for (int i = 0; list && i < look.n; i++)
+        json_array_append_new(list, slot_card(m, i, &info[i]));
+    return list;
+}
+
 void api_slots(struct server *s, struct exchange *x)
 {
     struct fault f = {0};
-    struct slot_info info[SLOTS_MAX];
-    struct hosted *m = is_on(s, &f) ? models_hold(s, exchange_query(x), &f) : NULL;
-    struct slots_look look = {.s = m ? m->sched : NULL, .most = SLOTS_MAX, .v = info};
-    if (tenants_count(s->tenants) > 1 && !exchange_tenant(x)->admin)
-        look.of = exchange_tenant(x);
-    json_t *list = NULL;
-    if (m && !sched_call(m->sched, slots_look, &look))
-        fault_set(&f, 503, "model_unloaded", NULL, "the model is being unloaded");
-    else if (m)
-        list = json_array();
-    for (int i = 0; list && i < look.n; i++) {
-        const struct slot_info *v = &info[i];
-        json_t *j =
-            json_pack("{s:i, s:i, s:b, s:b, s:I}", "id", i, "n_ctx", hosted_n_ctx(m), "speculative",
-                      0, "is_processing", v->busy > 0, "n_kept", (json_int_t)v->n_kept);
-        if (v->busy == 1)
-            json_object_update_new(
-                j, json_pack("{s:I, s:I, s:I, s:[{s:b, s:I, s:I}]}", "n_prompt_tokens",
-                             (json_int_t)v->n_prompt, "n_prompt_tokens_processed",
-                             (json_int_t)(v->n_fed < v->n_prompt ? v->n_fed : v->n_prompt),
-                             "n_prompt_tokens_cache", (json_int_t)v->n_cached, "next_token",
-                             "has_next_token", 1, "n_remain",
-                             (json_int_t)(v->n_max < 0 ? -1 : v->n_max - v->n_made), "n_decoded",
-                             (json_int_t)v->n_made));
-        json_array_append_new(list, j);
+    if (is_on(s, &f)) {
+        api_tell(s, x, tell);
+        return;
     }
-    if (f.http)
-        exchange_fault(x, &f);
-    else
-        exchange_json(x, 200, list);
+    exchange_fault(x, &f);
     exchange_drop(x);
-    if (m)
-        hosted_drop(m);
 }
 
 /* A plain name of a file in the folder: nothing that could lead out of it. */

@@ -527,7 +527,7 @@ void request_answer(struct exchange *x, unsigned endpoint,
     }
     if (f.http)
         exchange_fault(x, &f);
-    else
+    else if (!json_is_true(j))
         exchange_json(x, 200, j);
     exchange_drop(x);
 }

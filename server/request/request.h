@@ -41,7 +41,8 @@ int request_shows_tools(struct hosted *m);
 /* How many tokens it has, with the text that its answer begins with (NULL: nothing). -1 with *f. */
 int64_t request_count(struct hosted *m, const struct fields *b, const json_t *lead,
                       struct fault *f);
-/* Reads the body by the rows of an endpoint, lets `answer` make the JSON of x, drops x. */
+/* Reads the body by the rows of an endpoint, lets `answer` make the JSON of x (json_true(): it has
+ * answered itself), drops x. */
 void request_answer(struct exchange *x, unsigned endpoint,
                     json_t *(*answer)(struct hosted *m, struct fields *b, struct fault *f));
 /* How tokens are chosen where a request does not say: the interface of x decides what the model's
