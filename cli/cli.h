@@ -1,7 +1,8 @@
 /* cli.h -- what the commands of pith share.
  *
- * A command is one file with one `const struct command`, and one row in main.c. Its run() gets its
- * options already parsed and returns an exit code. Results go to stdout; everything else to stderr.
+ * A command is one file with one `const struct command`, and one row in commands.def. Its run()
+ * gets its options already parsed and returns an exit code. Results go to stdout; everything else
+ * to stderr.
  * Programs use pith.h and nothing else of the library. */
 #ifndef PITH_CLI_H
 #define PITH_CLI_H
@@ -18,10 +19,9 @@ struct command {
     size_t opts_bytes;
     int (*run)(void *opts);
 };
-extern const struct command cmd_run, cmd_bench, cmd_inspect, cmd_logits, cmd_embed, cmd_rerank,
-    cmd_tokenize,
-    cmd_sample,
-    cmd_template, cmd_grammar, cmd_synth, cmd_serve, cmd_pull, cmd_list, cmd_rm, cmd_devices;
+#define COMMAND(name) extern const struct command cmd_##name;
+#include "cli/commands.def"
+#undef COMMAND
 
 /* Exit codes: all is well; the command line is wrong; a file, prompt or model is wrong; the machine
  * failed. INTERRUPTED is what shells expect after Ctrl-C. */
@@ -311,14 +311,12 @@ pith_sampler *cli_sampler_open(struct sampler_opts *o, const pith_model *m, int 
 struct form_opts {
     const char *template, *kwargs, *think;
 };
-#define CLI_FORM_HELP                                                                              \
-    "template of conversations: the name of another one that the model has, of a common one "      \
-    "(chatml, command-r, gemma, llama2, llama3, mistral-v7, phi3, vicuna, zephyr), or a file"
+extern const char cli_form_help[];
 /* clang-format off */
 #define ARGS_FORM(opts, member)                                                                    \
     {.name = "--chat-template", .meta = "FILE|NAME", ARG_FIELD(opts, member.template, ARG_TEXT),   \
      .otherwise = "the model's own",                                                               \
-     .help = CLI_FORM_HELP},                                                                       \
+     .help = cli_form_help},                                                                       \
     {.name = "--template-kwargs", .meta = "JSON", ARG_FIELD(opts, member.kwargs, ARG_TEXT),        \
      .otherwise = "none", .help = "variables for the template, a JSON object"},                    \
     {.name = "--think", ARG_FIELD(opts, member.think, ARG_CHOICE), .choices = "on|off|auto",       \

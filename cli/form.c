@@ -15,6 +15,14 @@ static const struct {
 #undef FORM
 };
 
+const char cli_form_help[] =
+    "template of conversations: a file, the name of another one that the model has, or of a common "
+    "one:"
+#define FORM(name, text) " " name
+#include "cli/forms.def"
+#undef FORM
+    ;
+
 int cli_form_text(const char *asked, char **text, size_t *n)
 {
     char names[256] = "";

@@ -9,14 +9,9 @@
 #include "cli/args/man.h"
 
 static const struct command *const commands[] = {
-    &cmd_run,    &cmd_bench,    &cmd_inspect, &cmd_logits, &cmd_embed, &cmd_rerank, &cmd_tokenize,
-    &cmd_sample, &cmd_template, &cmd_grammar, &cmd_synth,  &cmd_list,  &cmd_rm,     &cmd_devices,
-#ifdef WITH_PULL
-    &cmd_pull,
-#endif
-#ifdef WITH_SERVER
-    &cmd_serve,
-#endif
+#define COMMAND(name) &cmd_##name,
+#include "cli/commands.def"
+#undef COMMAND
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 static const struct args_spec *specs[N_COMMANDS + 1];

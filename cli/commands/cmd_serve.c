@@ -91,7 +91,7 @@ static const struct arg args[] = {
      .help = "refuse fields of requests that are not known; else they are left out and named in a "
          "header"},
     {.name = "--chat-template", .meta = "FILE|NAME", ARG_FIELD(struct opts, template, ARG_TEXT),
-     .otherwise = "the model's own", .help = CLI_FORM_HELP},
+     .otherwise = "the model's own", .help = cli_form_help},
     {.name = "--embeddings", ARG_FIELD(struct opts, embeddings, ARG_SWITCH),
      .help = "serve /v1/embeddings with a model that makes text or ranks, too"},
     {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 1,
