@@ -22,9 +22,10 @@ FUZZ_TIME ?= 60
 SERVER   ?= 1
 # PULL=0 leaves `pith pull` out, and with it libcurl and nettle.
 PULL     ?= 1
-# VULKAN=0 leaves the Vulkan backend out; so does a machine without its headers (libvulkan-dev) or the compiler of its shaders (glslc).
+# VULKAN=0 leaves the Vulkan backend out; so does a machine without its headers (libvulkan-dev). Its kernels are a file beside the program,
+# build/pith-vulkan.kernels, made where the compiler of shaders is (glslc).
 GLSLC    ?= glslc
-# CUDA=1 compiles the kernels for GPUs of NVIDIA, with CUDA's compiler, into the program. Without it the backend is there and finds none.
+# CUDA=1 makes the kernels for GPUs of NVIDIA, build/pith-cuda.kernels, with CUDA's compiler. The program is the same without.
 CUDA     ?= 0
 NVCC     ?= $(or $(shell command -v nvcc 2>/dev/null),/usr/local/cuda/bin/nvcc)
 CUDA_ARCHS ?= 75 80 86 89 90
@@ -49,7 +50,7 @@ endif
 endif
 
 ifeq ($(origin VULKAN),undefined)
-VULKAN   := $(if $(and $(shell command -v $(GLSLC) 2>/dev/null),$(wildcard /usr/include/vulkan/vulkan_core.h)),1,0)
+VULKAN   := $(if $(shell grep -sl VK_KHR_maintenance4 /usr/include/vulkan/vulkan_core.h),1,0)
 endif
 PKGS     ?= libpcre2-8 libutf8proc jansson libxxhash
 PKG_CFLAGS := $(if $(PKGS),$(shell pkg-config --cflags $(PKGS)))
@@ -112,6 +113,14 @@ BENCHES  := $(call prog,$(BENCH_SRC))
 TOOLS    := $(call prog,$(TOOL_SRC))
 FUZZERS  := $(call prog,$(FUZZ_SRC))
 
+# Kernels of GPUs, files beside the program. A program opens those of its own build: a hash of what makes them, and of what they are called
+# with, is in both.
+PLUGINS  := $(if $(and $(filter 1,$(VULKAN)),$(shell command -v $(GLSLC) 2>/dev/null)),$(B)/pith-vulkan.kernels) \
+            $(if $(filter 1,$(CUDA)),$(B)/pith-cuda.kernels)
+build_of  = $(shell cat $(sort $(wildcard $1)) src/backend/gpu/gpu.h src/backend/gpu/ops.c src/graph/step.h | sha256sum | cut -c 1-16)
+VULKAN_BUILD := $(call build_of,src/backend/vulkan/shaders/*)
+CUDA_BUILD := $(call build_of,src/backend/cuda/kernels/*)
+
 # ---------------------------------------------------------------- flags
 
 WARN     := -Wall -Wextra -Wshadow -Werror
@@ -142,7 +151,9 @@ convert   = $(if $(filter src/base/% src/format/% src/text/%,$1),-Wconversion)
 sanitize  = $(if $(and $(findstring fuzzer,$(SAN)),$(filter src/backend/cpu/%,$1),$(strip $(call isa_flags,$1))),,$(SAN_FLAGS))
 commit    = $(if $(filter src/api/%,$1),-DPITH_COMMIT='"$(COMMIT)"')
 # Programs see the public header alone; tests and fuzzers see the rooms too.
-includes  = $(if $(filter src/backend/vulkan/%,$1),-I$(B)) $(if $(filter src/backend/cuda/images.c,$1),$(if $(filter 1,$(CUDA)),-DWITH_CUDA=$(CUDA_VERSION) -Wa$(comma)-I$(B))) -Iinclude $(if $(filter cli/% server/% tools/%,$1),-I. $(SERVER_CFLAGS) $(PULL_CFLAGS),-Isrc) $(if $(filter tests/% fuzz/% bench/%,$1),-Itests) $(if $(filter tests/server/%,$1),-I.)
+kernels   = $(if $(filter src/backend/vulkan/%,$1),-DKERNELS_BUILD='"$(VULKAN_BUILD)"') \
+            $(if $(filter src/backend/cuda/%,$1),-DKERNELS_BUILD='"$(CUDA_BUILD)"')
+includes  = -Iinclude $(if $(filter cli/% server/% tools/%,$1),-I. $(SERVER_CFLAGS) $(PULL_CFLAGS),-Isrc) $(if $(filter tests/% fuzz/% bench/%,$1),-Itests) $(if $(filter tests/server/%,$1),-I.)
 
 # ---------------------------------------------------------------- targets
 
@@ -151,11 +162,11 @@ includes  = $(if $(filter src/backend/vulkan/%,$1),-I$(B)) $(if $(filter src/bac
 .DELETE_ON_ERROR:
 .SECONDARY:
 
-## all: the program and both libraries (build/pith, build/libpith.a, build/libpith.so)
-all: $(if $(CLI_SRC),$(B)/pith) $(B)/libpith.a $(B)/libpith.so $(TOOLS)
+## all: the program, both libraries, kernels of GPUs (build/pith, build/libpith.a, build/libpith.so, build/pith-vulkan.kernels)
+all: $(if $(CLI_SRC),$(B)/pith) $(B)/libpith.a $(B)/libpith.so $(TOOLS) $(PLUGINS)
 
 ## programs: all of that without the shared library, and every test program
-programs: $(if $(CLI_SRC),$(B)/pith) $(TESTS) $(TOOLS)
+programs: $(if $(CLI_SRC),$(B)/pith) $(TESTS) $(TOOLS) $(PLUGINS)
 
 ## run: build, fetch the small default model once, stream an answer (MODEL= PROMPT= N=)
 run: $(B)/pith
@@ -207,9 +218,9 @@ arm-program:
 bench: all $(BENCHES)
 	@model=$$(scripts/model.sh) && exec $(B)/pith bench "$$model"
 
-## install: program, header, both libraries, pkg-config file, manual page and systemd unit (PREFIX= DESTDIR=)
+## install: program, header, both libraries, kernels of GPUs, pkg-config file, manual page and systemd unit (PREFIX= DESTDIR=)
 install: all
-	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include/pith lib/pkgconfig share/man/man1 lib/systemd/system)
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include/pith lib/pith lib/pkgconfig share/man/man1 lib/systemd/system)
 	install -s -m 755 $(B)/pith $(DESTDIR)$(PREFIX)/bin/
 	install -m 644 include/pith.h $(DESTDIR)$(PREFIX)/include/
 	install -m 644 include/pith/*.h $(DESTDIR)$(PREFIX)/include/pith/
@@ -217,6 +228,7 @@ install: all
 	install -m 755 $(B)/libpith.so $(DESTDIR)$(PREFIX)/lib/libpith.so.$(VERSION)
 	ln -sf libpith.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/$(SONAME)
 	ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/libpith.so
+	$(if $(strip $(PLUGINS)),install -m 644 $(PLUGINS) $(DESTDIR)$(PREFIX)/lib/pith/)
 	sed -e 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@REQUIRES@|$(PKGS)|' pith.pc.in \
 	    >$(DESTDIR)$(PREFIX)/lib/pkgconfig/pith.pc
 	$(B)/pith man >$(DESTDIR)$(PREFIX)/share/man/man1/pith.1
@@ -229,7 +241,8 @@ dist:
 ## uninstall: remove what install wrote
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/pith include/pith.h include/pith/*.h lib/libpith.a lib/libpith.so lib/$(SONAME) \
-	    lib/libpith.so.$(VERSION) lib/pkgconfig/pith.pc share/man/man1/pith.1 lib/systemd/system/pith.service)
+	    lib/libpith.so.$(VERSION) lib/pith/pith-vulkan.kernels lib/pith/pith-cuda.kernels lib/pkgconfig/pith.pc share/man/man1/pith.1 \
+	    lib/systemd/system/pith.service)
 
 ## clean: remove every build folder
 clean:
@@ -253,19 +266,22 @@ $(B)/flags: FORCE
 $(B)/commit: FORCE
 	@mkdir -p $(@D); echo $(COMMIT) | cmp -s - $@ || echo $(COMMIT) >$@
 $(call obj,$(filter src/api/%,$(LIB_SRC))): $(B)/commit
+$(B)/plugins: FORCE
+	@mkdir -p $(@D); echo vulkan $(VULKAN_BUILD) cuda $(CUDA_BUILD) | cmp -s - $@ || echo vulkan $(VULKAN_BUILD) cuda $(CUDA_BUILD) >$@
+$(call obj,$(filter src/backend/vulkan/% src/backend/cuda/%,$(LIB_SRC))): $(B)/plugins
 
 $(B)/obj/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
 	$(call say,CC,$<)$(CC) $(BASE_FLAGS) $(CFLAGS) $(CPPFLAGS) $(call sanitize,$<) $(call includes,$<) $(call exact,$<) $(call convert,$<) \
-	    $(call commit,$<) $(if $(filter cli/%,$<),$(EDIT_CFLAGS)) -MMD -MP -c -o $@ $<
+	    $(call commit,$<) $(call kernels,$<) $(if $(filter cli/%,$<),$(EDIT_CFLAGS)) -MMD -MP -c -o $@ $<
 
-# Shaders, as lists of numbers that one source includes.
 SHADERS  := $(wildcard src/backend/vulkan/shaders/*.comp)
-SPIRV    := $(patsubst %.comp,$(B)/spirv/%.inc,$(notdir $(SHADERS)))
-$(B)/spirv/%.inc: src/backend/vulkan/shaders/%.comp $(wildcard src/backend/vulkan/shaders/*.glsl)
+SPIRV    := $(patsubst %.comp,$(B)/spirv/%.spv,$(notdir $(SHADERS)))
+$(B)/spirv/%.spv: src/backend/vulkan/shaders/%.comp $(wildcard src/backend/vulkan/shaders/*.glsl)
 	@mkdir -p $(@D)
-	$(call say,GLSL,$<)$(GLSLC) -O -Werror -std=460 --target-env=vulkan1.2 -mfmt=c -o $@ $<
-$(call obj,src/backend/vulkan/spirv.c): $(SPIRV)
+	$(call say,GLSL,$<)$(GLSLC) -O -Werror -std=460 --target-env=vulkan1.2 -o $@ $<
+$(B)/pith-vulkan.kernels: $(SPIRV) packaging/plugin.sh $(B)/plugins
+	$(call say,KERN,$@)packaging/plugin.sh $@ vulkan $(VULKAN_BUILD) 0 $(SPIRV)
 
 # Kernels of CUDA: a file of machine code for each generation and what later ones can be compiled from. And, for tests on machines without
 # a GPU, the same files as C++ for the host, and a library that stands in for the driver's.
@@ -277,7 +293,8 @@ GENCODE  := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a$(comma)code=sm_$a
 $(B)/cuda/%.fatbin: src/backend/cuda/kernels/%.cu $(CUDA_HEADERS) $(B)/flags
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<)$(NVCC) -fatbin -std=c++17 -O3 --fmad=false -Werror all-warnings $(GENCODE) -o $@ $<
-$(call obj,src/backend/cuda/images.c): $(if $(filter 1,$(CUDA)),$(FATBINS))
+$(B)/pith-cuda.kernels: $(FATBINS) packaging/plugin.sh $(B)/plugins
+	$(call say,KERN,$@)packaging/plugin.sh $@ cuda $(CUDA_BUILD) $(CUDA_VERSION) $(FATBINS)
 
 CXX_FLAGS = -std=c++17 $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -fno-strict-aliasing -fno-math-errno -Itests/backend/cuda \
             $(if $(filter x86_64,$(MACHINE)),$(AVX2)) -O2 -g
@@ -294,7 +311,8 @@ $(B)/tests/cuda-old.so: $(B)/cuda/host/old.o
 $(STANDIN):
 	@mkdir -p $(@D)
 	$(call say,LD,$@)$(CXX) -shared -o $@ $^ -ldl
-$(B)/tests/test_cuda $(B)/tests/test_cuda_ops: | $(STANDIN)
+$(B)/tests/test_cuda $(B)/tests/test_cuda_ops: | $(STANDIN) $(PLUGINS)
+$(B)/tests/test_vulkan $(B)/tests/test_vulkan_ops: | $(PLUGINS)
 
 # The assembler puts the files of the web page into it.
 $(call obj,server/api/api_web.c): $(wildcard server/web/*)
@@ -321,7 +339,7 @@ $(B)/lazy_tls.c: packaging/lazy.sh
 $(B)/obj/lazy_tls.o: $(B)/lazy_tls.c
 	$(CC) -O2 -c -o $@ $<
 
-$(B)/pith: $(call obj,$(CLI_SRC)) $(B)/libpith.a $(LAZY_OBJ)
+$(B)/pith: $(call obj,$(CLI_SRC)) $(B)/libpith.a $(LAZY_OBJ) | $(PLUGINS)
 	$(call say,LD,$@)$(CC) $(LINK_FLAGS) -Wl,--compress-debug-sections=zlib -o $@ $^ $(EDIT_LIBS) $(LIBS) $(SERVER_LIBS) $(PULL_LIBS)
 
 # What tests share, as an archive: each takes what it uses.

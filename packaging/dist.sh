@@ -4,7 +4,8 @@
 #
 # The program is built in a root of an older Debian (11: glibc 2.31), so that it runs on any x86-64
 # Linux with that glibc or a later one. Small libraries are linked in. libcurl and libgnutls are
-# opened when a command needs them. Needs root, debootstrap and the package registry; roots are kept
+# opened when a command needs them. Kernels of GPUs are a file beside it, made by this machine's
+# compiler of shaders: it is data. Needs root, debootstrap and the package registry; roots are kept
 # in FOLDER/roots for the next time.
 #
 # BUILD_SUITE  the release it is built in, default bullseye
@@ -18,8 +19,12 @@ mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null |
     grep -oE 'https?://[^ ]+/debian/?( |$)' | sed -n 1p || true)
 say() { echo "dist: $*" >&2; }
 [ "$(id -u)" -eq 0 ] || { say "a root of another release can only be made as root"; exit 3; }
-command -v debootstrap >/dev/null || apt-get install -y -qq --no-install-recommends debootstrap \
-    >/dev/null
+for program in debootstrap glslc; do
+    command -v $program >/dev/null ||
+        apt-get install -y -qq --no-install-recommends $program >/dev/null
+done
+[ -e /usr/include/vulkan/vulkan_core.h ] ||
+    apt-get install -y -qq --no-install-recommends libvulkan-dev >/dev/null
 
 # root SUITE [PACKAGE...]: a bare root, made once, with these packages
 root()
@@ -52,6 +57,8 @@ src=$out/roots/$build/src
 rm -rf "$src"
 mkdir -p "$src"
 git archive HEAD | tar -x -C "$src"
+# Its own headers of Vulkan are too old.
+cp -r /usr/include/vulkan /usr/include/vk_video "$out/roots/$build/usr/include/"
 say "building in $build"
 # Warnings were errors where the tree is developed; an older compiler has others.
 chroot "$out/roots/$build" make -C /src STATIC=1 COMMIT="$commit" CFLAGS="-O2 -Wno-error" \
@@ -60,19 +67,26 @@ chroot "$out/roots/$build" make -C /src STATIC=1 COMMIT="$commit" CFLAGS="-O2 -W
     exit 1
 }
 
+make -C "$src" B=kernels VULKAN=1 kernels/pith-vulkan.kernels >>"$out/build.log" 2>&1 || {
+    tail -n 5 "$out/build.log" >&2
+    exit 1
+}
+kernels=$src/kernels/pith-vulkan.kernels
+
 name=pith-$version-linux-x86_64
 rm -rf "${out:?}/$name" "$out/deb"
 mkdir -p "$out/$name/share/man/man1"
 strip -o "$out/$name/pith" "$src/build/pith"
-cp README.md LICENSE "$out/$name/"
+cp README.md LICENSE "$kernels" "$out/$name/"
 "$out/$name/pith" man >"$out/$name/share/man/man1/pith.1"
 newest=$(objdump -T "$out/$name/pith" | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -n 1)
 needed=$(objdump -p "$out/$name/pith" | awk '/NEEDED/ {printf "%s ", $2}')
 bytes=$(stat -c %s "$out/$name/pith")
 say "pith $version: $bytes bytes, needs $newest; libraries: $needed"
+say "pith-vulkan.kernels: $(stat -c %s "$kernels") bytes"
 if [ "$(printf '%s\nGLIBC_2.31\n' "$newest" | sort -V | tail -n 1)" != GLIBC_2.31 ]; then
     say "it needs more than glibc 2.31"; exit 1; fi
-[ "$bytes" -lt 5242880 ] || { say "it is over 5 MiB"; exit 1; }
+[ "$bytes" -lt 5000000 ] || { say "it is over 5 MB"; exit 1; }
 for library in $needed; do
     case $library in
     libc.so.6 | libm.so.6 | libdl.so.2 | libpthread.so.0 | ld-linux-x86-64.so.2) ;;
@@ -83,8 +97,9 @@ tar -C "$out" --owner=0 --group=0 -czf "$out/$name.tar.gz" "$name"
 
 deb=$out/deb
 mkdir -p "$deb/DEBIAN" "$deb/usr/bin" "$deb/usr/share/man/man1" "$deb/usr/share/doc/pith" \
-    "$deb/lib/systemd/system"
+    "$deb/lib/systemd/system" "$deb/usr/lib/pith"
 install -m 755 "$out/$name/pith" "$deb/usr/bin/pith"
+install -m 644 "$kernels" "$deb/usr/lib/pith/"
 gzip -9nc "$out/$name/share/man/man1/pith.1" >"$deb/usr/share/man/man1/pith.1.gz"
 install -m 644 LICENSE "$deb/usr/share/doc/pith/copyright"
 sed 's|@PREFIX@|/usr|' scripts/pith.service >"$deb/lib/systemd/system/pith.service"
@@ -93,16 +108,17 @@ Package: pith
 Version: $version
 Architecture: amd64
 Maintainer: the pith maintainers <$(git log -1 --format=%ae)>
-Installed-Size: $((bytes / 1024 + 64))
+Installed-Size: $((($(stat -c %s "$kernels") + bytes) / 1024 + 64))
 Depends: libc6 (>= 2.31)
 Recommends: libcurl3-gnutls | libcurl3t64-gnutls | libcurl4,
  libgnutls30 | libgnutls30t64, ca-certificates
+Suggests: libvulkan1
 Section: science
 Priority: optional
 Description: runs language models from GGUF files
  One program that answers on the command line and over interfaces of
  OpenAI, Anthropic and Ollama. libcurl fetches models; libgnutls is
- there for TLS.
+ there for TLS, libvulkan1 and a driver for GPUs.
 EOF
 dpkg-deb --root-owner-group --build "$deb" "$out/pith_${version}_amd64.deb" >/dev/null
 
@@ -124,7 +140,22 @@ for suite in ${TRY_SUITES:-bookworm}; do
     done
     chroot "$at" dpkg -r pith >/dev/null
 done
-rm -rf "$deb"
+
+# And one with a driver of Vulkan, Mesa's for processors: both find the kernels.
+at=$out/roots/vulkan
+rm -rf "$at"
+root bookworm
+cp -a "$out/roots/bookworm" "$at"
+root vulkan mesa-vulkan-drivers
+tar -C "$at/opt" -xzf "$out/$name.tar.gz"
+cp "$out/pith_${version}_amd64.deb" "$at/opt/pith.deb"
+chroot "$at" dpkg -i /opt/pith.deb >/dev/null
+for program in "/opt/$name/pith" /usr/bin/pith; do
+    said=$(chroot "$at" env PITH_VULKAN_DEVICES=0 $program devices 2>&1)
+    grep -q '^vulkan0 ' <<<"$said" || { say "$program finds no kernels: $said"; exit 1; }
+    say "$program has $(grep '^vulkan0 ' <<<"$said")"
+done
+rm -rf "$deb" "$at"
 
 # There is no container engine here: the steps of the Dockerfile are run as they stand, each stage
 # in a bare root of its release.
@@ -142,8 +173,10 @@ while read -r word rest; do
     COPY)
         case $rest in
         ". /src") mkdir -p "$at/src" && git archive HEAD | tar -x -C "$at/src" ;;
-        "--from=build /src/build/pith /usr/local/bin/pith") cp \
-            "$out/roots/docker-1/src/build/pith" "$at/usr/local/bin/pith" ;;
+        "--from=build "*)
+            read -r _ from to <<<"$rest"
+            mkdir -p "$at/${to%/*}" && cp "$out/roots/docker-1$from" "$at$to"
+            ;;
         *) say "Dockerfile: COPY $rest is not known here"; exit 1 ;;
         esac
         ;;
@@ -159,6 +192,8 @@ while read -r word rest; do
 done < <(grep -vE '^#' packaging/Dockerfile)
 said=$(chroot "$at" su pith -c 'pith version && pith serve --help' | sed -n 1,2p) ||
     { say "Dockerfile: pith does not run"; exit 1; }
+cmp "$kernels" "$at/usr/local/lib/pith/pith-vulkan.kernels" ||
+    say "Dockerfile: its compiler of shaders is another one than this machine's"
 say "Dockerfile: its steps run, and so does $(sed -n 1p <<<"$said")"
 rm -rf "$out/roots"/docker-*
 ls -l "$out/$name.tar.gz" "$out/pith_${version}_amd64.deb"

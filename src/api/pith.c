@@ -45,6 +45,7 @@ int32_t pith_n_devices(void)
 
 pith_status pith_device_get(int32_t i, struct pith_device_info *out, struct pith_error *err)
 {
+    WITH_ERROR;
     size_t size;
     struct pith_device_info info = PITH_DEVICE_INFO_INIT;
     pith_status st = params_size(out, &size, "device info", err);

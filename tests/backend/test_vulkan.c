@@ -10,6 +10,7 @@
 #define gpu_forget  vulkan_forget
 #define gpu_counts  vulkan_counts
 #include "gpu_test.h"
+#include "plugins.h"
 
 /* What a device lacks is named where the device was asked for; else the CPU does without, and that
  * is told. */
@@ -117,6 +118,7 @@ static void no_device(void)
 int main(void)
 {
     tmp_make();
+    plugins_use();
     TEST(the_loader_is_absent);
     if (*absent()) {
         TEST(no_device);

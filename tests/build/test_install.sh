@@ -13,6 +13,10 @@ elif ! fresh_make install PREFIX="$prefix" >"$dir/log" 2>&1; then
     fail install "$(grep -m 1 -E 'error|\*\*\*' "$dir/log")"
 else
     ok install
+    for file in "$B"/*.kernels; do
+        [ ! -e "$file" ] || same "installs_${file##*/}" \
+            "$(cksum <"$file")" "$(cksum <"$prefix/lib/pith/${file##*/}")"
+    done
     sed -n '1,/\*\//s/^ \*     //p' include/pith.h | sed '/^}$/q' >"$dir/example.c"
     export PKG_CONFIG_PATH=$prefix/lib/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
     model=$dir/model.gguf

@@ -489,7 +489,7 @@ static void only_on_request(void)
     struct pith_error err = {PITH_OK, ""};
     make_model("llama");
     set_devices(NULL, NULL);
-    CHECK(backend_far.n_devices() == 0);
+    CHECK(backend_far.n_devices(NULL) == 0);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         pith_model *m = open_model(bad[i], &err);
         CHECK_MSG(!m && err.code == PITH_RANGE && strstr(err.msg, bad[i]),

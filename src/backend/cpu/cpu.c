@@ -10,20 +10,16 @@
 #include "base/mem.h"
 #include "graph/kv_page.h"
 
-static int cpu_n_devices(void)
+static int cpu_n_devices(struct pith_error *err)
 {
     int64_t n = 1;
-    return env_int("PITH_CPU_DEVICES", 1, MAX_DEVICES, 1, &n, NULL) == PITH_OK ? (int)n : 1;
+    return env_int("PITH_CPU_DEVICES", 1, MAX_DEVICES, 1, &n, err) == PITH_OK ? (int)n : -1;
 }
 
 static pith_status cpu_open(int i, int reference, struct device **out, struct pith_error *err)
 {
     enum cpu_level level;
     pith_status st = cpu_level(&level, err);
-    if (st != PITH_OK)
-        return st;
-    int64_t n;
-    st = env_int("PITH_CPU_DEVICES", 1, MAX_DEVICES, 1, &n, err);
     if (st != PITH_OK)
         return st;
     struct cpu_device *d = mem_zalloc(sizeof *d, PITH_MEM_META);

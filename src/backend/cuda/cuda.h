@@ -1,12 +1,12 @@
 /* cuda.h -- GPUs of NVIDIA: the driver's library is opened when it is first asked for, so that a
  * program runs with and without one. Nothing of CUDA's is needed to build this; its compiler makes
- * the kernels (make CUDA=1).
+ * the kernels (make CUDA=1), a file beside the program (backend/gpu/plugin.h).
  *
  *     PITH_CUDA_DEVICES=0,0   these of the machine's devices, by number, one that is named twice
  *                             twice; without it all, on a machine that has some
  *     PITH_CUDA_MASK=a,b      what is taken as absent: ops, dp4a, mma
  *     PITH_CUDA_LIBRARY=file  another one than libcuda.so.1
- *     PITH_CUDA_KERNELS=file  other kernels than those of the program (cubin, fatbin or PTX)
+ *     PITH_CUDA_KERNELS=file  other kernels than those beside it (cubin, fatbin or PTX)
  *     PITH_CUDA_MEMORY=bytes  what a device has, at most
  *     PITH_CUDA_RECORDINGS=n  shapes of steps whose launches a session keeps as graphs (12; 0:
  * none)

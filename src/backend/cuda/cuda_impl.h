@@ -6,23 +6,16 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/driver.h"
 #include "backend/gpu/gpu.h"
+#include "backend/gpu/plugin.h"
 
 enum { CU_STAGES = 4, CU_STAGE_BYTES = 1 << 20, CU_SLAB = 16 << 20, CU_MARKS = 64 };
-enum { CU_LEAST_DRIVER = 11040, CU_LEAST_ARCH = 75, CU_MODULES = 16 };
+enum { CU_LEAST_DRIVER = 11040, CU_LEAST_ARCH = 75 };
 
 /* What a kernel is called with: kernels/common.cuh has the same. */
 struct cu_args {
     struct gpu_args a;
     int32_t spec[GPU_SPECS];
 };
-
-/* Kernels as the build compiled them: an image for each file, none where it was made without. */
-struct cu_image {
-    const char *name;
-    const unsigned char *from, *to;
-};
-extern const struct cu_image cu_images[]; /* ends with a name of NULL */
-extern const int cu_images_version;       /* of CUDA that compiled them, as the driver counts */
 
 /* Pinned memory of the host, for what moves one way or the other. */
 struct cu_stage {
@@ -57,7 +50,7 @@ struct cu_gpu {
     struct cu_stage stage[CU_STAGES];
     int next_stage;
 
-    cu_module module[CU_MODULES];
+    cu_module module[PLUGIN_FILES];
     int n_modules;
     struct cu_kernel *kernel;
     int32_t n_kernels, cap_kernels;
@@ -89,7 +82,7 @@ pith_status cu_stage_make(struct cu_gpu *v, uint64_t bytes, struct cu_stage *out
 void cu_stage_free(struct cu_stage *s); /* zeroed is allowed */
 
 /* kernels.c */
-int cu_has_kernels(void);
+pith_status cu_kernels_found(struct pith_error *err); /* opens nothing */
 pith_status cu_kernels_open(struct cu_gpu *v, int driver, struct pith_error *err);
 void cu_kernels_close(struct cu_gpu *v);
 /* Launches a kernel into a stream; NULL: only makes ready to. The lock is held. */

@@ -73,23 +73,25 @@ static pith_status need_library(struct pith_error *err)
 static int count_hardware(void)
 {
     int n = 0;
-    if (!cu_has_kernels() || (access("/dev/nvidiactl", F_OK) && access("/dev/dxg", F_OK)))
+    if (access("/dev/nvidiactl", F_OK) && access("/dev/dxg", F_OK))
         return 0;
+    if (cu_kernels_found(NULL) != PITH_OK)
+        return 1; /* that says so when it is opened */
     if (need_library(NULL) != PITH_OK || cu.device_count(&n) != CU_SUCCESS)
         return 0;
     return n < MAX_DEVICES ? n : MAX_DEVICES - 1;
 }
 
-static int cuda_n_devices(void)
+static int cuda_n_devices(struct pith_error *err)
 {
-    return env_get("PITH_CUDA_DEVICES") ? gpu_n_listed("PITH_CUDA_DEVICES") : count_hardware();
+    return env_get("PITH_CUDA_DEVICES") ? gpu_n_listed("PITH_CUDA_DEVICES", err) : count_hardware();
 }
 
 static pith_status find_ordinal(long n, cu_device *out, struct pith_error *err)
 {
     int found = 0;
     cu_result r = cu.device_count(&found);
-    if (r == CU_SUCCESS && n >= found)
+    if (r == CU_SUCCESS && (n < 0 || n >= found))
         return error_set(err, PITH_DEVICE,
                          "PITH_CUDA_DEVICES names device %ld, this machine has %d", n, found);
     if (r == CU_SUCCESS)
@@ -230,10 +232,9 @@ void cuda_forget(void)
 static pith_status open_device(int i, struct device **out, struct pith_error *err)
 {
     cu_device ordinal = 0;
-    if (!cu_has_kernels())
-        return error_set(err, PITH_UNSUPPORTED,
-                         "CUDA: this program was built without kernels (make CUDA=1)");
-    pith_status st = need_library(err);
+    pith_status st = cu_kernels_found(err);
+    if (st == PITH_OK)
+        st = need_library(err);
     if (st == PITH_OK)
         st = find_ordinal(gpu_listed("PITH_CUDA_DEVICES", i), &ordinal, err);
     if (st != PITH_OK)

@@ -13,19 +13,22 @@ static const char *own_file(void)
     return env_get("PITH_CUDA_KERNELS");
 }
 
-int cu_has_kernels(void)
+pith_status cu_kernels_found(struct pith_error *err)
 {
-    return cu_images[0].name || own_file();
+    char path[PLUGIN_PATH];
+    pith_status st = own_file() ? PITH_OK : plugin_path("cuda", path, err);
+    return st == PITH_OK ? st : error_prefix(err, "CUDA");
 }
 
 /* A driver reads what a compiler of its own major version or an older one has made. */
-static pith_status check_version(const struct cu_gpu *v, int driver, struct pith_error *err)
+static pith_status check_version(const struct cu_gpu *v, int driver, int made,
+                                 struct pith_error *err)
 {
-    if (own_file() || driver / 1000 >= cu_images_version / 1000)
+    if (driver / 1000 >= made / 1000)
         return PITH_OK;
     return error_set(err, PITH_UNSUPPORTED,
-                     "%s: the driver is for CUDA %d.%d, the kernels of this program need %d.0",
-                     v->dev.name, driver / 1000, driver % 1000 / 10, cu_images_version / 1000);
+                     "%s: the driver is for CUDA %d.%d, pith-cuda.kernels needs %d.0", v->dev.name,
+                     driver / 1000, driver % 1000 / 10, made / 1000);
 }
 
 static pith_status loaded(struct cu_gpu *v, cu_result r, const char *what, struct pith_error *err)
@@ -42,11 +45,16 @@ static pith_status loaded(struct cu_gpu *v, cu_result r, const char *what, struc
 
 pith_status cu_kernels_open(struct cu_gpu *v, int driver, struct pith_error *err)
 {
-    pith_status st = check_version(v, driver, err);
-    if (st == PITH_OK && own_file())
+    struct plugin p;
+    if (own_file())
         return loaded(v, cu.module_load(&v->module[0], own_file()), own_file(), err);
-    for (const struct cu_image *i = cu_images; i->name && st == PITH_OK; i++)
-        st = loaded(v, cu.module_data(&v->module[v->n_modules], i->from), i->name, err);
+    pith_status st = plugin_open("cuda", KERNELS_BUILD, &p, err);
+    if (st != PITH_OK)
+        return error_prefix(err, "%s", v->dev.name);
+    st = check_version(v, driver, (int)p.made, err);
+    for (int i = 0; i < p.n && st == PITH_OK; i++)
+        st = loaded(v, cu.module_data(&v->module[v->n_modules], p.file[i].p), p.file[i].name, err);
+    plugin_close(&p);
     return st;
 }
 

@@ -53,10 +53,10 @@ pith_status far_call(struct far_device *f, const char *what, int memory, struct 
 
 /* ---------------------------------------------------------------- devices */
 
-static int far_n_devices(void)
+static int far_n_devices(struct pith_error *err)
 {
     int64_t n = 0;
-    return env_int("PITH_FAR_DEVICES", 0, MAX_DEVICES - 1, 0, &n, NULL) == PITH_OK ? (int)n : 0;
+    return env_int("PITH_FAR_DEVICES", 0, MAX_DEVICES - 1, 0, &n, err) == PITH_OK ? (int)n : -1;
 }
 
 static void far_close_device(struct device *d)

@@ -150,8 +150,8 @@ pith_status gpu_cache_ops(const struct job_params *p, const struct cache_log *lo
                           struct pith_error *err);
 
 /* list.c: the i-th number of the list that a variable of the environment holds, -1: there is none;
- * i where it is not set. And how many there are. */
+ * i where it is not set. And how many there are, -1: what is there is no list. */
 long gpu_listed(const char *name, int i);
-int gpu_n_listed(const char *name);
+int gpu_n_listed(const char *name, struct pith_error *err);
 
 #endif

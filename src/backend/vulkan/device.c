@@ -79,9 +79,10 @@ static int count_hardware(void)
     return n < MAX_DEVICES ? (int)n : MAX_DEVICES - 1;
 }
 
-static int vulkan_n_devices(void)
+static int vulkan_n_devices(struct pith_error *err)
 {
-    return env_get("PITH_VULKAN_DEVICES") ? gpu_n_listed("PITH_VULKAN_DEVICES") : count_hardware();
+    return env_get("PITH_VULKAN_DEVICES") ? gpu_n_listed("PITH_VULKAN_DEVICES", err)
+                                          : count_hardware();
 }
 
 enum { MACHINE_DEVICES = 16 };
@@ -93,7 +94,7 @@ static pith_status find_physical(long n, VkPhysicalDevice *out, struct pith_erro
     VkResult r = vk.EnumeratePhysicalDevices(vk.instance, &found, list);
     if (r != VK_SUCCESS && r != VK_INCOMPLETE)
         return error_set(err, PITH_DEVICE, "Vulkan: devices cannot be listed (error %d)", (int)r);
-    if (n >= (long)found)
+    if (n < 0 || n >= (long)found)
         return error_set(err, PITH_DEVICE,
                          "PITH_VULKAN_DEVICES names device %ld, this machine has %u", n, found);
     *out = list[n];

@@ -31,6 +31,23 @@ static void read_cache(struct vk_device *v, VkPipelineCacheCreateInfo *in, char 
     v->cached = n;
 }
 
+static pith_status open_shaders(struct vk_device *v, struct pith_error *err)
+{
+#define X(name) #name,
+    static const char *const families[GPU_N_FAMILIES] = {GPU_FAMILIES(X)};
+#undef X
+    pith_status st = plugin_open("vulkan", KERNELS_BUILD, &v->plugin, err);
+    if (st != PITH_OK)
+        return error_prefix(err, "%s (%.40s)", v->dev.name, v->what);
+    for (int i = 0; i < GPU_N_FAMILIES; i++) {
+        v->shader[i] = plugin_find(&v->plugin, families[i]);
+        if (!v->shader[i])
+            return error_set(err, PITH_FORMAT, "%s: pith-vulkan.kernels has no %s", v->dev.name,
+                             families[i]);
+    }
+    return PITH_OK;
+}
+
 pith_status vk_pipelines_open(struct vk_device *v, struct pith_error *err)
 {
     VkPushConstantRange range = {VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(struct gpu_args)};
@@ -40,6 +57,7 @@ pith_status vk_pipelines_open(struct vk_device *v, struct pith_error *err)
     VkPipelineCacheCreateInfo cache = {.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
     char *data;
     pith_status st;
+    TRY(open_shaders(v, err));
     read_cache(v, &cache, &data);
     VkResult r = v->f.CreatePipelineCache(v->h, &cache, NULL, &v->cache);
     mem_free(data);
@@ -81,20 +99,21 @@ void vk_pipelines_close(struct vk_device *v)
         v->f.DestroyPipelineLayout(v->h, v->layout, NULL);
     if (v->cache)
         v->f.DestroyPipelineCache(v->h, v->cache, NULL);
+    plugin_close(&v->plugin);
 }
 
 static pith_status make_pipeline(struct vk_device *v, const struct gpu_kernel *k, VkPipeline *out,
                                  struct pith_error *err)
 {
-    const struct vk_spirv *spirv = &vk_spirv[k->family];
+    const struct plugin_file *shader = v->shader[k->family];
     VkShaderModuleCreateInfo code = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
-                                     .codeSize = spirv->bytes,
-                                     .pCode = spirv->code};
+                                     .codeSize = shader->n,
+                                     .pCode = shader->p};
     VkSpecializationMapEntry entry[GPU_SPECS];
     pith_status st = vk_call(v, "a pipeline", 1, err);
     if (st == PITH_OK && !v->module[k->family])
         st = vk_check(v, v->f.CreateShaderModule(v->h, &code, NULL, &v->module[k->family]),
-                      spirv->name, err);
+                      shader->name, err);
     if (st != PITH_OK)
         return st;
     for (uint32_t i = 0; i < GPU_SPECS; i++)
@@ -108,7 +127,7 @@ static pith_status make_pipeline(struct vk_device *v, const struct gpu_kernel *k
                   .pName = "main",
                   .pSpecializationInfo = &spec},
         .layout = v->layout};
-    return vk_check(v, v->f.CreateComputePipelines(v->h, v->cache, 1, &in, NULL, out), spirv->name,
+    return vk_check(v, v->f.CreateComputePipelines(v->h, v->cache, 1, &in, NULL, out), shader->name,
                     err);
 }
 

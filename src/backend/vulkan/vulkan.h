@@ -1,7 +1,8 @@
 /* vulkan.h -- GPUs by Vulkan 1.2: the loader is opened when it is first asked for, so that a
  * program runs with and without one. Kernels follow addresses (bufferDeviceAddress), so there are
  * no descriptors, and no limit to what can be bound but that of an allocation: what reads a weight
- * that is larger runs on the CPU, and that is told.
+ * that is larger runs on the CPU, and that is told. Shaders are a file beside the program
+ * (backend/gpu/plugin.h).
  *
  *     PITH_VULKAN_DEVICES=0,0   these of the machine's devices, by number, one that is named twice
  *                               twice; without it all, on a machine that has GPUs

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <vulkan/vulkan_core.h>
 #include "backend/gpu/gpu.h"
+#include "backend/gpu/plugin.h"
 #include "backend/vulkan/vulkan.h"
 
 /* Functions of the loader, as they are needed. */
@@ -64,17 +65,6 @@ struct vk_fns {
 };
 #undef X
 
-/* ---------------------------------------------------------------- shaders */
-
-/* Each family of kernels (gpu.h) is a shader, shaders/NAME.comp; constants of a kernel are its
- * specialization constants, arguments are push constants. */
-struct vk_spirv {
-    const char *name;
-    const uint32_t *code;
-    size_t bytes;
-};
-extern const struct vk_spirv vk_spirv[GPU_N_FAMILIES];
-
 /* ---------------------------------------------------------------- devices */
 
 enum { VK_STAGES = 4, VK_STAGE_BYTES = 1 << 20, VK_SLAB = 16 << 20, VK_ALIGN = 256 };
@@ -119,6 +109,10 @@ struct vk_device {
 
     VkPipelineCache cache;
     VkPipelineLayout layout;
+    /* Each family of kernels (gpu.h) is a shader, shaders/NAME.comp; constants of a kernel are its
+     * specialization constants, arguments are push constants. */
+    struct plugin plugin;
+    const struct plugin_file *shader[GPU_N_FAMILIES];
     VkShaderModule module[GPU_N_FAMILIES];
     struct vk_pipeline *pipeline;
     int32_t n_pipelines, cap_pipelines;

@@ -100,13 +100,21 @@ static int count_kind(const struct pith_model *m, enum device_kind kind)
     return n;
 }
 
+static void note_unused(struct pith_model *m, const char *why)
+{
+    str_printf(&m->note, "%s%s: it is not used", m->note.n ? "; " : "", why);
+}
+
 /* Every device of a backend; one that cannot be opened is worth a sentence where nobody named it.
- */
+ * What is only not installed, *missing, is worth one where that leaves no GPU. */
 static pith_status open_backend(struct pith_model *m, const struct backend *b,
-                                struct pith_error *err)
+                                struct pith_error *missing, struct pith_error *err)
 {
     int named = m->params.devices || m->params.strict || env_get("PITH_LAYER_DEVICES");
-    for (int i = 0; i < b->n_devices() && m->n_devices < MAX_DEVICES; i++) {
+    int n = b->n_devices(err);
+    if (n < 0)
+        return err->code;
+    for (int i = 0; i < n && m->n_devices < MAX_DEVICES; i++) {
         struct device *d;
         struct pith_error why = {0};
         pith_status st = b->open(i, m->params.reference, &d, &why);
@@ -116,7 +124,10 @@ static pith_status open_backend(struct pith_model *m, const struct backend *b,
         }
         if (named || b == backends[0])
             return error_set(err, st, "%s", why.msg);
-        str_printf(&m->note, "%s%s: it is not used", m->note.n ? "; " : "", why.msg);
+        if (st == PITH_MISSING)
+            error_set(missing, st, "%s", why.msg);
+        else
+            note_unused(m, why.msg);
     }
     return PITH_OK;
 }
@@ -158,10 +169,11 @@ static int has_twin(const struct pith_model *m, int d)
 pith_status model_open_devices(struct pith_model *m, struct pith_error *err)
 {
     const char *list = m->params.devices;
+    struct pith_error missing = {PITH_OK, ""};
     for (int b = 0; b < N_BACKENDS; b++) {
         if (list && b && !may_have(backends[b], list))
             continue;
-        pith_status st = open_backend(m, backends[b], err);
+        pith_status st = open_backend(m, backends[b], &missing, err);
         if (st != PITH_OK)
             return st;
     }
@@ -176,16 +188,28 @@ pith_status model_open_devices(struct pith_model *m, struct pith_error *err)
                        has_twin(m, d))
             drop_device(m, d);
     }
-    for (int d = 0; d < m->n_devices; d++)
+    int gpus = 0;
+    for (int d = 0; d < m->n_devices; d++) {
         m->devices[d]->index = d;
+        gpus += is_gpu(m->devices[d]);
+    }
+    if (missing.code != PITH_OK && !gpus)
+        note_unused(m, missing.msg);
     return PITH_OK;
+}
+
+/* Devices of a backend; one in place of those that cannot be counted, which says why. */
+static int count_of(const struct backend *b)
+{
+    int n = b->n_devices(NULL);
+    return n < 0 ? 1 : n;
 }
 
 int devices_count(void)
 {
     int n = 0;
     for (int b = 0; b < N_BACKENDS; b++)
-        n += backends[b]->n_devices();
+        n += count_of(backends[b]);
     return n;
 }
 
@@ -193,11 +217,13 @@ pith_status device_info(int i, struct pith_device_info *out, struct pith_error *
 {
     static const char *const kinds[] = {"cpu", "gpu", "integrated", "software"};
     int b = 0, k = i;
-    while (b < N_BACKENDS && k >= backends[b]->n_devices())
-        k -= backends[b++]->n_devices();
+    while (b < N_BACKENDS && k >= count_of(backends[b]))
+        k -= count_of(backends[b++]);
     if (i < 0 || b == N_BACKENDS)
         return error_set(err, PITH_RANGE, "there is no device %d; there are %d", i,
                          devices_count());
+    if (backends[b]->n_devices(err) < 0)
+        return err->code;
     struct device *d;
     struct mem_left left = {0};
     pith_status st = backends[b]->open(k, 0, &d, err);

@@ -22,6 +22,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <string>
 #include <vector>
 
 namespace {
@@ -365,9 +366,13 @@ API cuModuleLoad(Module **m, const char *file)
     *m = new Module{lib, run};
     return OK;
 }
-API cuModuleLoadData(Module **, const void *)
+/* An image is the path of a library, and a line's end. */
+API cuModuleLoadData(Module **m, const void *image)
 {
-    return INVALID_IMAGE;
+    const char *text = (const char *)image;
+    if (text[0] != '/')
+        return INVALID_IMAGE;
+    return cuModuleLoad(m, std::string(text, strcspn(text, "\n")).c_str());
 }
 API cuModuleUnload(Module *m)
 {

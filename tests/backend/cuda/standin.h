@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "../plugins.h"
 
 static int standin_is_used(void)
 {
@@ -18,19 +19,17 @@ static int standin_is_used(void)
 static void standin_path(const char *file, char *out, size_t cap)
 {
     char own[512];
-    ssize_t n = readlink("/proc/self/exe", own, sizeof own - 1);
-    own[n > 0 ? n : 0] = 0;
-    char *slash = strrchr(own, '/');
-    if (slash)
-        *slash = 0;
+    test_folder(own, sizeof own);
     snprintf(out, cap, "%s/%s", own, file);
 }
 
 static void standin_use(void)
 {
     char path[640];
-    if (!standin_is_used())
+    if (!standin_is_used()) {
+        plugins_use();
         return;
+    }
     standin_path("cuda-driver.so", path, sizeof path);
     setenv("PITH_CUDA_LIBRARY", path, 1);
     standin_path("cuda-kernels.so", path, sizeof path);
