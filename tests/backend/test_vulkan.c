@@ -69,7 +69,7 @@ static void the_loader_is_absent(void)
         test_bad = 0;
         make_model("llama");
         refused_with("PITH_VULKAN_LOADER", "libabsent.so.9", "0", "libabsent.so.9");
-        refused_with("PITH_VULKAN_LOADER", "libc.so.6", "0", "it is no loader");
+        refused_with("PITH_VULKAN_LOADER", "libc.so.6", "0", "is no loader");
         fflush(stdout);
         _exit(test_bad != 0);
     }

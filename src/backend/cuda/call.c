@@ -1,9 +1,6 @@
 /* call.c -- how calls of the driver end, and which of them tests make fail: see cuda.h. */
 #include "backend/cuda/cuda_impl.h"
 
-#include <string.h>
-#include "base/env.h"
-
 struct cu_functions cu;
 
 static _Atomic(uint64_t) n_calls, fail_at, lose_at;
@@ -63,14 +60,4 @@ pith_status cu_call(struct cu_gpu *v, const char *what, int memory, struct pith_
     if (v->context)
         return cu_check(v, cu.context_set(v->context), what, err);
     return PITH_OK;
-}
-
-int cu_masked(const char *name)
-{
-    const char *list = env_get("PITH_CUDA_MASK");
-    size_t n = strlen(name);
-    for (const char *at = list; at && (at = strstr(at, name)) != NULL; at += n)
-        if ((at == list || at[-1] == ',') && (!at[n] || at[n] == ','))
-            return 1;
-    return 0;
 }

@@ -67,7 +67,10 @@ static inline uint64_t cu_address(const struct buffer *b)
     return (uint64_t)(uintptr_t)b->handle;
 }
 
-int cu_masked(const char *name); /* PITH_CUDA_MASK lists it */
+static inline int cu_masked(const char *name)
+{
+    return gpu_masked("PITH_CUDA_MASK", name);
+}
 const char *cu_name_of(cu_result r);
 /* A call begins, on this thread: see cuda_plan. `memory`: one that fails for want of it. */
 pith_status cu_call(struct cu_gpu *v, const char *what, int memory, struct pith_error *err);
@@ -97,11 +100,5 @@ uint64_t cu_job_bytes(const struct plan *p, int n_threads);
 pith_status cu_prepare(struct device *d, const struct job_params *p, struct job **out,
                        struct pith_error *err);
 void cu_finish(struct job *j);
-pith_status cu_cache_ops(struct job *j, const struct cache_log *log, uint32_t *done,
-                         struct pith_error *err);
-pith_status cu_submit(struct job *j, const struct run *r, int32_t first, int32_t n,
-                      struct pith_error *err);
-pith_status cu_wait_phases(struct job *j, struct pith_error *err);
-void cu_recordings(const struct job *j, struct recordings *out);
 
 #endif

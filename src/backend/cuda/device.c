@@ -33,17 +33,14 @@ static pith_status find_functions(void *lib, const char *file, struct pith_error
 
 static pith_status open_library(struct pith_error *err)
 {
-    const char *file = env_get("PITH_CUDA_LIBRARY");
-    file = file ? file : "libcuda.so.1";
-    /* It stays: what it has begun would not survive its going. */
-    void *lib = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (!lib)
-        return error_set(err, PITH_DEVICE, "CUDA: %.60s cannot be opened: %.120s", file, dlerror());
-    if (!dlsym(lib, "cuInit")) {
-        dlclose(lib);
-        return error_set(err, PITH_DEVICE, "CUDA: %.60s is no driver's library", file);
-    }
-    pith_status st = find_functions(lib, file, err);
+    static const struct gpu_library drivers = {"CUDA", "driver's library", "PITH_CUDA_LIBRARY",
+                                               "libcuda.so.1", "cuInit"};
+    const char *file;
+    void *lib, *first;
+    pith_status st = gpu_library(&drivers, &lib, &first, &file, err);
+    if (st != PITH_OK)
+        return st;
+    st = find_functions(lib, file, err);
     cu_result r = st == PITH_OK ? cu.init(0) : CU_SUCCESS;
     if (r != CU_SUCCESS)
         st = error_set(err, PITH_DEVICE, "CUDA: no device can be had: error %d (%.60s)", r,
@@ -187,43 +184,19 @@ static void destroy(struct cu_gpu *v)
     mem_free(v);
 }
 
-/* Devices that nobody has open stay, with their kernels, whose loading takes long. */
-static struct cu_gpu *parked[MAX_DEVICES];
+static struct gpu_parked parked = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void cuda_close(struct device *d)
 {
     struct cu_gpu *v = cu_of(d);
-    pthread_mutex_lock(&library_lock);
-    for (int i = 0; i < MAX_DEVICES && v && !atomic_load(&d->lost); i++)
-        if (!parked[i]) {
-            parked[i] = v;
-            v = NULL;
-        }
-    pthread_mutex_unlock(&library_lock);
-    if (v)
+    if (atomic_load(&d->lost) || !gpu_park(&parked, v, (uint64_t)v->ordinal))
         destroy(v);
-}
-
-static struct cu_gpu *take_parked(cu_device ordinal)
-{
-    struct cu_gpu *v = NULL;
-    pthread_mutex_lock(&library_lock);
-    for (int i = 0; i < MAX_DEVICES && !v; i++)
-        if (parked[i] && parked[i]->ordinal == ordinal) {
-            v = parked[i];
-            parked[i] = NULL;
-        }
-    pthread_mutex_unlock(&library_lock);
-    return v;
 }
 
 void cuda_forget(void)
 {
-    for (int i = 0; i < MAX_DEVICES; i++) {
-        if (parked[i])
-            destroy(parked[i]);
-        parked[i] = NULL;
-    }
+    for (void *v; (v = gpu_unpark(&parked, NULL)) != NULL;)
+        destroy(v);
     if (library)
         dlclose(library);
     library = NULL;
@@ -239,7 +212,8 @@ static pith_status open_device(int i, struct device **out, struct pith_error *er
         st = find_ordinal(gpu_listed("PITH_CUDA_DEVICES", i), &ordinal, err);
     if (st != PITH_OK)
         return st;
-    struct cu_gpu *v = take_parked(ordinal);
+    uint64_t key = (uint64_t)ordinal;
+    struct cu_gpu *v = gpu_unpark(&parked, &key);
     if (!v) {
         v = mem_zalloc(sizeof *v, PITH_MEM_META);
         if (!v)
@@ -500,10 +474,10 @@ const struct backend backend_cuda = {
     .job_bytes = cu_job_bytes,
     .prepare = cu_prepare,
     .finish = cu_finish,
-    .cache_ops = cu_cache_ops,
-    .submit = cu_submit,
-    .wait = cu_wait_phases,
-    .recordings = cu_recordings,
+    .cache_ops = gpu_cache_ops,
+    .submit = gpu_submit,
+    .wait = gpu_wait,
+    .recordings = gpu_recordings,
     .page_read = gpu_page_read,
     .page_write = gpu_page_write,
 };

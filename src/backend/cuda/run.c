@@ -1,12 +1,8 @@
-/* run.c -- a job: phases as launches into the device's stream.
- *
- * The launches of a small step serve every step of its bucket (gpu.h): they are captured once as a
- * graph and handed over as one again and again; the least recently used go when there are too many.
- * Larger steps are issued as they come, a few phases at a time, so that they can be cancelled. */
+/* run.c -- a job: phases as launches into the device's stream, when backend/gpu/run.c says so. What
+ * is recorded is a graph, captured once and launched as one. */
 #include "backend/cuda/cuda_impl.h"
 
 #include <string.h>
-#include <time.h>
 #include "base/mem.h"
 
 enum { UPLOADS = 3, MATVEC_ROWS = 8 };
@@ -16,21 +12,16 @@ struct job {
     struct cu_gpu *v;
     struct cu_stage upload[UPLOADS];
     int next_upload;
-    uint64_t value;            /* of the last that was handed over */
     struct buffer codes;       /* rows of x, rounded for the products of one call after the other */
     const struct value *coded; /* what is there; NULL: nobody knows */
 };
 
+static const struct gpu_stream stream;
 static struct gpu_totals totals;
 
 struct recordings cuda_counts(void)
 {
     return (struct recordings){totals.replayed, totals.recorded, totals.evicted, totals.refused};
-}
-
-void cu_recordings(const struct job *j, struct recordings *out)
-{
-    *out = j->g.counts;
 }
 
 uint64_t cu_job_bytes(const struct plan *p, int n_threads)
@@ -40,6 +31,11 @@ uint64_t cu_job_bytes(const struct plan *p, int n_threads)
 }
 
 /* ---------------------------------------------------------------- making and ending */
+
+static struct job *job_of(struct gpu_job *g)
+{
+    return (struct job *)(void *)g;
+}
 
 static void *address_of(const struct buffer *b)
 {
@@ -80,6 +76,7 @@ pith_status cu_prepare(struct device *d, const struct job_params *p, struct job 
         return error_set(err, PITH_NOMEM, "out of memory for a job on %s", d->name);
     j->v = cu_of(d);
     j->g.dev = d;
+    j->g.stream = &stream;
     j->g.address = cu_address;
     j->g.totals = &totals;
     plan_bind(p->plan, d->index, address_of);
@@ -105,7 +102,7 @@ void cu_finish(struct job *j)
 {
     if (!j)
         return;
-    cu_wait(j->v, j->value, NULL);
+    cu_wait(j->v, j->g.value, NULL);
     cu_enter(j->v);
     for (int i = 0; i < UPLOADS; i++)
         cu_stage_free(&j->upload[i]);
@@ -202,8 +199,8 @@ static pith_status put_phases(struct job *j, cu_stream s, const struct gpu_key *
 }
 
 /* Phases as a graph; kernels are looked up before, which no capture allows. The lock is held. */
-static pith_status record(struct job *j, const struct gpu_key *k, cu_graph_exec *out,
-                          struct pith_error *err)
+static pith_status capture(struct job *j, const struct gpu_key *k, cu_graph_exec *out,
+                           struct pith_error *err)
 {
     struct cu_gpu *v = j->v;
     cu_graph graph = NULL;
@@ -225,20 +222,16 @@ static pith_status record(struct job *j, const struct gpu_key *k, cu_graph_exec 
     return st;
 }
 
-/* The graph of a bucket, recorded now or before. The lock is held. */
-static pith_status find_recording(struct job *j, const struct gpu_key *k,
-                                  struct gpu_recording **out, struct pith_error *err)
+static pith_status record(struct gpu_job *g, const struct gpu_key *k, struct gpu_recording *r,
+                          struct pith_error *err)
 {
+    struct job *j = job_of(g);
     cu_graph_exec exec = NULL;
-    if (gpu_find(&j->g, k, out))
-        return PITH_OK;
-    pith_status st = cu_wait(j->v, (*out)->value, err);
-    drop_graph(*out);
-    if (st == PITH_OK)
-        st = record(j, k, &exec, err);
-    if (st == PITH_OK)
-        gpu_recorded(&j->g, k, *out);
-    (*out)->commands = exec;
+    drop_graph(r);
+    pthread_mutex_lock(&j->v->lock);
+    pith_status st = capture(j, k, &exec, err);
+    pthread_mutex_unlock(&j->v->lock);
+    r->commands = exec;
     return st;
 }
 
@@ -270,117 +263,48 @@ static pith_status put_step(struct job *j, const struct step *s, struct cu_stage
 static pith_status marked(struct job *j, pith_status st, struct pith_error *err)
 {
     if (st == PITH_OK)
-        st = cu_mark(j->v, &j->value, err);
+        st = cu_mark(j->v, &j->g.value, err);
     if (st != PITH_OK)
         cu.stream_wait(j->v->stream);
     return st;
 }
 
-static pith_status submit_recorded(struct job *j, const struct step *s, const struct gpu_key *k,
-                                   struct pith_error *err)
+static pith_status step(struct gpu_job *g, const struct step *s, struct gpu_recording *r,
+                        struct pith_error *err)
 {
-    struct gpu_recording *rec = NULL;
+    struct job *j = job_of(g);
     struct cu_stage *u;
-    pith_status st = find_recording(j, k, &rec, err);
-    if (st == PITH_OK)
-        st = put_step(j, s, &u, err);
-    if (st == PITH_OK)
-        st = cu_check(j->v, cu.graph_launch(rec->commands, j->v->stream), "a graph", err);
-    st = marked(j, st, err);
-    if (st == PITH_OK)
-        rec->value = j->value;
-    return st;
-}
-
-static int64_t now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
-/* One call at a time, each waited for: somebody looks on, or wants to know what each takes. */
-static pith_status run_singly(struct job *j, const struct run *r, const struct gpu_key *k,
-                              struct pith_error *err)
-{
-    const struct plan *p = j->g.p.plan;
-    pith_status st = PITH_OK;
-    gpu_refused(&j->g);
-    for (int32_t i = k->first; i < k->first + k->n; i++)
-        for (int32_t n = 0; n < p->phases[i].n && st == PITH_OK; n++) {
-            const struct call *c = &p->calls[p->phases[i].first + n];
-            int64_t from = now();
-            TRY(gpu_check_cancel(r, err));
-            pthread_mutex_lock(&j->v->lock);
-            j->coded = NULL;
-            st = marked(j, put_call(j, j->v->stream, c, k, err), err);
-            pthread_mutex_unlock(&j->v->lock);
-            if (st == PITH_OK)
-                TRY(cu_wait(j->v, j->value, err));
-            gpu_count(&j->g, r, c, now() - from);
-            if (st == PITH_OK)
-                TRY(gpu_show(&j->g, r, c, err));
-        }
-fail:
-    return st;
-}
-
-static pith_status run_large(struct job *j, const struct run *r, const struct gpu_key *k,
-                             struct pith_error *err)
-{
-    pith_status st = PITH_OK;
-    for (int32_t i = 0; i < k->n && st == PITH_OK; i += GPU_PHASES) {
-        struct gpu_key part = *k;
-        part.first = k->first + i;
-        part.n = k->n - i < GPU_PHASES ? k->n - i : GPU_PHASES;
-        st = gpu_check_cancel(r, err);
-        if (st != PITH_OK)
-            break;
-        pthread_mutex_lock(&j->v->lock);
-        st = marked(j, put_phases(j, j->v->stream, &part, err), err);
-        pthread_mutex_unlock(&j->v->lock);
-    }
-    return st;
-}
-
-pith_status cu_submit(struct job *j, const struct run *r, int32_t first, int32_t n,
-                      struct pith_error *err)
-{
-    const struct step *s = r->step;
-    struct gpu_key k = gpu_key_of(&j->g, s, first, n);
-    struct cu_stage *u;
-    int looks = r->observe || r->profile, keep = s->T <= GPU_RECORD_ROWS && j->g.cap && !looks;
-    pith_status st;
-    TRY(gpu_check_cancel(r, err));
-    TRY(cu_call(j->v, "submit", 0, err));
-    if (keep)
-        k = gpu_bucket(k);
     pthread_mutex_lock(&j->v->lock);
-    st = keep ? submit_recorded(j, s, &k, err) : marked(j, put_step(j, s, &u, err), err);
+    pith_status st = put_step(j, s, &u, err);
+    if (st == PITH_OK && r)
+        st = cu_check(j->v, cu.graph_launch(r->commands, j->v->stream), "a graph", err);
+    st = marked(j, st, err);
     pthread_mutex_unlock(&j->v->lock);
-    if (looks && st == PITH_OK)
-        return run_singly(j, r, &k, err);
-    if (!keep && st == PITH_OK)
-        st = run_large(j, r, &k, err);
-    if (st == PITH_OK)
-        gpu_count_phases(&j->g, r, first, n);
-fail:
     return st;
 }
 
-pith_status cu_wait_phases(struct job *j, struct pith_error *err)
+static pith_status once(struct gpu_job *g, const struct gpu_key *k, const struct call *only,
+                        struct pith_error *err)
 {
-    uint64_t value = j->value;
-    if (!value)
-        return PITH_OK;
-    j->value = 0;
-    pith_status st = cu_call(j->v, "wait", 0, err);
-    pith_status end = cu_wait(j->v, value, err);
-    return st == PITH_OK ? end : st;
+    struct job *j = job_of(g);
+    pthread_mutex_lock(&j->v->lock);
+    j->coded = NULL;
+    pith_status st = only ? put_call(j, j->v->stream, only, k, err)
+                          : put_phases(j, j->v->stream, k, err);
+    st = marked(j, st, err);
+    pthread_mutex_unlock(&j->v->lock);
+    return st;
 }
 
-pith_status cu_cache_ops(struct job *j, const struct cache_log *log, uint32_t *done,
-                         struct pith_error *err)
+static pith_status call(struct device *d, const char *what, struct pith_error *err)
 {
-    return gpu_cache_ops(&j->g.p, log, done, err);
+    return cu_call(cu_of(d), what, 0, err);
 }
+
+static pith_status wait_for(struct device *d, uint64_t value, struct pith_error *err)
+{
+    return cu_wait(cu_of(d), value, err);
+}
+
+static const struct gpu_stream stream = {
+    .call = call, .wait = wait_for, .record = record, .step = step, .once = once};

@@ -12,6 +12,7 @@
 #ifndef PITH_BACKEND_GPU_GPU_H
 #define PITH_BACKEND_GPU_GPU_H
 
+#include <pthread.h>
 #include "graph/backend.h"
 #include "graph/plan.h"
 
@@ -78,6 +79,27 @@ uint32_t gpu_constants(const struct call *c, const struct gpu_places *at, void *
 
 enum { GPU_ALIGN = 256, GPU_RECORD_ROWS = 32, GPU_RECORDINGS = 12, GPU_PHASES = 24 };
 
+struct gpu_job;
+struct gpu_key;
+struct gpu_recording;
+
+/* What a backend does for its jobs, in order, as work that the device does by itself: each function
+ * leaves in j->value the number that stands for the end of what it has handed over. */
+struct gpu_stream {
+    /* Begins: tests count it, a lost device says so. */
+    pith_status (*call)(struct device *d, const char *what, struct pith_error *err);
+    pith_status (*wait)(struct device *d, uint64_t value, struct pith_error *err); /* 0: nothing */
+    /* Makes r->commands those of phases and rows of a key; what they were is not under way. */
+    pith_status (*record)(struct gpu_job *j, const struct gpu_key *k, struct gpu_recording *r,
+                          struct pith_error *err);
+    /* Hands over a step, and what is recorded for it; r NULL: the step alone. */
+    pith_status (*step)(struct gpu_job *j, const struct step *s, struct gpu_recording *r,
+                        struct pith_error *err);
+    /* Hands over a key's phases, or only this call, unrecorded. */
+    pith_status (*once)(struct gpu_job *j, const struct gpu_key *k, const struct call *only,
+                        struct pith_error *err);
+};
+
 /* What a recording is for: phases [first, first + n), rows of each kind, spans. */
 struct gpu_key {
     int32_t first, n, T, R, N, spans;
@@ -89,8 +111,11 @@ struct gpu_recording {
     void *commands;     /* the backend's */
 };
 
+/* The first member of a backend's struct job. */
 struct gpu_job {
     struct device *dev;
+    const struct gpu_stream *stream;
+    uint64_t value; /* of the last that was handed over and not waited for */
     uint64_t (*address)(const struct buffer *b);
     struct job_params p;
     struct gpu_places at;
@@ -103,14 +128,18 @@ struct gpu_job {
     struct gpu_totals *totals;
     uint64_t clock;
 };
+static inline struct gpu_job *gpu_job_of(struct job *j)
+{
+    return (struct gpu_job *)(void *)j;
+}
 struct gpu_totals { /* of all jobs of a backend */
     _Atomic(uint64_t) replayed, recorded, evicted, refused;
 };
 
 /* Bytes of host memory besides the backend's own struct. */
 uint64_t gpu_job_bytes(const struct plan *p);
-/* j: zeroed but for dev, address, totals. `env` names how many recordings are kept for each part of
- * a plan. Weights are bound before, by the backend. */
+/* j: zeroed but for dev, stream, address, totals. `env` names how many recordings are kept for each
+ * part of a plan. Weights are bound before, by the backend. */
 pith_status gpu_job_init(struct gpu_job *j, const struct job_params *p, const char *env,
                          struct pith_error *err);
 void gpu_job_deinit(struct gpu_job *j);
@@ -130,12 +159,17 @@ void gpu_put_step(const struct gpu_job *j, const struct step *s, uint8_t *host, 
 /* Where call c's launch is and with which arguments, for rows of key k. 0: nothing to launch. */
 int gpu_launch_of(const struct gpu_job *j, const struct call *c, const struct gpu_key *k,
                   struct gpu_launch *out);
-pith_status gpu_check_cancel(const struct run *r, struct pith_error *err);
 void gpu_count(const struct gpu_job *j, const struct run *r, const struct call *c, int64_t ns);
 void gpu_count_phases(const struct gpu_job *j, const struct run *r, int32_t first, int32_t n);
 /* Shows what a call has made, and has been waited for, to whoever looks on. */
 pith_status gpu_show(const struct gpu_job *j, const struct run *r, const struct call *c,
                      struct pith_error *err);
+
+/* run.c: functions of struct backend. */
+pith_status gpu_submit(struct job *j, const struct run *r, int32_t first, int32_t n,
+                       struct pith_error *err);
+pith_status gpu_wait(struct job *j, struct pith_error *err);
+void gpu_recordings(const struct job *j, struct recordings *out);
 
 /* ---------------------------------------------------------------- pages */
 
@@ -146,10 +180,31 @@ pith_status gpu_page_read(struct place at, const struct state *kv, int first, in
 pith_status gpu_page_write(struct place at, const struct state *kv, int first, int n, const void *k,
                            const void *v, struct pith_error *err);
 /* Does the operations that are of a job's groups, by the host. */
-pith_status gpu_cache_ops(const struct job_params *p, const struct cache_log *log, uint32_t *done,
+pith_status gpu_cache_ops(struct job *j, const struct cache_log *log, uint32_t *done,
                           struct pith_error *err);
 
-/* list.c: the i-th number of the list that a variable of the environment holds, -1: there is none;
+/* ---------------------------------------------------------------- devices (device.c) */
+
+/* A driver's library: what it is of and what it is, for errors; the variable that names another
+ * one; its file; the function that it has to have. */
+struct gpu_library {
+    const char *of, *what, *env, *file, *function;
+};
+pith_status gpu_library(const struct gpu_library *l, void **lib, void **first, const char **file,
+                        struct pith_error *err);
+
+/* Devices that nobody has open stay, with their kernels, whose making takes longest of all. */
+struct gpu_parked {
+    pthread_mutex_t lock;
+    void *device[MAX_DEVICES];
+    uint64_t key[MAX_DEVICES];
+};
+int gpu_park(struct gpu_parked *p, void *device, uint64_t key); /* 0: there is no room */
+void *gpu_unpark(struct gpu_parked *p, const uint64_t *key);    /* key NULL: any; NULL: none */
+
+int gpu_masked(const char *env, const char *name); /* the variable's list has the name */
+
+/* The i-th number of the list that a variable of the environment holds, -1: there is none;
  * i where it is not set. And how many there are, -1: what is there is no list. */
 long gpu_listed(const char *name, int i);
 int gpu_n_listed(const char *name, struct pith_error *err);

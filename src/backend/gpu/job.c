@@ -249,14 +249,6 @@ int gpu_launch_of(const struct gpu_job *j, const struct call *c, const struct gp
     return out->groups[0] != 0;
 }
 
-pith_status gpu_check_cancel(const struct run *r, struct pith_error *err)
-{
-    return atomic_load_explicit(r->cancel, memory_order_relaxed)
-               ? error_set(err, PITH_CANCELLED,
-                           "the step was cancelled; the session is as it was before it")
-               : PITH_OK;
-}
-
 void gpu_count(const struct gpu_job *j, const struct run *r, const struct call *c, int64_t ns)
 {
     const struct exec x = {.step = r->step, .plan = j->p.plan};

@@ -131,9 +131,10 @@ fail:
     return st;
 }
 
-pith_status gpu_cache_ops(const struct job_params *p, const struct cache_log *log, uint32_t *done,
+pith_status gpu_cache_ops(struct job *j, const struct cache_log *log, uint32_t *done,
                           struct pith_error *err)
 {
+    const struct job_params *p = &gpu_job_of(j)->p;
     pith_status st = PITH_OK;
     uint32_t at = *done;
     for (const struct cache_op *op; (op = cache_log_next(log, &at)) != NULL; *done = at) {

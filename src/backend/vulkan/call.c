@@ -1,9 +1,6 @@
 /* call.c -- how calls of Vulkan end, and which of them tests make fail: see vulkan.h. */
 #include "backend/vulkan/vulkan_impl.h"
 
-#include <string.h>
-#include "base/env.h"
-
 static _Atomic(uint64_t) n_calls, fail_at, lose_at, largest;
 
 void vulkan_plan(const struct vulkan_plan *p)
@@ -50,15 +47,4 @@ pith_status vk_call(struct vk_device *v, const char *what, int memory, struct pi
     if (n == fail_at)
         return vk_check(v, memory ? VK_ERROR_OUT_OF_DEVICE_MEMORY : VK_ERROR_UNKNOWN, what, err);
     return PITH_OK;
-}
-
-/* A name that PITH_VULKAN_MASK lists. */
-int vk_masked(const char *name)
-{
-    const char *list = env_get("PITH_VULKAN_MASK");
-    size_t n = strlen(name);
-    for (const char *at = list; at && (at = strstr(at, name)) != NULL; at += n)
-        if ((at == list || at[-1] == ',') && (!at[n] || at[n] == ','))
-            return 1;
-    return 0;
 }

@@ -5,7 +5,6 @@
  * number; each command buffer begins with a barrier behind all that was done before. */
 #include "backend/vulkan/vulkan_impl.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,15 +29,14 @@ static pith_status open_loader(struct pith_error *err)
                              .apiVersion = VK_API_VERSION_1_2};
     VkInstanceCreateInfo in = {.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO,
                                .pApplicationInfo = &app};
-    const char *name = env_get("PITH_VULKAN_LOADER");
-    name = name ? name : "libvulkan.so.1";
-    void *lib = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    PFN_vkGetInstanceProcAddr get = NULL;
-    if (lib)
-        *(void **)&get = dlsym(lib, "vkGetInstanceProcAddr");
-    if (!get)
-        return error_set(err, PITH_DEVICE, "Vulkan: %.60s cannot be opened: %.120s", name,
-                         lib ? "it is no loader" : dlerror());
+    static const struct gpu_library loader = {"Vulkan", "loader", "PITH_VULKAN_LOADER",
+                                              "libvulkan.so.1", "vkGetInstanceProcAddr"};
+    const char *name;
+    void *lib;
+    PFN_vkGetInstanceProcAddr get;
+    pith_status st = gpu_library(&loader, &lib, (void **)&get, &name, err);
+    if (st != PITH_OK)
+        return st;
 #define X(fn)                                                                                      \
     vk.fn = (PFN_vk##fn)get(vk.instance, "vk" #fn);                                                \
     if (!vk.fn)                                                                                    \
@@ -335,36 +333,20 @@ static void destroy(struct vk_device *v)
     mem_free(v);
 }
 
-/* Devices that nobody has open stay, with their pipelines, whose making takes longest of all. */
-static struct vk_device *parked[MAX_DEVICES];
+static struct gpu_parked parked = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static uint64_t key_of(VkPhysicalDevice physical)
+{
+    return (uint64_t)(uintptr_t)physical;
+}
 
 static void vulkan_close(struct device *d)
 {
     struct vk_device *v = vk_of(d);
-    pthread_mutex_lock(&loader_lock);
-    for (int i = 0; i < MAX_DEVICES && v && !atomic_load(&d->lost); i++)
-        if (!parked[i]) {
-            parked[i] = v;
-            v = NULL;
-        }
-    pthread_mutex_unlock(&loader_lock);
-    if (v)
+    if (!atomic_load(&d->lost))
+        vk_pipelines_keep(v);
+    if (atomic_load(&d->lost) || !gpu_park(&parked, v, key_of(v->physical)))
         destroy(v);
-    else
-        vk_pipelines_keep(vk_of(d));
-}
-
-static struct vk_device *take_parked(VkPhysicalDevice physical)
-{
-    struct vk_device *v = NULL;
-    pthread_mutex_lock(&loader_lock);
-    for (int i = 0; i < MAX_DEVICES && !v; i++)
-        if (parked[i] && parked[i]->physical == physical) {
-            v = parked[i];
-            parked[i] = NULL;
-        }
-    pthread_mutex_unlock(&loader_lock);
-    return v;
 }
 
 /* What is asked of a device each time it is opened. */
@@ -390,11 +372,8 @@ fail:
 
 void vulkan_forget(void)
 {
-    for (int i = 0; i < MAX_DEVICES; i++) {
-        if (parked[i])
-            destroy(parked[i]);
-        parked[i] = NULL;
-    }
+    for (void *v; (v = gpu_unpark(&parked, NULL)) != NULL;)
+        destroy(v);
 }
 
 static pith_status open_device(int i, struct device **out, struct pith_error *err)
@@ -406,7 +385,8 @@ static pith_status open_device(int i, struct device **out, struct pith_error *er
         st = find_physical(gpu_listed("PITH_VULKAN_DEVICES", i), &physical, err);
     if (st != PITH_OK)
         return st;
-    struct vk_device *v = take_parked(physical);
+    uint64_t key = key_of(physical);
+    struct vk_device *v = gpu_unpark(&parked, &key);
     if (!v) {
         v = mem_zalloc(sizeof *v, PITH_MEM_META);
         if (!v)
@@ -770,10 +750,10 @@ const struct backend backend_vulkan = {
     .job_bytes = vk_job_bytes,
     .prepare = vk_prepare,
     .finish = vk_finish,
-    .cache_ops = vk_cache_ops,
-    .submit = vk_submit_phases,
-    .wait = vk_wait_phases,
-    .recordings = vk_recordings,
+    .cache_ops = gpu_cache_ops,
+    .submit = gpu_submit,
+    .wait = gpu_wait,
+    .recordings = gpu_recordings,
     .page_read = gpu_page_read,
     .page_write = gpu_page_write,
 };

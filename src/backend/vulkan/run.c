@@ -1,12 +1,7 @@
-/* run.c -- a job: phases as dispatches in command buffers.
- *
- * The commands of a small step serve every step of its bucket (gpu.h): they are recorded once,
- * handed over again and again, and the least recently used go when there are too many. Larger steps
- * are issued as they come, a few phases at a time, so that they can be cancelled. */
+/* run.c -- a job: phases as dispatches in command buffers, which backend/gpu/run.c hands over. */
 #include "backend/vulkan/vulkan_impl.h"
 
 #include <string.h>
-#include <time.h>
 #include "base/mem.h"
 
 enum { UPLOADS = 3 };
@@ -20,19 +15,14 @@ struct job {
     VkCommandBuffer once[2]; /* for what is not kept, in turn */
     uint64_t once_value[2];
     int next_once;
-    uint64_t value; /* of the last that was handed over */
 };
 
+static const struct gpu_stream stream;
 static struct gpu_totals totals;
 
 struct recordings vulkan_counts(void)
 {
     return (struct recordings){totals.replayed, totals.recorded, totals.evicted, totals.refused};
-}
-
-void vk_recordings(const struct job *j, struct recordings *out)
-{
-    *out = j->g.counts;
 }
 
 uint64_t vk_job_bytes(const struct plan *p, int n_threads)
@@ -42,6 +32,11 @@ uint64_t vk_job_bytes(const struct plan *p, int n_threads)
 }
 
 /* ---------------------------------------------------------------- making and ending */
+
+static struct job *job_of(struct gpu_job *g)
+{
+    return (struct job *)(void *)g;
+}
 
 static uint64_t address(const struct buffer *b)
 {
@@ -93,6 +88,7 @@ pith_status vk_prepare(struct device *d, const struct job_params *p, struct job 
         return error_set(err, PITH_NOMEM, "out of memory for a job on %s", d->name);
     j->v = vk_of(d);
     j->g.dev = d;
+    j->g.stream = &stream;
     j->g.address = address;
     j->g.totals = &totals;
     plan_bind(p->plan, d->index, address_of);
@@ -109,7 +105,7 @@ void vk_finish(struct job *j)
 {
     if (!j)
         return;
-    vk_wait(j->v, j->value, NULL);
+    vk_wait(j->v, j->g.value, NULL);
     for (int i = 0; i < UPLOADS; i++)
         vk_free(j->v, &j->upload[i].m);
     if (j->pool)
@@ -180,14 +176,16 @@ static pith_status put_call(struct job *j, VkCommandBuffer commands, const struc
     return PITH_OK;
 }
 
-/* Phases of a bucket as commands. */
+/* Phases of a bucket as commands; or only one call. */
 static pith_status put_phases(struct job *j, VkCommandBuffer commands, const struct gpu_key *k,
-                              int again, struct pith_error *err)
+                              const struct call *only, int again, struct pith_error *err)
 {
     const struct plan *p = j->g.p.plan;
     struct hazards h = {.n = 0};
     pith_status st = vk_begin(j->v, commands, again, err);
-    for (int32_t i = k->first; i < k->first + k->n && st == PITH_OK; i++)
+    if (only && st == PITH_OK)
+        st = put_call(j, commands, only, k, err);
+    for (int32_t i = k->first; i < k->first + k->n && !only && st == PITH_OK; i++)
         for (int32_t c = 0; c < p->phases[i].n && st == PITH_OK; c++) {
             const struct call *call = &p->calls[p->phases[i].first + c];
             if (has_to_wait(&h, call))
@@ -198,18 +196,10 @@ static pith_status put_phases(struct job *j, VkCommandBuffer commands, const str
     return st == PITH_OK ? vk_check(j->v, r, "commands", err) : st;
 }
 
-/* The commands of a bucket, recorded now or before. */
-static pith_status find_recording(struct job *j, const struct gpu_key *k,
-                                  struct gpu_recording **out, struct pith_error *err)
+static pith_status record(struct gpu_job *g, const struct gpu_key *k, struct gpu_recording *r,
+                          struct pith_error *err)
 {
-    if (gpu_find(&j->g, k, out))
-        return PITH_OK;
-    pith_status st = vk_wait(j->v, (*out)->value, err);
-    if (st == PITH_OK)
-        st = put_phases(j, (*out)->commands, k, 1, err);
-    if (st == PITH_OK)
-        gpu_recorded(&j->g, k, *out);
-    return st;
+    return put_phases(job_of(g), r->commands, k, NULL, 1, err);
 }
 
 /* ---------------------------------------------------------------- handing over */
@@ -242,107 +232,44 @@ static pith_status hand_over(struct job *j, const VkCommandBuffer *commands, uin
     pith_status st = vk_submit(j->v, commands, n, value, err);
     pthread_mutex_unlock(&j->v->lock);
     if (st == PITH_OK)
-        j->value = *value;
+        j->g.value = *value;
     return st;
 }
 
-/* Commands that are made for this step alone. */
-static pith_status submit_once(struct job *j, const struct gpu_key *k, struct pith_error *err)
+static pith_status step(struct gpu_job *g, const struct step *s, struct gpu_recording *r,
+                        struct pith_error *err)
 {
+    struct job *j = job_of(g);
+    struct vk_stage *u;
+    pith_status st = put_step(j, s, &u, err);
+    if (st != PITH_OK)
+        return st;
+    VkCommandBuffer both[2] = {u->commands, r ? r->commands : NULL};
+    return hand_over(j, both, r ? 2 : 1, &u->value, err);
+}
+
+/* Commands that are made for this step alone. */
+static pith_status once(struct gpu_job *g, const struct gpu_key *k, const struct call *only,
+                        struct pith_error *err)
+{
+    struct job *j = job_of(g);
     int i = j->next_once;
     j->next_once = !i;
     pith_status st = vk_wait(j->v, j->once_value[i], err);
     if (st == PITH_OK)
-        st = put_phases(j, j->once[i], k, 0, err);
+        st = put_phases(j, j->once[i], k, only, 0, err);
     return st == PITH_OK ? hand_over(j, &j->once[i], 1, &j->once_value[i], err) : st;
 }
 
-static int64_t now(void)
+static pith_status call(struct device *d, const char *what, struct pith_error *err)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000 + t.tv_nsec;
+    return vk_call(vk_of(d), what, 0, err);
 }
 
-/* One call at a time, each waited for: somebody looks on, or wants to know what each takes. */
-static pith_status run_singly(struct job *j, const struct run *r, const struct gpu_key *k,
-                              struct pith_error *err)
+static pith_status wait_for(struct device *d, uint64_t value, struct pith_error *err)
 {
-    const struct plan *p = j->g.p.plan;
-    pith_status st = PITH_OK;
-    gpu_refused(&j->g);
-    for (int32_t i = k->first; i < k->first + k->n; i++)
-        for (int32_t n = 0; n < p->phases[i].n && st == PITH_OK; n++) {
-            const struct call *c = &p->calls[p->phases[i].first + n];
-            int64_t from = now();
-            TRY(gpu_check_cancel(r, err));
-            TRY(vk_begin(j->v, j->once[0], 0, err));
-            TRY(put_call(j, j->once[0], c, k, err));
-            TRY(vk_check(j->v, j->v->f.EndCommandBuffer(j->once[0]), "commands", err));
-            TRY(hand_over(j, j->once, 1, &j->once_value[0], err));
-            TRY(vk_wait(j->v, j->value, err));
-            gpu_count(&j->g, r, c, now() - from);
-            TRY(gpu_show(&j->g, r, c, err));
-        }
-fail:
-    return st;
+    return vk_wait(vk_of(d), value, err);
 }
 
-static pith_status run_large(struct job *j, const struct run *r, const struct gpu_key *k,
-                             struct pith_error *err)
-{
-    pith_status st = PITH_OK;
-    for (int32_t i = 0; i < k->n && st == PITH_OK; i += GPU_PHASES) {
-        struct gpu_key part = *k;
-        part.first = k->first + i;
-        part.n = k->n - i < GPU_PHASES ? k->n - i : GPU_PHASES;
-        st = gpu_check_cancel(r, err);
-        if (st == PITH_OK)
-            st = submit_once(j, &part, err);
-    }
-    return st;
-}
-
-pith_status vk_submit_phases(struct job *j, const struct run *r, int32_t first, int32_t n,
-                             struct pith_error *err)
-{
-    const struct step *s = r->step;
-    struct gpu_key k = gpu_key_of(&j->g, s, first, n);
-    struct gpu_recording *rec = NULL;
-    struct vk_stage *u;
-    pith_status st;
-    TRY(gpu_check_cancel(r, err));
-    TRY(put_step(j, s, &u, err));
-    if (s->T <= GPU_RECORD_ROWS && j->g.cap && !r->observe && !r->profile) {
-        k = gpu_bucket(k);
-        TRY(find_recording(j, &k, &rec, err));
-        VkCommandBuffer both[2] = {u->commands, rec->commands};
-        TRY(hand_over(j, both, 2, &u->value, err));
-        rec->value = u->value;
-    } else {
-        TRY(hand_over(j, &u->commands, 1, &u->value, err));
-        if (r->observe || r->profile)
-            return run_singly(j, r, &k, err);
-        TRY(run_large(j, r, &k, err));
-    }
-    gpu_count_phases(&j->g, r, first, n);
-fail:
-    return st;
-}
-
-pith_status vk_wait_phases(struct job *j, struct pith_error *err)
-{
-    uint64_t value = j->value;
-    if (!value)
-        return PITH_OK;
-    j->value = 0;
-    pith_status st = vk_call(j->v, "wait", 0, err);
-    pith_status end = vk_wait(j->v, value, err);
-    return st == PITH_OK ? end : st;
-}
-
-pith_status vk_cache_ops(struct job *j, const struct cache_log *log, uint32_t *done,
-                         struct pith_error *err)
-{
-    return gpu_cache_ops(&j->g.p, log, done, err);
-}
+static const struct gpu_stream stream = {
+    .call = call, .wait = wait_for, .record = record, .step = step, .once = once};

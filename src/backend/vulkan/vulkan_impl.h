@@ -129,7 +129,10 @@ static inline struct vk_memory *vk_memory(const struct buffer *b)
     return b->handle;
 }
 
-int vk_masked(const char *name); /* PITH_VULKAN_MASK lists it */
+static inline int vk_masked(const char *name)
+{
+    return gpu_masked("PITH_VULKAN_MASK", name);
+}
 /* A call begins; see vulkan_plan. `memory`: one that fails for want of it. */
 pith_status vk_call(struct vk_device *v, const char *what, int memory, struct pith_error *err);
 /* What a function of Vulkan returned, as a status; a lost device is marked. */
@@ -162,11 +165,5 @@ uint64_t vk_job_bytes(const struct plan *p, int n_threads);
 pith_status vk_prepare(struct device *d, const struct job_params *p, struct job **out,
                        struct pith_error *err);
 void vk_finish(struct job *j);
-pith_status vk_cache_ops(struct job *j, const struct cache_log *log, uint32_t *done,
-                         struct pith_error *err);
-pith_status vk_submit_phases(struct job *j, const struct run *r, int32_t first, int32_t n,
-                             struct pith_error *err);
-pith_status vk_wait_phases(struct job *j, struct pith_error *err);
-void vk_recordings(const struct job *j, struct recordings *out);
 
 #endif

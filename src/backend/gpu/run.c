@@ -1,0 +1,116 @@
+/* run.c -- a job's phases, handed to its device's stream of work.
+ *
+ * The commands of a small step serve every step of its bucket (gpu.h): they are recorded once,
+ * handed over again and again, and the least recently used go when there are too many. Larger steps
+ * are issued as they come, a few phases at a time, so that they can be cancelled. */
+#include "backend/gpu/gpu.h"
+
+#include <time.h>
+
+static int64_t now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static pith_status check_cancel(const struct run *r, struct pith_error *err)
+{
+    return atomic_load_explicit(r->cancel, memory_order_relaxed)
+               ? error_set(err, PITH_CANCELLED,
+                           "the step was cancelled; the session is as it was before it")
+               : PITH_OK;
+}
+
+/* The step, and the commands of its bucket, recorded now or before. */
+static pith_status run_recorded(struct gpu_job *j, const struct step *s, const struct gpu_key *k,
+                                struct pith_error *err)
+{
+    struct gpu_recording *rec;
+    pith_status st;
+    if (!gpu_find(j, k, &rec)) {
+        TRY(j->stream->wait(j->dev, rec->value, err));
+        TRY(j->stream->record(j, k, rec, err));
+        gpu_recorded(j, k, rec);
+    }
+    TRY(j->stream->step(j, s, rec, err));
+    rec->value = j->value;
+fail:
+    return st;
+}
+
+/* One call at a time, each waited for: somebody looks on, or wants to know what each takes. */
+static pith_status run_singly(struct gpu_job *j, const struct run *r, const struct gpu_key *k,
+                              struct pith_error *err)
+{
+    const struct plan *p = j->p.plan;
+    pith_status st = PITH_OK;
+    gpu_refused(j);
+    for (int32_t i = k->first; i < k->first + k->n; i++)
+        for (int32_t n = 0; n < p->phases[i].n; n++) {
+            const struct call *c = &p->calls[p->phases[i].first + n];
+            int64_t from = now();
+            TRY(check_cancel(r, err));
+            TRY(j->stream->once(j, k, c, err));
+            TRY(j->stream->wait(j->dev, j->value, err));
+            gpu_count(j, r, c, now() - from);
+            TRY(gpu_show(j, r, c, err));
+        }
+fail:
+    return st;
+}
+
+static pith_status run_large(struct gpu_job *j, const struct run *r, const struct gpu_key *k,
+                             struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    for (int32_t i = 0; i < k->n && st == PITH_OK; i += GPU_PHASES) {
+        struct gpu_key part = *k;
+        part.first = k->first + i;
+        part.n = k->n - i < GPU_PHASES ? k->n - i : GPU_PHASES;
+        st = check_cancel(r, err);
+        if (st == PITH_OK)
+            st = j->stream->once(j, &part, NULL, err);
+    }
+    return st;
+}
+
+pith_status gpu_submit(struct job *job, const struct run *r, int32_t first, int32_t n,
+                       struct pith_error *err)
+{
+    struct gpu_job *j = gpu_job_of(job);
+    struct gpu_key k = gpu_key_of(j, r->step, first, n);
+    int looks = r->observe || r->profile;
+    pith_status st;
+    TRY(check_cancel(r, err));
+    TRY(j->stream->call(j->dev, "submit", err));
+    if (!looks && r->step->T <= GPU_RECORD_ROWS && j->cap) {
+        k = gpu_bucket(k);
+        TRY(run_recorded(j, r->step, &k, err));
+    } else {
+        TRY(j->stream->step(j, r->step, NULL, err));
+        if (looks)
+            return run_singly(j, r, &k, err);
+        TRY(run_large(j, r, &k, err));
+    }
+    gpu_count_phases(j, r, first, n);
+fail:
+    return st;
+}
+
+pith_status gpu_wait(struct job *job, struct pith_error *err)
+{
+    struct gpu_job *j = gpu_job_of(job);
+    uint64_t value = j->value;
+    if (!value)
+        return PITH_OK;
+    j->value = 0;
+    pith_status st = j->stream->call(j->dev, "wait", err);
+    pith_status end = j->stream->wait(j->dev, value, err);
+    return st == PITH_OK ? end : st;
+}
+
+void gpu_recordings(const struct job *j, struct recordings *out)
+{
+    *out = ((const struct gpu_job *)(const void *)j)->counts;
+}
