@@ -1,9 +1,9 @@
 /* bench_mm.c -- speed of the matrix-product kernels on one thread, beside the machine's limits
  * measured in the same run.
  *
- *     bench_mm [level|all [type|all [repeats]]]
+ *     bench_mm [level|all [type|all [repeats [ahead]]]]
  *
- * K = 4096. For each level and type, best of the repeats:
+ * K = 4096; ahead: bytes, instead of cpu_prefetch_ahead's (AVX2 levels, one and two columns). For each level and type, best of the repeats:
  *     n:      that many columns: GB/s of weights in memory (three times the last-level cache),
  *             Gop/s of the same, and Gop/s with
  *             half a mebibyte of weights over and over: what the kernel itself can do
@@ -150,6 +150,8 @@ int main(int argc, char **argv)
         if (strcmp(level, "all") ? strcmp(level, cpu_level_name((enum cpu_level)l)) : l == CPU_BASE)
             continue;
         printf("-- %s\n", cpu_level_name((enum cpu_level)l));
+        if (m.ahead)
+            *m.ahead = argc > 4 ? atoi(argv[4]) : cpu_prefetch_ahead();
         roofs(&m);
         for (int t = 0; t < DT_COUNT; t++)
             if (m.mm[t] && (!strcmp(type, "all") || !strcmp(type, dtypes[t].name)))

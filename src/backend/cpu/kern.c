@@ -34,6 +34,8 @@ static void overlay_mm(struct kern *k, int level)
 {
     struct kern_mm mm;
     kern_mm_table(level, &mm);
+    if (mm.ahead)
+        *mm.ahead = cpu_prefetch_ahead();
     for (int i = 0; i < DT_COUNT; i++)
         k->mm[i] = mm.mm[i], k->pack[i] = mm.pack[i];
     k->quant_a32 = mm.quant_a32;

@@ -15,6 +15,7 @@ static void overlay(struct kern_mm *out, const struct kern_mm *t)
     out->roof_read = t->roof_read ? t->roof_read : out->roof_read;
     out->roof_int8 = t->roof_int8 ? t->roof_int8 : out->roof_int8;
     out->roof_f32 = t->roof_f32 ? t->roof_f32 : out->roof_f32;
+    out->ahead = t->ahead ? t->ahead : out->ahead;
 }
 
 void kern_mm_table(int level, struct kern_mm *out)

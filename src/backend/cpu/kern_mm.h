@@ -17,10 +17,11 @@ struct kern_mm {
     uint64_t (*roof_read)(const void *p, size_t n);
     double (*roof_int8)(int64_t rounds);
     double (*roof_f32)(int64_t rounds);
+    int *ahead; /* NULL, or how many bytes ahead one and two columns ask for weights: speed alone */
 };
 
 void kern_mm_table(int level, struct kern_mm *out); /* enum cpu_level; no entry of out is NULL but
-                                                       mm of types never packed, and pack */
+                                                       mm of types never packed, pack, ahead */
 
 /* What the 4-bit codes of iq4_nl and iq4_xs stand for, plus 128, and those of mxfp4 (doubled, see
  * tensor/quant/packed.h), plus 16: unsigned bytes, as integer kernels want their weights. */

@@ -28,5 +28,8 @@ int cpu_has(enum cpu_level l);   /* the hardware can run it */
  * is PITH_RANGE and lists the known. */
 pith_status cpu_level(enum cpu_level *out, struct pith_error *err);
 const char *cpu_brand(void); /* "AMD EPYC", static */
+/* Bytes ahead of a stream that runs at the memory's pace for which this processor is best asked: a
+ * property of its prefetchers. */
+int cpu_prefetch_ahead(void);
 
 #endif

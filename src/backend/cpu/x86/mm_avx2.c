@@ -15,4 +15,5 @@ const struct kern_mm kern_mm_avx2 = {
     .pack = {KERN_MM_PANELS},
     KERN_MM_QUANTISE,
     KERN_MM_ROOF,
+    .ahead = &columns_ahead,
 };
