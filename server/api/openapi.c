@@ -165,7 +165,7 @@ static json_t *body_of(const struct server *s, const struct route *r, json_t *mo
         json_object_set_new(properties, field_name((enum field_id)id), schema);
     }
     /* what is not known is left out, and named in the answer */
-    return json_pack("{s:b, s:{s:{s:{s:s, s:o, s:o, s:o}}}}", "required", !(r->endpoint & E_SLOTS),
+    return json_pack("{s:b, s:{s:{s:{s:s, s:o, s:o, s:o}}}}", "required", !(r->flags & ROUTE_EMPTY),
                      "content", "application/json", "schema", "type", "object", "properties",
                      properties, "required", names, "additionalProperties",
                      s->p.strict_fields ? json_pack("{s:s}", "type", "null") : json_true());
@@ -173,20 +173,12 @@ static json_t *body_of(const struct server *s, const struct route *r, json_t *mo
 
 /* ---------------------------------------------------------------- answers */
 
-static const struct {
-    const char *path, *type;
-} not_json[] = {
-    {"/metrics", "text/plain"},
-};
-
 static json_t *good_answer(const struct route *r)
 {
     json_t *content = json_object();
-    const char *type = "application/json";
-    for (size_t i = 0; i < sizeof not_json / sizeof not_json[0]; i++)
-        if (!strcmp(not_json[i].path, r->path))
-            type = not_json[i].type;
-    json_t *shape = json_string(strcmp(type, "application/json") ? "string" : "object");
+    int is_text = (r->flags & ROUTE_METRICS) != 0;
+    const char *type = is_text ? "text/plain" : "application/json";
+    json_t *shape = json_string(is_text ? "string" : "object");
     if (r->flags & ROUTE_LIST) {
         json_decref(shape);
         shape = json_pack("[s, s]", "object", "array");
@@ -232,7 +224,7 @@ static json_t *answers_of(const struct server *s, const struct route *r, int key
         bad_answer(answers, "409",
                    r->flags & ROUTE_ADMIN ? "the model is being loaded"
                                           : "the model is not loaded");
-    if (r->endpoint & (E_RERANK | E_SLOTS | E_INFILL) || !strcmp(r->path, "/slots"))
+    if (r->flags & ROUTE_MAY_LACK)
         bad_answer(answers, "501", "not with this model, or with these flags of the server");
     if (r->endpoint & (E_SLOTS | E_OLLAMA_SHOW)) {
         bad_answer(answers, "404", "there is no such slot or model");

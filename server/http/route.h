@@ -24,7 +24,8 @@ enum {
     ROUTE_PEER = 256, /* llama.cpp's: its type of an error of length */
     ROUTE_LIST = 512, /* answers may be lists */
     ROUTE_METRICS = 1024,
-    ROUTE_EMPTY = 2048 /* its body may have nothing in it */
+    ROUTE_EMPTY = 2048, /* its body may have nothing in it */
+    ROUTE_MAY_LACK = 4096 /* 501: not every model, or server, has it */
 };
 struct route {
     const char *method, *path;
