@@ -91,7 +91,7 @@ SONAME   := libpith.so.$(firstword $(subst ., ,$(VERSION)))
 
 ROOMS    ?= base tensor format graph nn arch backend text run api
 NO_ISA   := $(if $(filter x86_64,$(MACHINE)),,x86) $(if $(filter aarch64,$(MACHINE)),,arm)
-EXCLUDE  := $(foreach d,$(if $(filter 1,$(VULKAN)),,vulkan) cann,src/backend/$d/%) $(foreach d,$(NO_ISA),src/backend/cpu/$d/%)
+EXCLUDE  := $(foreach d,$(if $(filter 1,$(VULKAN)),,vulkan),src/backend/$d/%) $(foreach d,$(NO_ISA),src/backend/cpu/$d/%)
 find_c    = $(wildcard $(foreach r,$1,$r/*.c $r/*/*.c $r/*/*/*.c))
 LIB_SRC  := $(filter-out $(EXCLUDE),$(call find_c,$(addprefix src/,$(ROOMS))))
 CUDA_VERSION := $(if $(filter 1,$(CUDA)),$(shell $(NVCC) --version | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\).*/\1 \2/p' | awk '{print 1000 * $$1 + 10 * $$2}'))
@@ -99,7 +99,7 @@ NO_SERVER := $(if $(SERVER_PKGS),,cli/commands/cmd_serve.c cli/models/offers.c c
 NO_PULL  := $(if $(PULL_PKGS),,cli/commands/cmd_pull.c cli/pull/%)
 CLI_SRC  := $(filter-out $(NO_SERVER) $(NO_PULL),$(call find_c,cli $(if $(SERVER_PKGS),server)))
 TEST_SRC := $(filter-out $(if $(filter 1,$(VULKAN)),,%/test_vulkan.c %/test_vulkan_ops.c),$(wildcard tests/test_*.c tests/*/test_*.c))
-TEST_AUX := $(filter-out $(TEST_SRC),$(call find_c,tests))
+TEST_AUX := $(filter-out $(TEST_SRC) tests/backend/cann/%,$(call find_c,tests))
 BENCH_SRC := $(wildcard bench/*.c)
 TOOL_SRC := $(wildcard tools/*.c)
 FUZZ_SRC := $(wildcard fuzz/fuzz_*.c)
@@ -201,7 +201,7 @@ fuzz:
 
 ## arm: cross-compiled for AArch64 and run under qemu-user: the kernels' tests, and whole models against this machine's bytes
 # Tests that include a room of these, and neither a room above nor the public functions.
-ARM_TESTS = $(foreach t,$(shell grep -lE '"(base|tensor|graph|backend)/' $(filter-out %/test_vulkan.c %/test_vulkan_ops.c %/test_cuda.c %/test_cuda_ops.c,$(TEST_SRC)) | xargs -r grep -LE '"(format|nn|arch|text|run|api)/|"pith\.h"|pith_[a-z]+_open'),tests/$(basename $(notdir $t)))
+ARM_TESTS = $(foreach t,$(shell grep -lE '"(base|tensor|graph|backend)/' $(filter-out %/test_vulkan.c %/test_vulkan_ops.c %/test_cuda.c %/test_cuda_ops.c %/test_cann.c,$(TEST_SRC)) | xargs -r grep -LE '"(format|nn|arch|text|run|api)/|"pith\.h"|pith_[a-z]+_open'),tests/$(basename $(notdir $t)))
 ARM_MAKE = $(MAKE) B=build-arm CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar LD=aarch64-linux-gnu-ld OBJCOPY=aarch64-linux-gnu-objcopy \
     PKGS= EDIT= SERVER=0 PULL=0 VULKAN=0 CPPFLAGS="-idirafter /usr/include -DXXH_INLINE_ALL=" LDFLAGS=-static
 arm: all
@@ -313,6 +313,16 @@ $(STANDIN):
 	$(call say,LD,$@)$(CXX) -shared -o $@ $^ -ldl
 $(B)/tests/test_cuda $(B)/tests/test_cuda_ops: | $(STANDIN) $(PLUGINS)
 $(B)/tests/test_vulkan $(B)/tests/test_vulkan_ops: | $(PLUGINS)
+
+# What stands in for CANN's libraries; and one that is too old.
+CANN_FLAGS = -std=gnu11 $(BASE_FLAGS) -fPIC -fvisibility=hidden -ffp-contract=off -O2 -g
+$(B)/tests/cann.so: tests/backend/cann/acl.c tests/backend/cann/ops.c tests/backend/cann/standin.h $(B)/flags
+	@mkdir -p $(@D)
+	$(call say,LD,$@)$(CC) $(CANN_FLAGS) -shared -o $@ $(filter %.c,$^) -lm -lpthread
+$(B)/tests/cann-old.so: tests/backend/cann/old.c $(B)/flags
+	@mkdir -p $(@D)
+	$(call say,LD,$@)$(CC) $(CANN_FLAGS) -shared -o $@ $<
+$(B)/tests/test_cann: | $(B)/tests/cann.so $(B)/tests/cann-old.so
 
 # The assembler puts the files of the web page into it.
 $(call obj,server/api/api_web.c): $(wildcard server/web/*)

@@ -77,7 +77,7 @@ awk -v allowed="$allowed" '
         else if (!((a[2], b[2]) in ok)) print $1 " includes " $3 ": " a[2] " may not see " b[2]
         else if (a[2] == "backend" && b[2] == "backend" && a[3] != b[3] &&
                  a[3] ~ /^[a-z]+$/ && b[3] ~ /^[a-z]+$/ &&
-                 !(b[3] == "gpu" && (a[3] == "vulkan" || a[3] == "cuda")))
+                 !(b[3] == "gpu" && (a[3] == "vulkan" || a[3] == "cuda" || a[3] == "cann")))
             print $1 " includes " $3 ": backends do not see each other"
     }
     $2 ~ /^include\// && $3 !~ /^</ && $3 !~ /^include\/pith\// {

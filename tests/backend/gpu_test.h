@@ -1,6 +1,7 @@
 /* gpu_test.h -- models on the devices of a backend of GPUs, through the public API and beside the
  * references. Who includes it defines GPU ("vulkan"), GPU_ENV ("PITH_VULKAN_"), gpu_backend and
- * that backend's functions for tests (gpu_plan, gpu_calls, gpu_forget, gpu_counts).
+ * that backend's functions for tests (gpu_plan, gpu_calls, gpu_forget, gpu_counts). A backend that
+ * has few ops says which models it is for: GPU_ARCH, GPU_TAKES(name) of golden ones, GPU_EVERY.
  *
  *   golden/arch   whole on the device, layers by turns with the CPU, by turns on two logical
  *       devices: every logit within twice the recorded tolerance of exact arithmetic; the same bits
@@ -24,6 +25,12 @@
 #include "hook.h"
 #include "scores.h"
 #include "base/error.h"
+
+#ifndef GPU_ARCH
+#define GPU_ARCH        "gemma3"
+#define GPU_TAKES(name) 1
+#define GPU_EVERY       120 /* one of so many at TEST_SCALE 1 */
+#endif
 
 static void set_env(const char *name, const char *value)
 {
@@ -149,11 +156,12 @@ static void golden_arch(void)
     struct golden *list;
     int n = golden_list("golden/arch", &list), n_run = 0;
     const char *only = getenv("TEST_MODEL_ONLY");
-    int every = only || test_scale() >= 10 ? 1 : 120;
+    int every = only || test_scale() >= 10 ? 1 : GPU_EVERY;
     for (int i = 0; i < n; i++) {
         const struct golden *g = &list[i];
         int32_t n_vocab = (int32_t)json_integer_value(json_object_get(g->json, "n_vocab"));
-        if (!golden_known(g) || (only && !strstr(g->name, only)) || i % every)
+        if (!golden_known(g) || (only && !strstr(g->name, only)) || i % every ||
+            !GPU_TAKES(g->name))
             continue;
         int64_t all = (int64_t)g->n * n_vocab;
         float *want = golden_floats(golden_path(g, ".logits_exactgelu.bin"), all);
@@ -209,7 +217,7 @@ static struct scores reference_scores(const char *path, const json_t *cases, con
     return s;
 }
 
-static void reference_model(void)
+GOLDEN_FN void reference_model(void)
 {
     const char *gguf = getenv("TEST_GGUF");
     char file[1024];
@@ -371,7 +379,7 @@ static void every_call_fails(void)
 {
     static struct play p;
     struct play want;
-    make_model("gemma3");
+    make_model(GPU_ARCH);
     play_through(&p); /* pipelines are made now, and not again */
     uint64_t n = play_through(&p);
     want = p;
@@ -389,7 +397,7 @@ static void devices_are_lost(void)
     static struct play p;
     struct play want;
     struct pith_error err;
-    make_model("gemma3");
+    make_model(GPU_ARCH);
     play_through(&p); /* pipelines are made now */
     uint64_t n = play_through(&p);
     want = p;
@@ -414,7 +422,7 @@ static void memory_runs_out(void)
     static struct play p;
     struct pith_error err;
     int opened = 0, refused = 0;
-    make_model("gemma3");
+    make_model(GPU_ARCH);
     for (int mib = 1; mib <= 40; mib += 3) {
         char bytes[32];
         snprintf(bytes, sizeof bytes, "%d", mib << 20);
@@ -500,7 +508,7 @@ static void without(const char *arch, const char *op, const float *want)
     set_env(GPU_ENV "MASK", NULL);
 }
 
-static void gaps_are_named(void)
+GOLDEN_FN void gaps_are_named(void)
 {
     static const struct {
         const char *arch, *ops[16];
@@ -563,7 +571,7 @@ static void with_cache(const char *layers, const char *k, const char *v, float *
     pith_model_close(m);
 }
 
-static void caches_of_every_type(void)
+GOLDEN_FN void caches_of_every_type(void)
 {
     static const char *const types[][2] = {
         {"f32", "f16"},   {"f16", "bf16"},  {"bf16", "f32"},  {"q8_0", "q8_0"}, {"q5_1", "q4_0"},
@@ -640,7 +648,7 @@ static void recordings_serve(void)
 {
     static float want[DECODED * V], got[DECODED * V];
     struct recordings c;
-    make_model("gemma3");
+    make_model(GPU_ARCH);
     for (int32_t n_seq = 0; n_seq <= 8; n_seq = n_seq ? 2 * n_seq : 1) {
         if (test_scale() < 10 && n_seq)
             continue;
@@ -661,7 +669,7 @@ static void recordings_serve(void)
               (unsigned long long)c.replayed);
 }
 
-static void gpu_tests(void)
+GOLDEN_FN void gpu_tests(void)
 {
     TEST(golden_arch);
     TEST(reference_model);

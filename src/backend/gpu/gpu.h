@@ -6,7 +6,8 @@
  * What a kernel is told lies still for as long as a job does: addresses of values, weights and
  * constants, the step's own address, a table of where the pools' slabs are. Counts of rows, pages
  * and positions are read from the step. So what was recorded for a small step serves every step of
- * its bucket: rows up to 1, 2, 4 .. 32, spans of slots alike.
+ * its bucket: rows up to 1, 2, 4 .. 32, spans of slots alike. A backend whose calls are no kernels
+ * of ours (cann) shares devices by list, recordings, counts and pages.
  *
  *     memory of a job   [step][slabs of each group, of recurrent state][constants of calls] */
 #ifndef PITH_BACKEND_GPU_GPU_H
@@ -89,7 +90,11 @@ struct gpu_stream {
     /* Begins: tests count it, a lost device says so. */
     pith_status (*call)(struct device *d, const char *what, struct pith_error *err);
     pith_status (*wait)(struct device *d, uint64_t value, struct pith_error *err); /* 0: nothing */
-    /* Makes r->commands those of phases and rows of a key; what they were is not under way. */
+    /* Of a step whose key *k is as the step is: 1 where it is recorded, with *k rounded up. NULL:
+     * steps of few rows are, by gpu_bucket. */
+    int (*bucket)(const struct gpu_job *j, const struct step *s, struct gpu_key *k);
+    /* Makes r->commands those of phases and rows of a key; what they were is not under way. It may
+     * leave that to the step which follows, with NULL; what is NULL after that is refused. */
     pith_status (*record)(struct gpu_job *j, const struct gpu_key *k, struct gpu_recording *r,
                           struct pith_error *err);
     /* Hands over a step, and what is recorded for it; r NULL: the step alone. */
@@ -142,6 +147,9 @@ uint64_t gpu_job_bytes(const struct plan *p);
  * part of a plan. Weights are bound before, by the backend. */
 pith_status gpu_job_init(struct gpu_job *j, const struct job_params *p, const char *env,
                          struct pith_error *err);
+/* The beginning of it, for devices whose calls are no kernels of ours: parameters, recordings. */
+pith_status gpu_records_init(struct gpu_job *j, const struct job_params *p, const char *env,
+                             struct pith_error *err);
 void gpu_job_deinit(struct gpu_job *j);
 
 /* Rows and spans of a step, as they are; rounded up to what is recorded. */
@@ -173,8 +181,9 @@ void gpu_recordings(const struct job *j, struct recordings *out);
 
 /* ---------------------------------------------------------------- pages */
 
-/* A state as its parts that lie one after the other in a page, one or two, from byte 0 on. */
-int gpu_parts(const struct state *kv, struct state part[2], int64_t *bytes);
+/* A state as its parts that lie one after the other in a page, one or two, from byte 0 on; k_rows:
+ * that of a device's backend. */
+int gpu_parts(const struct state *kv, int k_rows, struct state part[2], int64_t *bytes);
 pith_status gpu_page_read(struct place at, const struct state *kv, int first, int n, void *k,
                           void *v, struct pith_error *err);
 pith_status gpu_page_write(struct place at, const struct state *kv, int first, int n, const void *k,

@@ -108,19 +108,30 @@ static int32_t n_segments(const struct gpu_job *j)
     return n;
 }
 
-pith_status gpu_job_init(struct gpu_job *j, const struct job_params *p, const char *env,
-                         struct pith_error *err)
+pith_status gpu_records_init(struct gpu_job *j, const struct job_params *p, const char *env,
+                             struct pith_error *err)
 {
     pith_status st;
     int64_t cap = 0;
     j->p = *p;
     TRY(env_int(env, 0, MOST_RECORDINGS, GPU_RECORDINGS, &cap, err));
     cap *= n_segments(j);
-    j->const_of = mem_array((size_t)p->plan->n_calls, sizeof *j->const_of, PITH_MEM_SCRATCH);
     j->recording = mem_array((size_t)cap + 1, sizeof *j->recording, PITH_MEM_SCRATCH);
-    if (!j->const_of || !j->recording)
+    if (!j->recording)
         TRY(error_set(err, PITH_NOMEM, "out of memory for a job on %s", j->dev->name));
     j->cap = (int32_t)cap;
+fail:
+    return st;
+}
+
+pith_status gpu_job_init(struct gpu_job *j, const struct job_params *p, const char *env,
+                         struct pith_error *err)
+{
+    pith_status st;
+    TRY(gpu_records_init(j, p, env, err));
+    j->const_of = mem_array((size_t)p->plan->n_calls, sizeof *j->const_of, PITH_MEM_SCRATCH);
+    if (!j->const_of)
+        TRY(error_set(err, PITH_NOMEM, "out of memory for a job on %s", j->dev->name));
     TRY(lay_out(j, err));
     TRY(write_constants(j, err));
 fail:

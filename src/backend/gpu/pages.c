@@ -7,12 +7,13 @@
 #include "graph/kv_page.h"
 
 /* A state's part of a page lies as the host's kernels lay it out, but that K of block types has a
- * row for each slot (pages.glsl): its K and its V are as latent rows then. */
-int gpu_parts(const struct state *kv, struct state part[2], int64_t *bytes)
+ * row for each slot (pages.glsl), and all K where k_rows says so: its K and its V are as latent
+ * rows then. */
+int gpu_parts(const struct state *kv, int k_rows, struct state part[2], int64_t *bytes)
 {
     part[0] = *kv;
     *bytes = kv_lay_out(&part[0], 0);
-    if (kv->rows == STATE_LATENT || !kv_has_blocks(kv->k_type))
+    if (kv->rows == STATE_LATENT || (!k_rows && !kv_has_blocks(kv->k_type)))
         return 1;
     part[1] = part[0];
     part[0].rows = part[1].rows = STATE_LATENT;
@@ -29,7 +30,7 @@ static pith_status page(struct place at, const struct state *kv, int write, int 
 {
     struct state part[2];
     int64_t end;
-    int n_parts = gpu_parts(kv, part, &end);
+    int n_parts = gpu_parts(kv, at.buffer->device->backend->k_rows, part, &end);
     uint8_t *copy = mem_alloc((size_t)end, PITH_MEM_SCRATCH);
     if (!copy)
         return error_set(err, PITH_NOMEM, "out of memory of the host for a page");
@@ -106,7 +107,8 @@ static pith_status gather(const struct job_params *p, const struct cache_op *op,
     struct gathering g = {.n = 0};
     size_t most = (size_t)op->n + 1;
     pith_status st = PITH_OK;
-    int n_parts = gpu_parts(kv, g.part, &g.bytes);
+    int k_rows = p->cache[op->group]->device->backend->k_rows;
+    int n_parts = gpu_parts(kv, k_rows, g.part, &g.bytes);
     g.pages = mem_alloc(most * (size_t)g.bytes, PITH_MEM_SCRATCH);
     g.slab = mem_array(most, sizeof *g.slab, PITH_MEM_SCRATCH);
     g.page = mem_array(most, sizeof *g.page, PITH_MEM_SCRATCH);

@@ -28,13 +28,20 @@ static pith_status run_recorded(struct gpu_job *j, const struct step *s, const s
 {
     struct gpu_recording *rec;
     pith_status st;
+    int late = 0;
     if (!gpu_find(j, k, &rec)) {
         TRY(j->stream->wait(j->dev, rec->value, err));
         TRY(j->stream->record(j, k, rec, err));
-        gpu_recorded(j, k, rec);
+        late = !rec->commands;
+        if (!late)
+            gpu_recorded(j, k, rec);
     }
     TRY(j->stream->step(j, s, rec, err));
     rec->value = j->value;
+    if (late && rec->commands)
+        gpu_recorded(j, k, rec);
+    else if (late)
+        gpu_refused(j);
 fail:
     return st;
 }
@@ -75,6 +82,15 @@ static pith_status run_large(struct gpu_job *j, const struct run *r, const struc
     return st;
 }
 
+/* Such steps are recorded, by the key that *k becomes. */
+static int is_kept(const struct gpu_job *j, const struct step *s, struct gpu_key *k)
+{
+    if (j->stream->bucket)
+        return j->stream->bucket(j, s, k);
+    *k = s->T <= GPU_RECORD_ROWS ? gpu_bucket(*k) : *k;
+    return s->T <= GPU_RECORD_ROWS;
+}
+
 pith_status gpu_submit(struct job *job, const struct run *r, int32_t first, int32_t n,
                        struct pith_error *err)
 {
@@ -84,8 +100,7 @@ pith_status gpu_submit(struct job *job, const struct run *r, int32_t first, int3
     pith_status st;
     TRY(check_cancel(r, err));
     TRY(j->stream->call(j->dev, "submit", err));
-    if (!looks && r->step->T <= GPU_RECORD_ROWS && j->cap) {
-        k = gpu_bucket(k);
+    if (!looks && j->cap && is_kept(j, r->step, &k)) {
         TRY(run_recorded(j, r->step, &k, err));
     } else {
         TRY(j->stream->step(j, r->step, NULL, err));

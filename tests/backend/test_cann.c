@@ -1,0 +1,403 @@
+/* test_cann.c -- models on CANN devices (gpu_test.h), and what is CANN's own. Without an NPU all of
+ * it runs on what stands in for CANN's libraries (cann/standin.h). */
+#include "backend/cann/cann.h"
+
+#define GPU         "cann"
+#define GPU_ENV     "PITH_CANN_"
+#define GPU_ARCH    "llama"
+#define GPU_EVERY   1
+#define gpu_backend backend_cann
+#define gpu_plan    cann_plan
+#define gpu_calls   cann_calls
+#define gpu_forget  cann_forget
+#define gpu_counts  cann_counts
+
+#include <string.h>
+
+/* Models that run whole on the device, and some of whose ops others have to run. */
+static int is_whole(const char *name)
+{
+    static const char *const whole[] = {"llama",      "llama-bias", "llama-freqs",
+                                        "llama-yarn", "qwen2",      "qwen2-yarn"};
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
+        if (!strcmp(name, whole[i]))
+            return 1;
+    return 0;
+}
+
+static int is_taken(const char *name)
+{
+    return is_whole(name) || !strcmp(name, "llama-hd-L3") || !strcmp(name, "llama-tied") ||
+           !strcmp(name, "llama-moe") || !strcmp(name, "qwen2-tied") || !strcmp(name, "qwen2moe");
+}
+#define GPU_TAKES(name) is_taken(name)
+
+#include <dlfcn.h>
+#include "cann/standin.h"
+#include "gpu_test.h"
+
+/* ---------------------------------------------------------------- the stand-in */
+
+static int standin_is_used(void)
+{
+    const char *real = getenv("TEST_CANN");
+    return !real || strcmp(real, "1");
+}
+
+static void standin_path(const char *file, char *out, size_t cap)
+{
+    char own[512];
+    ssize_t n = readlink("/proc/self/exe", own, sizeof own - 1);
+    own[n > 0 ? n : 0] = 0;
+    char *slash = strrchr(own, '/');
+    if (slash)
+        *slash = 0;
+    snprintf(out, cap, "%s/%s", own, file);
+}
+
+static struct standin *lib;
+
+static void standin_use(void)
+{
+    char file[640];
+    if (!standin_is_used())
+        return;
+    standin_path("cann.so", file, sizeof file);
+    setenv("PITH_CANN_LIBRARY", file, 1);
+    setenv("PITH_CANN_OPS", file, 1);
+    void *so = dlopen(file, RTLD_NOW);
+    lib = so ? dlsym(so, "standin") : NULL;
+}
+
+/* Every call was in an order that the documentation allows, and all has been given back. */
+static void order_is_kept(void)
+{
+    if (!lib)
+        SKIP("there is no stand-in to ask");
+    CHECK_MSG(!*lib->fault, "%s", lib->fault);
+    CHECK_MSG(!lib->live, "%llu things of the library were not given back",
+              (unsigned long long)lib->live);
+    printf("# %llu operators, %llu graphs captured, %llu run again\n",
+           (unsigned long long)lib->operators, (unsigned long long)lib->captured,
+           (unsigned long long)lib->replayed);
+    CHECK(lib->operators > 1000 && lib->captured && lib->replayed);
+}
+
+/* ---------------------------------------------------------------- where ops run */
+
+/* The models of the family run there and nowhere else. */
+static void family_is_whole(void)
+{
+    struct golden *list;
+    int n = golden_list("golden/arch", &list), n_run = 0;
+    for (int i = 0; i < n; i++) {
+        struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+        struct pith_error err = {PITH_OK, ""};
+        struct pith_model_info info = {.size = sizeof info};
+        if (!is_whole(list[i].name))
+            continue;
+        mp.strict = 1;
+        set_devices("0", "1");
+        pith_model *m = pith_model_open(golden_path(&list[i], ".gguf"), &mp, &err);
+        set_devices(NULL, NULL);
+        CHECK_MSG(m && pith_model_get_info(m, &info, NULL) == PITH_OK && !info.note, "%s: %s",
+                  list[i].name, m ? info.note : err.msg);
+        pith_model_close(m);
+        n_run++;
+    }
+    golden_free(list, n);
+    if (!n)
+        SKIP("no golden/arch under %s", test_shared());
+    CHECK(n_run == 6);
+}
+
+static void gaps_of_the_family(void)
+{
+    static const char *const ops[] = {"embed",      "rope_table", "rms_norm", "matmul",
+                                      "rope",       "cache_write", "attn",    "attn_merge",
+                                      "add",        "glu",         "select"};
+    struct pith_error err = {PITH_OK, ""};
+    char note[2048];
+    float want[V];
+    make_model("llama");
+    CHECK_MSG(logits_with("1", want, note, sizeof note, &err), "%s", err.msg);
+    CHECK_MSG(!*note, "%s", note);
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        without("llama", ops[i], want);
+}
+
+/* Ops of other families, and caches of other types: named, on the CPU. */
+static void others_fall_back(void)
+{
+    static const struct {
+        const char *arch, *op;
+    } cases[] = {{"gemma3", "glu"}, {"mamba2", "conv"}, {"qwen3moe", "moe_matmul"}};
+    struct pith_error err = {PITH_OK, ""};
+    char note[2048], says[64];
+    float want[V], got[V];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        double off = 0;
+        make_model(cases[i].arch);
+        snprintf(says, sizeof says, "no kernel for");
+        CHECK_MSG(logits_with("0", want, note, sizeof note, &err), "%s", err.msg);
+        CHECK_MSG(logits_with("1", got, note, sizeof note, &err), "%s: %s", cases[i].arch, err.msg);
+        for (int k = 0; k < V; k++)
+            off = fmax(off, fabs((double)got[k] - (double)want[k]));
+        CHECK_MSG(strstr(note, says) && strstr(note, cases[i].op), "%s: told: %s", cases[i].arch,
+                  note);
+        CHECK_MSG(off < 1e-3, "%s: off by %.3g", cases[i].arch, off);
+    }
+}
+
+/* ---------------------------------------------------------------- types */
+
+static void make_typed(const char *arch, const char *type)
+{
+    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+    struct pith_error err = {PITH_OK, ""};
+    p.arch = arch;
+    p.type = type;
+    p.n_layer = 2;
+    p.n_embd = p.n_ff = 64;
+    p.n_head = 4;
+    p.n_head_kv = 2;
+    p.n_vocab = V;
+    p.n_ctx = N_CTX;
+    snprintf(path, sizeof path, "%s/%s-%s.gguf", tmp_dir, arch, type);
+    CHECK_MSG(pith_synth(path, &p, &err) == PITH_OK, "%s", err.msg);
+}
+
+static double apart(const float *got, const float *want, int n)
+{
+    double sum = 0, off = 0;
+    for (int i = 0; i < n; i++) {
+        sum += (double)want[i] * (double)want[i];
+        off += pow((double)got[i] - (double)want[i], 2);
+    }
+    return sqrt(off / sum);
+}
+
+/* Weights of each type, beside the CPU; K and V are f16. */
+static void weights(void)
+{
+    static const struct {
+        const char *type;
+        double limit;
+    } types[] = {{"f32", 1e-3}, {"f16", 3e-3}};
+    struct pith_error err = {PITH_OK, ""};
+    char note[2048];
+    float want[V], got[V];
+    for (int a = 0; a < 2; a++)
+        for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+            const char *arch = a ? "qwen2" : "llama";
+            make_typed(arch, types[i].type);
+            CHECK_MSG(logits_with("0", want, note, sizeof note, &err), "%s", err.msg);
+            CHECK_MSG(logits_with("1", got, note, sizeof note, &err), "%s", err.msg);
+            double off = apart(got, want, V);
+            printf("# %s, %s: off by %.2g of what the CPU gives\n", arch, types[i].type, off);
+            CHECK_MSG(!*note, "%s, %s: %s", arch, types[i].type, note);
+            CHECK_MSG(off <= types[i].limit, "%s, %s: off by %.3g", arch, types[i].type, off);
+        }
+}
+
+/* K and V of each type that is there, and of one that is not; rows moved and turned; save and
+ * load. */
+static void caches(void)
+{
+    static const char *const types[][2] = {
+        {"f32", "f32"}, {"f16", "f16"}, {"f32", "f16"}, {"f16", "f32"}, {"q8_0", "q8_0"}};
+    static float want[CACHE_ROWS * V], got[CACHE_ROWS * V];
+    make_model_of("llama", 64);
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        const char *k = types[i][0], *v = types[i][1];
+        double limit = k[0] == 'q' ? 0.01 : 0.002;
+        with_cache("0", k, v, want);
+        with_cache("1", k, v, got);
+        double off = apart(got, want, CACHE_ROWS * V);
+        printf("# K %s, V %s: off by %.2g of what the CPU gives\n", k, v, off);
+        CHECK_MSG(off <= limit, "K %s, V %s: off by %.3g, at most %.3g", k, v, off, limit);
+        CHECK_MSG(!memcmp(got + 2 * V, got + 3 * V, V * sizeof *got),
+                  "K %s, V %s: other logits after save and load", k, v);
+    }
+}
+
+/* ---------------------------------------------------------------- failures of the library */
+
+static uint64_t lib_calls(struct play *p)
+{
+    lib->fail_at = lib->calls = 0;
+    play_through(p);
+    return lib->calls;
+}
+
+/* The n-th call of the library itself fails, whatever it is: a call of ours says so, or a graph is
+ * not recorded, or a release goes on; the next step is right, and nothing stays behind. */
+static void library_calls_fail(void)
+{
+    static struct play p;
+    struct play want;
+    struct pith_error err;
+    int told = 0, other = 0;
+    if (!lib)
+        SKIP("there is no stand-in to ask");
+    make_model(GPU_ARCH);
+    uint64_t n = lib_calls(&p), step = 1 + n / (test_scale() < 10 ? 61 : 997);
+    want = p;
+    for (uint64_t i = 1; i <= n; i += step) {
+        int failed = 0;
+        cann_forget(); /* opening the libraries is a part of it */
+        lib->calls = 0;
+        lib->fail_at = i;
+        for (int part = 0; part < PARTS && failed < 3; part++) {
+            if (play(&p, (enum part)part, &err) == PITH_OK)
+                continue;
+            CHECK_MSG(err.code == PITH_DEVICE || err.code == PITH_NOMEM, "call %llu: %d, %s",
+                      (unsigned long long)i, (int)err.code, err.msg);
+            failed++;
+            part--;
+        }
+        CHECK_MSG(failed <= 1, "call %llu: %d calls of ours failed: %s", (unsigned long long)i,
+                  failed, err.msg);
+        check_same(&p, &want, "failing", i);
+        close_all(&p);
+        told += failed;
+        other += !failed;
+    }
+    lib->fail_at = 0;
+    printf("# of %llu calls %d were tried: %d told, %d of no consequence\n", (unsigned long long)n,
+           told + other, told, other);
+    CHECK(told > other);
+    cann_forget();
+    CHECK_MSG(!lib->live && !*lib->fault, "%llu live; %s", (unsigned long long)lib->live,
+              lib->fault);
+    check_nothing_held("failing");
+}
+
+/* ---------------------------------------------------------------- recordings */
+
+/* A library that cannot capture, or does not want to: steps are the same, and counted. */
+static void refused_captures(void)
+{
+    static float want[DECODED * V], got[DECODED * V];
+    struct recordings c;
+    make_model("llama");
+    decode("12", 2, want, &c);
+    set_env("PITH_CANN_MASK", "graph");
+    decode("12", 2, got, &c);
+    set_env("PITH_CANN_MASK", NULL);
+    CHECK_MSG(!memcmp(got, want, sizeof got) && !c.recorded && !c.replayed,
+              "without graphs: other bits, or %llu recorded", (unsigned long long)c.recorded);
+    if (!lib)
+        return;
+    lib->no_capture = 1;
+    decode("12", 2, got, &c);
+    lib->no_capture = 0;
+    CHECK_MSG(!memcmp(got, want, sizeof got) && !c.recorded && !c.replayed && c.refused == DECODED,
+              "captures refused: other bits, or %llu recorded, %llu refused",
+              (unsigned long long)c.recorded, (unsigned long long)c.refused);
+}
+
+/* The logits of a prompt that is read in pieces of so many. */
+static struct recordings read_prompt(const char *all, float *out)
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct recordings from = gpu_counts();
+    int32_t token[PROMPT];
+    for (int i = 0; i < PROMPT; i++)
+        token[i] = 7 * i % V;
+    set_env("PITH_CANN_PREFILL", all);
+    pith_model *m = open_model("0", "1", &err);
+    pith_session *s = m ? open_session(m, &err) : NULL;
+    set_env("PITH_CANN_PREFILL", NULL);
+    CHECK_MSG(s, "%s", err.msg);
+    for (int at = 0; s && at < 6 * 10; at += 10)
+        CHECK_MSG(pith_feed(s, 0, token + at, 10, &err) == PITH_OK, "%s", err.msg);
+    if (s)
+        memcpy(out, pith_logits(s, 0), V * sizeof *out);
+    pith_session_close(s);
+    pith_model_close(m);
+    struct recordings to = gpu_counts();
+    return (struct recordings){to.replayed - from.replayed, to.recorded - from.recorded,
+                               to.evicted - from.evicted, to.refused - from.refused};
+}
+
+/* Prompts are not recorded unless that is asked for. */
+static void prompts(void)
+{
+    float want[V], got[V];
+    make_model("llama");
+    struct recordings c = read_prompt(NULL, want);
+    CHECK_MSG(!c.recorded && !c.replayed, "%llu were recorded", (unsigned long long)c.recorded);
+    c = read_prompt("1", got);
+    CHECK_MSG(c.recorded == 1 && c.replayed == 5, "%llu recorded, %llu replayed",
+              (unsigned long long)c.recorded, (unsigned long long)c.replayed);
+    CHECK(!memcmp(got, want, sizeof got));
+}
+
+/* ---------------------------------------------------------------- what is absent */
+
+static void with(const char *name, const char *value, const char *devices, const char *says)
+{
+    const char *was = getenv(name);
+    char *before = was ? strdup(was) : NULL;
+    cann_forget();
+    refused_with(name, value, devices, says);
+    cann_forget();
+    set_env(name, before);
+    free(before);
+}
+
+/* What is missing is named where the device was asked for; else the CPU does without, and that is
+ * told. */
+static void what_is_absent_is_named(void)
+{
+    struct pith_error err;
+    char old[640];
+    standin_path("cann-old.so", old, sizeof old);
+    make_model("llama");
+    with("PITH_CANN_LIBRARY", "libabsent.so.9", "0", "libabsent.so.9 cannot be opened");
+    with("PITH_CANN_LIBRARY", "libc.so.6", "0", "is no runtime of CANN's: it has no aclInit");
+    with("PITH_CANN_LIBRARY", old, "0", "has no aclrtGetDeviceCount: it is too old");
+    with("PITH_CANN_OPS", "libabsent.so.9", "0", "libabsent.so.9 cannot be opened");
+    with("PITH_CANN_OPS", "libc.so.6", "0", "is no operator library of CANN's: it has no aclnnAdd");
+    with("PITH_CANN_MEMORY", "many", "0", "PITH_CANN_MEMORY");
+    with("PITH_CANN_RECORDINGS", NULL, "99", "this machine has");
+    if (standin_is_used()) {
+        with("STANDIN_INIT", "500000", "0", "no device can be had: error 500000");
+        with("STANDIN_DEVICES", "0", "0", "this machine has 0");
+    }
+    pith_model *m = open_model("0", "1", &err); /* and the next goes */
+    CHECK_MSG(m, "%s", err.msg);
+    pith_model_close(m);
+}
+
+static void no_device(void)
+{
+    SKIP("%s", absent());
+}
+
+int main(void)
+{
+    tmp_make();
+    standin_use();
+    if (*absent()) {
+        TEST(no_device);
+        return test_end();
+    }
+    TEST(golden_arch);
+    TEST(family_is_whole);
+    TEST(gaps_of_the_family);
+    TEST(others_fall_back);
+    TEST(weights);
+    TEST(caches);
+    TEST(recordings_serve);
+    TEST(refused_captures);
+    TEST(prompts);
+    TEST(every_call_fails);
+    TEST(devices_are_lost);
+    TEST(memory_runs_out);
+    TEST(order_is_kept);
+    TEST(library_calls_fail);
+    TEST(what_is_absent_is_named);
+    return test_end();
+}
