@@ -3,7 +3,8 @@
  *
  *     bench_mm [level|all [type|all [repeats [ahead]]]]
  *
- * K = 4096; ahead: bytes, instead of cpu_prefetch_ahead's (AVX2 levels, one and two columns). For each level and type, best of the repeats:
+ * K = 4096; ahead: bytes, instead of cpu_prefetch_ahead's (AVX2 levels, one and two columns). For
+ * each level and type, best of the repeats:
  *     n:      that many columns: GB/s of weights in memory (three times the last-level cache),
  *             Gop/s of the same, and Gop/s with
  *             half a mebibyte of weights over and over: what the kernel itself can do
