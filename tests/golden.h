@@ -6,6 +6,7 @@
 
 #include <dirent.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdint.h>
 #include "pith.h"
 #include "test.h"
@@ -112,6 +113,33 @@ GOLDEN_FN float *golden_floats(const char *path, int64_t n)
 GOLDEN_FN pith_status golden_read(const struct golden *g, pith_session *s, struct pith_error *err)
 {
     return g->n_read ? pith_encode(s, 0, g->read, (size_t)g->n_read, err) : PITH_OK;
+}
+
+/* Rows of sequence 0 in one step, all asked for. */
+GOLDEN_FN pith_status golden_feed(pith_session *s, const int32_t *token, int32_t n,
+                                  struct pith_error *err)
+{
+    struct pith_batch b = PITH_BATCH_INIT;
+    uint8_t *want = malloc((size_t)n + 1);
+    memset(want, 1, (size_t)n + 1);
+    b.n = n;
+    b.token = token;
+    b.want = want;
+    pith_status st = pith_step(s, &b, err);
+    free(want);
+    return st;
+}
+
+/* Largest |got - want| of n values; infinite when one is not a number. */
+GOLDEN_FN double golden_worst(const float *got, const float *want, int64_t n)
+{
+    double most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double d = fabs((double)got[i] - (double)want[i]);
+        if (!(d <= most))
+            most = isnan(d) ? INFINITY : d;
+    }
+    return most;
 }
 
 /* The architecture is one this build knows. */

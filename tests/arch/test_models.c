@@ -40,32 +40,6 @@ static int run_open(struct run *r, const char *path, const char *cache, pith_poo
     return r->session != NULL;
 }
 
-/* All rows of the sequence in one step, all asked for. */
-static pith_status run_step(struct run *r, const int32_t *token, int32_t n, struct pith_error *err)
-{
-    struct pith_batch b = PITH_BATCH_INIT;
-    uint8_t *want = malloc((size_t)n + 1);
-    memset(want, 1, (size_t)n + 1);
-    b.n = n;
-    b.token = token;
-    b.want = want;
-    pith_status st = pith_step(r->session, &b, err);
-    free(want);
-    return st;
-}
-
-/* Largest |got - want| of n values; infinite when one is not a number. */
-static double worst(const float *got, const float *want, int64_t n)
-{
-    double most = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double d = fabs((double)got[i] - (double)want[i]);
-        if (!(d <= most))
-            most = isnan(d) ? INFINITY : d;
-    }
-    return most;
-}
-
 static double tolerance(const struct golden *g)
 {
     return json_number_value(
@@ -83,7 +57,7 @@ static int logits_of(const struct golden *g, int32_t piece, float *out, int32_t 
     ok = ok && golden_read(g, r.session, &err) == PITH_OK;
     for (int32_t at = 0; ok && at < g->n; at += piece) {
         int32_t n = g->n - at < piece ? g->n - at : piece;
-        ok = run_step(&r, g->token + at, n, &err) == PITH_OK;
+        ok = golden_feed(r.session, g->token + at, n, &err) == PITH_OK;
         for (int32_t i = 0; ok && i < n; i++) {
             const float *row = pith_logits(r.session, i);
             CHECK_MSG(row, "%s: token %d of %d has no logits", g->name, at + i, g->n);
@@ -108,14 +82,14 @@ static double logits_difference(const struct golden *g, const float *want, int32
     int ok = got && other && logits_of(g, g->n, got, n_vocab);
     double most = ok ? 0 : -1;
     for (int32_t t = 0; ok && t < g->n; t++) {
-        double d = worst(got + (int64_t)t * n_vocab + first, want + (int64_t)t * cols, cols);
+        double d = golden_worst(got + (int64_t)t * n_vocab + first, want + (int64_t)t * cols, cols);
         most = d > most ? d : most;
     }
     for (int32_t piece = 7; ok && causal && piece > 0; piece -= 6)
         if (logits_of(g, piece, other, n_vocab))
             CHECK_MSG(!memcmp(got, other, (size_t)n * sizeof *got),
                       "%s: other bits in pieces of %d, by up to %.3g", g->name, piece,
-                      worst(got, other, n));
+                      golden_worst(got, other, n));
     free(got);
     free(other);
     return most;
@@ -212,14 +186,14 @@ static void embedding_case(const struct golden *g, const json_t *output, int *n_
         }
         REQUIRE(want, "%s%s cannot be read", g->name, suffix);
         if (!run_open(&r, golden_path(g, ".gguf"), "f32", kinds[k].kind, golden_ctx(g), &err) ||
-            run_step(&r, g->token, g->n, &err) != PITH_OK)
+            golden_feed(r.session, g->token, g->n, &err) != PITH_OK)
             CHECK_MSG(0, "%s, pooling %s: %s", g->name, pooling, err.msg);
         else
             CHECK_MSG(pith_n_outputs(r.session) == rows, "%s, pooling %s: %d outputs, wanted %d",
                       g->name, pooling, pith_n_outputs(r.session), rows);
         for (int32_t i = 0; i < rows && d < INFINITY; i++) {
             const float *row = pith_embedding(r.session, i);
-            double one = row ? worst(row, want + i * n_embd, n_embd) : INFINITY;
+            double one = row ? golden_worst(row, want + i * n_embd, n_embd) : INFINITY;
             d = one > d ? one : d;
         }
         CHECK_MSG(limit > 0 && d <= limit,
@@ -249,11 +223,11 @@ static void hidden_rows(void)
             float *want = golden_floats(golden_path(g, ".hidden_exactgelu.bin"), g->n * n_embd);
             REQUIRE(want, "%s.hidden_exactgelu.bin cannot be read", g->name);
             if (!run_open(&r, golden_path(g, ".gguf"), "f32", PITH_POOL_NONE, 0, &err) ||
-                run_step(&r, g->token, g->n, &err) != PITH_OK)
+                golden_feed(r.session, g->token, g->n, &err) != PITH_OK)
                 CHECK_MSG(0, "%s: %s", g->name, err.msg);
             for (int32_t t = 0; t < g->n && r.session; t++) {
                 const float *row = pith_embedding(r.session, t);
-                double one = row ? worst(row, want + t * n_embd, n_embd) : INFINITY;
+                double one = row ? golden_worst(row, want + t * n_embd, n_embd) : INFINITY;
                 d = one > d ? one : d;
             }
             CHECK_MSG(d <= limit, "%s: rows differ by %.3g, at most %.3g", g->name, d, limit);
@@ -300,7 +274,7 @@ static int sum_errors(const struct golden *g, const char *cache, const float *wa
     struct run r;
     *e = (struct error_sums){.difference = INFINITY};
     if (!run_open(&r, golden_path(g, ".gguf"), cache, PITH_POOL_FILE, golden_ctx(g), &err) ||
-        run_step(&r, g->token, g->n, &err) != PITH_OK) {
+        golden_feed(r.session, g->token, g->n, &err) != PITH_OK) {
         CHECK_MSG(err.code == PITH_UNSUPPORTED && strstr(err.msg, "needs a multiple of 32"),
                   "%s, %s cache: %s", g->name, cache, err.msg);
         run_close(&r);
@@ -484,7 +458,8 @@ static void stories_logits(void)
             int32_t n;
             int32_t *ids = golden_ints(json_object_get(c, "prompt_ids"), &n);
             CHECK_MSG(pith_truncate(r.session, 0, 0, &err) == PITH_OK, "%s", err.msg);
-            CHECK_MSG(run_step(&r, ids, n, &err) == PITH_OK, "%s: %s", files[f].name, err.msg);
+            CHECK_MSG(golden_feed(r.session, ids, n, &err) == PITH_OK, "%s: %s", files[f].name,
+                      err.msg);
             json_t *rows = json_object_get(c, "logits_exact");
             CHECK(json_array_size(rows) == (size_t)(n < 3 ? n : 3));
             json_array_foreach(rows, t, row)
@@ -520,7 +495,7 @@ static int score_case(struct run *r, const json_t *c, int32_t n_vocab, struct sc
     pith_status st = pith_truncate(r->session, 0, 0, &err);
     for (int32_t at = 0; at < n && st == PITH_OK; at += room) {
         int32_t rows = n - at < room ? n - at : room;
-        st = run_step(r, ids + at, rows, &err);
+        st = golden_feed(r->session, ids + at, rows, &err);
         for (int32_t i = 0; i < rows && st == PITH_OK; i++)
             score_row(pith_logits(r->session, i), n_vocab, json_array_get(top, (size_t)(at + i)),
                       s);

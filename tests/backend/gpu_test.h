@@ -69,19 +69,6 @@ static const struct way ways[] = {{"whole", "0", "1"},
                                   {"by turns on two devices", "0,0", "1,2"}};
 enum { N_WAYS = sizeof ways / sizeof *ways };
 
-static pith_status feed(pith_session *s, const int32_t *token, int32_t n, struct pith_error *err)
-{
-    struct pith_batch b = PITH_BATCH_INIT;
-    uint8_t *want = malloc((size_t)n + 1);
-    memset(want, 1, (size_t)n + 1);
-    b.n = n;
-    b.token = token;
-    b.want = want;
-    pith_status st = pith_step(s, &b, err);
-    free(want);
-    return st;
-}
-
 /* The logits of all tokens, fed in pieces of so many. */
 static int logits_of(const struct golden *g, pith_model *m, int32_t piece, float *out,
                      int32_t n_vocab, struct pith_error *err)
@@ -93,24 +80,13 @@ static int logits_of(const struct golden *g, pith_model *m, int32_t piece, float
     int ok = s && golden_read(g, s, err) == PITH_OK;
     for (int32_t at = 0; ok && at < g->n; at += piece) {
         int32_t n = g->n - at < piece ? g->n - at : piece;
-        ok = feed(s, g->token + at, n, err) == PITH_OK;
+        ok = golden_feed(s, g->token + at, n, err) == PITH_OK;
         for (int32_t i = 0; ok && i < n; i++)
             memcpy(out + (int64_t)(at + i) * n_vocab, pith_logits(s, i),
                    (size_t)n_vocab * sizeof *out);
     }
     pith_session_close(s);
     return ok;
-}
-
-static double worst(const float *got, const float *want, int64_t n)
-{
-    double most = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double d = fabs((double)got[i] - (double)want[i]);
-        if (!(d <= most))
-            most = isnan(d) ? INFINITY : d;
-    }
-    return most;
 }
 
 static int flag(const struct golden *g, const char *name)
@@ -132,7 +108,7 @@ static void golden_model(const struct golden *g, const struct way *w, const floa
     set_devices(NULL, NULL);
     int ok = m && logits_of(g, m, g->n, got, n_vocab, &err);
     CHECK_MSG(ok, "%s, %s: %s", g->name, w->name, err.msg);
-    double off = ok ? worst(got, want, n) : 0;
+    double off = ok ? golden_worst(got, want, n) : 0;
     CHECK_MSG(off <= 2 * limit, "%s, %s: a logit is off by %.3g, at most %.3g", g->name, w->name,
               off, 2 * limit);
     for (int32_t piece = 7; ok && flag(g, "causal") && !flag(g, "diffusion") && piece > 0;
@@ -141,7 +117,7 @@ static void golden_model(const struct golden *g, const struct way *w, const floa
         CHECK_MSG(again, "%s, %s, in pieces of %d: %s", g->name, w->name, piece, err.msg);
         CHECK_MSG(!again || !memcmp(got, other, (size_t)n * sizeof *got),
                   "%s, %s: other bits in pieces of %d, by up to %.3g", g->name, w->name, piece,
-                  worst(got, other, n));
+                  golden_worst(got, other, n));
     }
     if (m && w == ways && pith_model_get_info(m, &info, NULL) == PITH_OK)
         printf("# %s: off by %.2g of %.2g%s%s\n", g->name, off, limit, info.note ? "; " : "",
@@ -205,7 +181,8 @@ static struct scores reference_scores(const char *path, const json_t *cases, con
         int32_t n, *token = golden_ints(json_object_get(c, "tokens"), &n);
         n = n < 8 || test_scale() >= 100 ? n : 8;
         pith_model_get_info(m, &info, NULL);
-        CHECK_MSG(pith_truncate(ss, 0, 0, &err) == PITH_OK && feed(ss, token, n, &err) == PITH_OK,
+        CHECK_MSG(pith_truncate(ss, 0, 0, &err) == PITH_OK &&
+                      golden_feed(ss, token, n, &err) == PITH_OK,
                   "%s", err.msg);
         for (int32_t r = 0; r < n && err.code == PITH_OK; r++)
             score_row(pith_logits(ss, r), info.n_vocab, json_array_get(top, (size_t)r), &s);
