@@ -53,6 +53,9 @@ struct pith_sampler_params { /* zero = default = off, where nothing else is said
         *late; /* [n_late] tokens that are not drawn before late_from tokens have been accepted */
     int32_t n_late, late_from;
     int32_t resumable; /* 1: remembers what it accepts (4 bytes a token), for pith_save_with */
+    int32_t min_keep; /* top_p, min_p, typical and xtc leave so many tokens at least; 0 = 1 */
+    const int32_t *only; /* [n_only] no other token is drawn, an end token neither; n_only 0: any */
+    int32_t n_only;
 };
 #define PITH_SAMPLER_PARAMS_INIT PITH_SIZED(struct pith_sampler_params)
 /* How a model is sampled where nobody says otherwise; pith's programs all ask here. *out (its size
@@ -142,12 +145,17 @@ typedef struct pith_grammar pith_grammar;
  * begins, goes on as a call whose arguments satisfy their schema. In reasoning nothing is a call.
  * Families whose calls are not one JSON text need no trigger: their own form is what is held to;
  * schemas whose strings that form cannot keep (a pattern of any characters) are PITH_UNSUPPORTED.
- */
+ * PITH_GRAMMAR_REGEX: texts that a regular expression describes from their begin to their end, of
+ * the kind that "pattern" of schemas takes: ECMA-262 without look-around, back references, \b, \p.
+ * PITH_GRAMMAR_WITHOUT: text is a JSON array of texts, of 8192 bytes in all at most, none empty;
+ * any text in which none of them stands, whatever tokens it is made of. */
 typedef enum pith_grammar_kind {
     PITH_GRAMMAR_GBNF,
     PITH_GRAMMAR_SCHEMA,
     PITH_GRAMMAR_JSON,
-    PITH_GRAMMAR_CALLS
+    PITH_GRAMMAR_CALLS,
+    PITH_GRAMMAR_REGEX,
+    PITH_GRAMMAR_WITHOUT
 } pith_grammar_kind;
 struct pith_grammar_params {
     size_t size;

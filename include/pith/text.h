@@ -54,6 +54,8 @@ PITH_API void pith_stream_close(pith_stream *s);
 PITH_API const char *pith_stream_put(pith_stream *s, int32_t id, size_t *n_bytes);
 PITH_API void pith_stream_continue(
     pith_stream *s); /* the text goes on after a prompt: a leading space belongs to it */
+/* shown: control tokens come as their text from now on; 0: as nothing, as at first. */
+PITH_API void pith_stream_show_control(pith_stream *s, int shown);
 /* Bytes as valid UTF-8: those that are none become U+FFFD (what a model says need not be text).
  * Length as snprintf, not terminated. */
 PITH_API int64_t pith_utf8(const char *text, size_t n_bytes, char *buf, size_t cap);

@@ -220,6 +220,12 @@ void pith_stream_continue(pith_stream *s)
         s->s.started = 1;
 }
 
+void pith_stream_show_control(pith_stream *s, int shown)
+{
+    if (s)
+        s->s.shows = shown != 0;
+}
+
 int64_t pith_utf8(const char *text, size_t n_bytes, char *buf, size_t cap)
 {
     size_t used = 0;

@@ -29,7 +29,7 @@ pith_grammar *pith_grammar_open(pith_model *m, pith_grammar_kind kind, const cha
     struct pith_grammar_params p = PITH_GRAMMAR_PARAMS_INIT;
     if (params_take(&p, sizeof p, params, "pith_grammar_params", err) != PITH_OK)
         return NULL;
-    if ((!text && n_bytes) || kind < PITH_GRAMMAR_GBNF || kind > PITH_GRAMMAR_CALLS) {
+    if ((!text && n_bytes) || kind < PITH_GRAMMAR_GBNF || kind > PITH_GRAMMAR_WITHOUT) {
         error_set(err, PITH_RANGE, "pith_grammar_open: text is NULL or kind %d unknown", (int)kind);
         return NULL;
     }

@@ -1422,6 +1422,7 @@ static void text_in_pieces(void)
     pith_stopper_close(s);
     pith_stopper_close(NULL);
     pith_stream_continue(NULL);
+    pith_stream_show_control(NULL, 1);
     CHECK(pith_utf8("a\xFF\xC3\xA9", 4, NULL, 0) == 6);
     CHECK(pith_utf8("a\xFF\xC3\xA9", 4, buf, sizeof buf) == 6 &&
           !memcmp(buf, "a\xEF\xBF\xBD\xC3\xA9", 6));

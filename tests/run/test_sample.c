@@ -579,6 +579,56 @@ static void late_tokens(void)
     pith_sampler_close(s);
 }
 
+/* The only tokens that may be drawn, in any chain and beside those that may not come yet. */
+static void only_tokens(void)
+{
+    static const float logits[6] = {1, 5, 4, 2, 6, 3};
+    static const int32_t only[4] = {5, 2, 2, 0}, late[1] = {2}, wrong[2] = {1, 6};
+    struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
+    struct pith_error err = {0};
+    p.only = only;
+    p.n_only = 4;
+    for (int i = 0; i < 3; i++) {
+        p.temperature = i ? 0.01f : 0;
+        p.samplers = i == 2 ? "temp:t=0.01" : NULL;
+        p.late = i ? late : NULL;
+        p.n_late = i > 0;
+        p.late_from = 1;
+        pith_sampler *s = pith_sampler_open(6, &p, NULL);
+        CHECK(s && pith_sample(s, logits) == (i ? 5 : 2));
+        pith_sampler_accept(s, 4);
+        CHECK(s && pith_sample(s, logits) == 2);
+        struct pith_logprob left[6];
+        CHECK(pith_sampler_left(s, logits, left, 6) <= 3);
+        pith_sampler_close(s);
+    }
+    p.only = wrong;
+    p.n_only = 2;
+    CHECK(!pith_sampler_open(6, &p, &err) && err.code == PITH_RANGE);
+    p.n_only = 0;
+    pith_sampler *s = pith_sampler_open(6, &p, NULL);
+    CHECK(s && pith_sample(s, logits) == 4);
+    pith_sampler_close(s);
+}
+
+/* So many candidates stay, whichever sampler would leave fewer. */
+static void least_candidates(void)
+{
+    static const float logits[6] = {9, 5, 4, 3, 2, 1};
+    for (int i = 0; i < 3; i++)
+        for (int least = 0; least < 6; least++) {
+            struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
+            struct pith_logprob left[6];
+            p.temperature = 1;
+            p.min_keep = least;
+            *(i == 0 ? &p.top_p : i == 1 ? &p.min_p : &p.typical_p) = i == 1 ? 0.9f : 0.1f;
+            pith_sampler *s = pith_sampler_open(6, &p, NULL);
+            int32_t n = s ? pith_sampler_left(s, logits, left, 6) : -1;
+            CHECK_MSG(n == (least > 1 ? least : 1), "%d, min_keep %d: %d are left", i, least, n);
+            pith_sampler_close(s);
+        }
+}
+
 static void bad_parameters(void)
 {
     struct pith_error err;
@@ -1163,6 +1213,8 @@ int main(void)
     TEST(overflow);
     TEST(penalty_window);
     TEST(late_tokens);
+    TEST(only_tokens);
+    TEST(least_candidates);
     TEST(bad_parameters);
     TEST(nothing_is_allocated);
     TEST(waiting_is_small);

@@ -347,6 +347,77 @@ static void schema_texts(void)
     CHECK(pith_grammar_open(NULL, PITH_GRAMMAR_SCHEMA, deep, sizeof deep, NULL, &err) == NULL);
 }
 
+/* A regular expression describes all of a text, without anchors as with them. */
+static void regex_texts(void)
+{
+    static const struct sample v[] = {
+        {"[0-9]{2}-[ab]+", "12-ab", 1},
+        {"[0-9]{2}-[ab]+", "12-", 0},
+        {"[0-9]{2}-[ab]+", "x12-ab", 0},
+        {"[0-9]{2}-[ab]+", "12-ab ", 0},
+        {"^[0-9]{2}$", "12", 1},
+        {"a|b", "b", 1},
+        {"a|b", "ab", 0},
+        {"(?:yes|no)( sir)?", "no sir", 1},
+        {"\\w+@\\w+\\.com", "a_1@b.com", 1},
+        {"\\w+@\\w+\\.com", "a_1@b.comx", 0},
+        {".*", "any \"thing\" \xC3\xA9", 1},
+        {".*", "a\nb", 0},
+        {"", "", 1},
+        {"", "a", 0},
+        {"a)|(b", "a", -1},
+        {"(?=a)", "a", -1},
+        {"[", "a", -1},
+        {"*", "", -1},
+    };
+    check_samples(PITH_GRAMMAR_REGEX, v, sizeof v / sizeof v[0]);
+}
+
+/* Whether one of the texts of the list stands in a text: what no text may have, by another way. */
+static void without_texts(void)
+{
+    static const struct sample v[] = {
+        {"[\"bad\",\"worse\"]", "ba wors", 1},
+        {"[\"bad\",\"worse\"]", "a bad one", 0},
+        {"[\"bad\",\"worse\"]", "babad", 0},
+        {"[\"bad\",\"worse\"]", "Bad", 1},
+        {"[\"\u00e9\"]", "e\xC3\xA8", 1},
+        {"[\"\u00e9\"]", "\xC3\xA9", 0},
+        {"[]", "anything", 1},
+        {"[\"\"]", "", -1},
+        {"[3]", "", -1},
+        {"{}", "", -1},
+        {"[\"a\"", "", -1},
+    };
+    static const char *const words[] = {"abab", "ba", "aaa", "bbab", "abb", "baab"};
+    check_samples(PITH_GRAMMAR_WITHOUT, v, sizeof v / sizeof v[0]);
+    for (int set = 1; set < 64; set++) {
+        char list[128] = "[";
+        for (int i = 0; i < 6; i++)
+            if (set >> i & 1)
+                snprintf(list + strlen(list), sizeof list - strlen(list), "%s\"%s\"",
+                         list[1] ? "," : "", words[i]);
+        strcat(list, "]");
+        for (int n = 0; n < 256; n++) {
+            char text[9] = {0};
+            int stands = 0;
+            for (int i = 0; i < 8; i++)
+                text[i] = n >> i & 1 ? 'b' : 'a';
+            for (int i = 0; i < 6; i++)
+                stands |= (set >> i & 1) && strstr(text, words[i]);
+            CHECK_MSG(matches(PITH_GRAMMAR_WITHOUT, list, text, 8, NULL) == !stands, "%s in %s",
+                      list, text);
+        }
+    }
+    char *long_one = malloc(9000);
+    memset(long_one, 'a', 9000);
+    memcpy(long_one, "[\"", 2);
+    memcpy(long_one + 8997, "\"]", 3);
+    struct pith_error err = {0};
+    CHECK(matches(PITH_GRAMMAR_WITHOUT, long_one, "", 0, &err) < 0 && err.code == PITH_RANGE);
+    free(long_one);
+}
+
 static void members_in_order(void)
 {
     static const struct {
@@ -1046,6 +1117,10 @@ static void masks_are_what_accept_says(void)
                 v, t, PITH_GRAMMAR_GBNF,
                 "root ::= x \".\"\nx ::= (w (\" \" w)*)? [^a]{0,3} | \"h\" x x\nw ::= [a-z]+",
                 (uint64_t)j);
+        if (t) {
+            check_mask_against_accept(v, t, PITH_GRAMMAR_WITHOUT, "[\"the\",\" a\",\"e\"]", 7);
+            check_mask_against_accept(v, t, PITH_GRAMMAR_REGEX, "([a-e]+ ?){2,9}\\.", 8);
+        }
         trie_free(t);
         vocab_free(v);
     }
@@ -1210,6 +1285,8 @@ int main(void)
     TEST(recorded_schemas);
     TEST(gbnf_texts);
     TEST(schema_texts);
+    TEST(regex_texts);
+    TEST(without_texts);
     TEST(members_in_order);
     TEST(many_orders);
     TEST(masks_are_the_truth);

@@ -4,6 +4,7 @@
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -45,7 +46,7 @@ static const struct field {
     struct {
         const char *sampler;
         int number;
-    } to[2];
+    } to[4];
 } fields[] = {
 #include "run/sample/samplers.def"
 };
@@ -84,7 +85,7 @@ static pith_status check(const char *what, const char *name, double v, double lo
 /* The parameter of this sampler that the member is; -1: none. */
 static int parameter_of(const struct field *f, const struct sample_kind *k)
 {
-    for (int i = 0; i < 2 && f->to[i].sampler; i++)
+    for (int i = 0; i < 4 && f->to[i].sampler; i++)
         if (strcmp(f->to[i].sampler, k->name) == 0)
             return f->to[i].number;
     return -1;
@@ -323,6 +324,31 @@ static pith_status copy_late(struct pith_sampler *s, const struct pith_sampler_p
     return PITH_OK;
 }
 
+static int by_id(const void *a, const void *b)
+{
+    const int32_t *x = a, *y = b;
+    return *x < *y ? -1 : *x > *y;
+}
+
+/* The only tokens that may come, in order. */
+static pith_status copy_only(struct pith_sampler *s, const struct pith_sampler_params *q,
+                             struct pith_error *err)
+{
+    size_t n = q->only && q->n_only > 0 ? (size_t)q->n_only : 0;
+    if (!n)
+        return PITH_OK;
+    pith_status st = check_ids("only", q->only, sizeof *q->only, n, 0, s->n_vocab, err);
+    if (st != PITH_OK)
+        return st;
+    s->only = mem_array(n, sizeof *s->only, PITH_MEM_SCRATCH);
+    if (!s->only)
+        return error_set(err, PITH_NOMEM, "sampler: no memory for %zu tokens", n);
+    memcpy(s->only, q->only, n * sizeof *s->only);
+    qsort(s->only, n, sizeof *s->only, by_id);
+    s->n_only = (int32_t)n;
+    return PITH_OK;
+}
+
 /* What the steps of the chain need to remember. */
 static pith_status measure_history(struct pith_sampler *s, struct pith_error *err)
 {
@@ -423,6 +449,7 @@ struct pith_sampler *sampler_open(int32_t n_vocab, const struct pith_sampler_par
     TRY(copy_lists(s, q, err));
     TRY(measure_history(s, err));
     TRY(copy_late(s, q, err));
+    TRY(copy_only(s, q, err));
     return s;
 fail:
     sampler_free(s);
@@ -447,6 +474,7 @@ void sampler_free(struct pith_sampler *s)
     mem_free(s->masked);
     mem_free(s->bias);
     mem_free(s->late);
+    mem_free(s->only);
     mem_free(s);
 }
 
@@ -464,20 +492,32 @@ pith_status sampler_grammar(struct pith_sampler *s, struct pith_grammar *g, stru
     return PITH_OK;
 }
 
-/* The logits that the grammar and the number of tokens so far leave; none when the grammar fails.
- * NULL: it is too much work for now. What its grammar has masked already may be the sampler's own
- * copy. */
+static void mask_others(struct pith_sampler *s)
+{
+    int32_t id = 0;
+    for (int32_t i = 0; i < s->n_only; id = s->only[i++] + 1)
+        for (; id < s->only[i]; id++)
+            s->masked[id] = -INFINITY;
+    for (; id < s->n_vocab; id++)
+        s->masked[id] = -INFINITY;
+}
+
+/* The logits that the grammar, the number of tokens so far and the list of tokens leave; none when
+ * the grammar fails. NULL: it is too much work for now. What its grammar has masked already may be
+ * the sampler's own copy. */
 static const float *masked(struct pith_sampler *s, const float *logits, int within)
 {
     int early = s->n_late && s->history.n < s->late_from, by_grammar = s->grammar && !s->is_masked,
         late = 0;
     pith_status st = PITH_OK;
-    if (!by_grammar && !early)
+    if (!by_grammar && !early && !s->n_only)
         return logits;
     if (logits != s->masked)
         memcpy(s->masked, logits, (size_t)s->n_vocab * sizeof *logits);
     for (int32_t i = 0; early && i < s->n_late; i++)
         s->masked[s->late[i]] = -INFINITY;
+    if (s->n_only)
+        mask_others(s);
     if (!by_grammar)
         return s->masked;
     if (s->lost) {
@@ -499,7 +539,8 @@ static int has_tables(struct pith_sampler *s)
 {
     s->starved =
         s->forgot || !get_ready(s) ||
-        !make(&s->masked, s->grammar || s->n_late > 0, (size_t)s->n_vocab, sizeof *s->masked);
+        !make(&s->masked, s->grammar || s->n_late > 0 || s->n_only > 0, (size_t)s->n_vocab,
+              sizeof *s->masked);
     return !s->starved;
 }
 

@@ -15,7 +15,9 @@
 #include "text/grammar/calls.h"
 #include "text/grammar/gbnf.h"
 #include "text/grammar/masks.h"
+#include "text/grammar/regex.h"
 #include "text/grammar/schema/schema.h"
+#include "text/grammar/without.h"
 
 enum { TOKEN_STEPS = 1 << 20 }; /* most steps of accepting a token */
 
@@ -101,6 +103,16 @@ static uint32_t put_other(struct rules *r, uint32_t root, const struct grammar_s
     return both;
 }
 
+static uint32_t put_regex(struct rules *r, struct slice pattern)
+{
+    uint32_t root = rules_new(r, SLICE("pattern"));
+    if (!rules_ok(r))
+        return 0;
+    r->rule[root].defined = 1;
+    regex_write_whole(r, r->rule[root].start, r->rule[root].end, pattern);
+    return root;
+}
+
 static pith_status compile(struct grammar_core *c, const struct grammar_spec *spec,
                            struct pith_error *err)
 {
@@ -140,6 +152,10 @@ static pith_status compile(struct grammar_core *c, const struct grammar_spec *sp
         root =
             calls_read(&r, &(struct calls_spec){spec->format, spec->text, trigger, token,
                                                 spec->vocab, spec->schema_order, spec->calls_only});
+    } else if (spec->kind == PITH_GRAMMAR_REGEX) {
+        root = put_regex(&r, spec->text);
+    } else if (spec->kind == PITH_GRAMMAR_WITHOUT) {
+        root = without_read(&r, spec->text);
     } else {
         root = schema_read(
             &r, spec->kind == PITH_GRAMMAR_JSON ? SLICE("{\"type\":\"object\"}") : spec->text,
@@ -149,7 +165,7 @@ static pith_status compile(struct grammar_core *c, const struct grammar_spec *sp
         root = put_other(&r, root, spec);
     if (spec->kind != PITH_GRAMMAR_CALLS && rules_ok(&r) && (trigger.n || token >= 0))
         root = put_trigger(&r, root, trigger, token, spec->again,
-                           spec->kind != PITH_GRAMMAR_GBNF);
+                           spec->kind == PITH_GRAMMAR_SCHEMA || spec->kind == PITH_GRAMMAR_JSON);
     pith_status st = rules_ok(&r) ? automaton_init(&c->automaton, &r, root, err)
                                   : error_set(err, r.err.code, "%s", r.err.msg);
     rules_deinit(&r);

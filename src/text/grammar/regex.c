@@ -30,7 +30,7 @@ struct regex {
     struct charset *set; /* of EDGE_SET edges */
     uint32_t n_sets, cap_sets;
     uint32_t at;
-    int depth;
+    int depth, whole; /* whole: nothing may stand around it */
     struct level level[REGEX_DEPTH + 1];
 };
 
@@ -414,7 +414,7 @@ static void write_product(struct product *d, const uint32_t *first, const struct
         uint32_t i = d->todo[--d->n_todo], at = d->state[i];
         uint32_t length = i % d->n_lengths, phase = i / d->n_lengths % N_PHASES,
                  q = i / d->n_lengths / N_PHASES;
-        if (q == d->q_before || q == d->q_behind)
+        if ((q == d->q_before || q == d->q_behind) && !x->whole)
             write_edge(d, at, EDGE_SET, &all, q, phase, length, as_json);
         if (q == d->q_before)
             write_edge(d, at, EDGE_EPS, NULL, x->level[0].start, phase, length, as_json);
@@ -461,8 +461,8 @@ static void write_rules(struct regex *x, uint32_t from, uint32_t to, uint32_t mi
     mem_free(d.todo);
 }
 
-void regex_write(struct rules *r, uint32_t from, uint32_t to, struct slice pattern, uint32_t min,
-                 uint32_t max, int as_json)
+static void write_pattern(struct rules *r, uint32_t from, uint32_t to, struct slice pattern,
+                          uint32_t min, uint32_t max, int as_json, int whole)
 {
     struct regex *x = arena_alloc(&r->arena, sizeof *x);
     if (!x) {
@@ -470,6 +470,7 @@ void regex_write(struct rules *r, uint32_t from, uint32_t to, struct slice patte
         return;
     }
     *x = (struct regex){.r = r, .pattern = pattern, .p = pattern.p, .end = pattern.p + pattern.n};
+    x->whole = whole;
     rules_init(&x->nfa);
     x->nfa.flat = 1;
     if (parse(x) && rules_ok(r))
@@ -480,4 +481,15 @@ void regex_write(struct rules *r, uint32_t from, uint32_t to, struct slice patte
     for (uint32_t i = 0; i < x->n_sets; i++)
         charset_deinit(&x->set[i]);
     mem_free(x->set);
+}
+
+void regex_write(struct rules *r, uint32_t from, uint32_t to, struct slice pattern, uint32_t min,
+                 uint32_t max, int as_json)
+{
+    write_pattern(r, from, to, pattern, min, max, as_json, 0);
+}
+
+void regex_write_whole(struct rules *r, uint32_t from, uint32_t to, struct slice pattern)
+{
+    write_pattern(r, from, to, pattern, 0, RULES_ENDLESS, 0, 1);
 }

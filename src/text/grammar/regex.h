@@ -15,5 +15,7 @@ enum { REGEX_DEPTH = 64 };
  * and shows the pattern. */
 void regex_write(struct rules *r, uint32_t from, uint32_t to, struct slice pattern, uint32_t min,
                  uint32_t max, int as_json);
+/* Plain texts that it describes from their begin to their end. */
+void regex_write_whole(struct rules *r, uint32_t from, uint32_t to, struct slice pattern);
 
 #endif

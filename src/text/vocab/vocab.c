@@ -514,11 +514,11 @@ struct slice vocab_stream_put(struct vocab_stream *s, int32_t id)
     s->n_pending = 0;
     if (id >= 0 && id < s->v->n) {
         struct bytes o = {NULL, 0, 0, s->v->add_space_prefix && !s->started};
-        put_token(s->v, id, 0, &o);
+        put_token(s->v, id, s->shows, &o);
         if (str_reserve(&s->text, o.n)) {
             o = (struct bytes){s->text.p + s->text.n, o.n, 0,
                                s->v->add_space_prefix && !s->started};
-            put_token(s->v, id, 0, &o);
+            put_token(s->v, id, s->shows, &o);
             s->text.n += o.n;
         }
         s->started = 1;

@@ -64,6 +64,7 @@ struct vocab_stream {
     char pending[64];
     size_t n_pending;
     int started; /* an SPM vocabulary's leading space is dropped at the start of a text only */
+    int shows;   /* control tokens as their text */
 };
 /* Makes room for any token, so that vocab_stream_put allocates nothing. 0 without memory: text may
  * then be lost. */
