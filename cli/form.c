@@ -62,6 +62,12 @@ static int read_kwargs(const char *text, json_t **out)
                        "--template-kwargs is \"%.100s\"; wanted a JSON object, as "
                        "{\"enable_thinking\": false}",
                        text);
+    static const char *const ours[] = {"messages", "add_generation_prompt", "bos_token",
+                                       "eos_token"};
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+        if (json_object_get(*out, ours[i]))
+            return cli_say(CLI_USE, "--template-kwargs gives %s, which is %s; leave it out",
+                           ours[i], i < 2 ? "the conversation's" : "the model's");
     return CLI_OK;
 }
 

@@ -250,6 +250,33 @@ static int takes_a_model(const struct args_spec *spec)
     return a->name != NULL;
 }
 
+/* What is meant by a flag that other programs have: a flag of the command (*is_flag), or words.
+ * NULL: nothing is known of it. */
+static const char *elsewhere(const char *flag, const char *const *names, int *is_flag)
+{
+    static const char *const rows[][2] = {
+#define ELSEWHERE(flag, what) {flag, what},
+#include "cli/args/elsewhere.def"
+#undef ELSEWHERE
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (strcmp(rows[i][0], flag) != 0)
+            continue;
+        *is_flag = !strncmp(rows[i][1], "--", 2) && !strchr(rows[i][1], ' ');
+        const char *const *n = names;
+        while (*is_flag && *n && strcmp(*n, rows[i][1]) != 0)
+            n++;
+        /* words that name a flag count where the command has it */
+        size_t first = strcspn(rows[i][1], " ");
+        while (!*is_flag && !strncmp(rows[i][1], "--", 2) && *n &&
+               (strlen(*n) != first || strncmp(*n, rows[i][1], first) != 0))
+            n++;
+        if (*n)
+            return rows[i][1];
+    }
+    return NULL;
+}
+
 static int bad_flag(const struct args_spec *spec, const char *word)
 {
     const char *names[ROWS_MAX + sizeof common / sizeof common[0]];
@@ -268,8 +295,14 @@ static int bad_flag(const struct args_spec *spec, const char *word)
                 spec->command, flag, spec->command);
         return ARGS_BAD;
     }
-    const char *near = args_nearest(flag, names);
+    int is_ours = 1;
+    const char *near = elsewhere(flag, names, &is_ours);
     fprintf(stderr, "%s: unknown flag %s", spec->command, flag);
+    if (near && !is_ours) {
+        fprintf(stderr, "; %s\n", near);
+        return ARGS_BAD;
+    }
+    near = near ? near : args_nearest(flag, names);
     if (near)
         fprintf(stderr, "; did you mean %s?", near);
     fprintf(stderr, "%s '%s --help' lists the flags\n", near ? "" : ";", spec->command);

@@ -210,7 +210,8 @@ static int read_prompt(struct opts *o, char **text, size_t *n)
         return *text ? CLI_OK : cli_no_memory();
     }
     if (!o->file && isatty(STDIN_FILENO))
-        return cli_say(CLI_USE, "no prompt; give -p TEXT or -f FILE, or pipe one in");
+        return cli_say(CLI_USE, "no prompt%s; give -p TEXT or -f FILE, or pipe one in",
+                       o->n == 0 ? ", and --predict 0 leaves no conversation to have" : "");
     return cli_read_file(o->file ? o->file : "-", text, n);
 }
 

@@ -233,4 +233,7 @@ start "$pith" run "$dir/tiny.gguf" -p hello -n 2 --override-kv "tokenizer.chat_t
 sees prompt_is_no_chat '^status 0'
 start "$pith" run "$dir/tiny.gguf" -p hello --system x
 sees system_without_chat '^status 1'
+chat -n 0
+sees no_answers_asked_for 'no prompt, and --predict 0 leaves no conversation to have'
+sees no_answers_status '^status 1'
 finish

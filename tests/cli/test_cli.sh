@@ -39,6 +39,13 @@ gives unknown_command 1 'unknown command "rnu"; did you mean run\?' rnu
 gives unknown_command_far 1 "unknown command \"xyzzy\"; 'pith --help'" xyzzy
 gives unknown_help 1 'did you mean bench' help ben
 gives unknown_flag 1 'unknown flag --tempp; did you mean --temp\?' run m --tempp 1
+gives flag_elsewhere 1 'unknown flag -np; did you mean --parallel\?' serve m -np 4
+gives flag_elsewhere_words 1 'unknown flag --jinja; chat templates are always' run m --jinja
+gives flag_elsewhere_other_command 1 'unknown flag --temp; --default temperature=T' serve m --temp 1
+gives flag_elsewhere_twice 1 'chat-template-kwargs; did you mean --template-kwargs\?' \
+    run m --chat-template-kwargs '{}'
+gives flag_elsewhere_serve 1 "unknown flag --chat-template-kwargs; --default 'chat_template" \
+    serve m --chat-template-kwargs '{}'
 gives unknown_flag_prefix 1 'did you mean --temp\?' run m --temperature=1
 gives unknown_flag_far 1 "unknown flag --zzz; 'pith run --help'" run m --zzz
 gives unknown_short_flag 1 'unknown flag -q' run m -q

@@ -127,6 +127,9 @@ def test_wrong(folder):
              ["-p", "x", "--template-kwargs", "{", *asked]),
             ("kwargs_that_are_a_list", 1, "wanted a JSON object",
              ["-p", "x", "--template-kwargs", "[1]", *asked]),
+            *(("kwargs_of_ours " + key, 1, "--template-kwargs gives " + key,
+             ["-p", "x", "--template-kwargs", '{"%s": 0}' % key, *asked])
+              for key in ("bos_token", "eos_token", "messages", "add_generation_prompt")),
             ("think_perhaps", 1, "--think", ["-p", "x", "--think", "perhaps", *asked]),
             ("no_such_template", 2, "no such file, no template of that name in the model, and the "
              "common ones are chatml, " + names,
