@@ -45,22 +45,6 @@ static void close_native(struct answer *a)
 
 /* ---------------------------------------------------------------- requests */
 
-/* An end token is never drawn: what is asked for is text that does not end. */
-static int never_ends(struct answer *a, struct request *r, struct fault *f)
-{
-    int32_t n_vocab = a->m->info.n_vocab, n = 0, *ids = malloc((size_t)n_vocab * sizeof *ids);
-    if (!ids)
-        return fault_memory(f);
-    for (int32_t i = 0; i < n_vocab; i++)
-        if (pith_token_is_eog(a->m->model, i))
-            ids[n++] = i;
-    free((void *)(uintptr_t)r->sampler.late);
-    r->sampler.late = ids;
-    r->sampler.n_late = n;
-    r->sampler.late_from = INT32_MAX;
-    return 1;
-}
-
 static int check_fields(const json_t *list, struct fault *f)
 {
     size_t i;
@@ -93,7 +77,8 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
                : b->v[F_max_tokens] ? field_int(b, F_max_tokens)
                                     : -1;
     r->n_max = r->n_max < 0 ? -1 : r->n_max;
-    return !field_bool(b, F_ignore_eos) || never_ends(a, r, f);
+    r->never_ends = field_bool(b, F_ignore_eos); /* what is asked for is text that does not end */
+    return 1;
 }
 
 /* Whatever stands before the gap, behind it, and how what fills it begins. */

@@ -1,5 +1,6 @@
 /* api_openai.c -- /v1/chat/completions and /v1/completions: answers in the JSON and the server-sent
  * events of OpenAI's interface. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,11 +10,16 @@
 #include "server/hosted.h"
 #include "server/request/answer.h"
 #include "server/request/fields.h"
+#include "server/request/functions.h"
 #include "server/request/tools.h"
 
 struct completion {
     struct answer a;
     int include_usage, echo;
+    int usage_always; /* with every piece, as far as it is */
+    int prompt_top; /* prompt_logprobs, -1: not asked for */
+    int older;      /* calls are told as function_call */
+    int apart;      /* reasoning is told as reasoning_content */
 };
 
 static struct completion *of(struct answer *a)
@@ -39,13 +45,14 @@ static void put_logprob(struct answer *a, json_t **lp, int64_t *offset, int32_t 
 {
     json_t *text = answer_piece(a, id, NULL), *top = t ? json_object() : json_null();
     for (int i = 0; t && i < t->n_top; i++) {
-        json_t *key = answer_piece(a, t->top[i].id, NULL);
+        json_t *key = answer_name(a, t->top[i].id, NULL);
         json_object_set_new(top, json_string_value(key), answer_real(t->top[i].logprob));
         json_decref(key);
     }
     json_array_append_new(lp[3], json_integer(*offset));
     *offset += characters(json_string_value(text), json_string_length(text));
-    json_array_append_new(lp[0], text);
+    json_array_append_new(lp[0], a->named_by_id ? answer_name(a, id, NULL) : json_incref(text));
+    json_decref(text);
     json_array_append_new(lp[1], t ? answer_real(t->logprob) : json_null());
     json_array_append_new(lp[2], top);
 }
@@ -77,50 +84,85 @@ static json_t *call_of(const struct part *p, int in_stream)
     return j;
 }
 
+static void put_text(json_t *to, const char *name, const char *text, size_t n)
+{
+    const json_t *before = json_object_get(to, name);
+    json_t *both = before ? json_pack("[O, o]", before, json_text(text, n)) : NULL;
+    json_object_set_new(to, name, both ? json_joined(both, NULL) : json_text(text, n));
+    json_decref(both);
+}
+
+/* Text or reasoning: each by its name, or reasoning as text between its marks. */
+static void put_part(struct answer *a, struct choice *h, json_t *to, enum part_kind kind,
+                     const char *text, size_t n)
+{
+    int reasons = kind == PART_REASONING;
+    if (reasons && of(a)->apart)
+        put_text(to, "reasoning_content", text, n);
+    if (a->reasons_here && reasons != h->reasons) {
+        const char *mark =
+            reasons ? pith_chat_think(a->template) : pith_chat_answer(a->template);
+        if (!reasons)
+            put_text(to, "content", "\n", 1);
+        if (mark)
+            put_text(to, "content", mark, strlen(mark));
+        put_text(to, "content", "\n\n", reasons ? 1 : 2);
+        h->reasons = reasons;
+    }
+    if (kind == PART_TEXT || (reasons && a->reasons_here))
+        put_text(to, "content", text, n);
+}
+
+/* What is new of a call; the older form is one call, not in a list. */
+static void put_call(struct answer *a, json_t *d, const struct part *p, const char *fresh, size_t n)
+{
+    int first = fresh == p->text;
+    json_t *call = first ? call_of(p, 1)
+                         : json_pack("{s:i, s:{s:o}}", "index", p->index, "function", "arguments",
+                                     json_text(fresh, n));
+    if (of(a)->older) {
+        json_object_set(d, "function_call", json_object_get(call, "function"));
+        json_decref(call);
+        return;
+    }
+    if (!json_object_get(d, "tool_calls"))
+        json_object_set_new(d, "tool_calls", json_array());
+    json_array_append_new(json_object_get(d, "tool_calls"), call);
+}
+
 /* What is new of a message: {"content", "reasoning_content", "tool_calls"}, each where it has
  * grown. */
-static json_t *delta_of(struct message *m)
+static json_t *delta_of(struct answer *a, struct choice *h)
 {
     const struct part *p;
     const char *fresh;
     size_t n;
     int i;
     json_t *d = json_object();
-    while ((p = message_next(m, &i, &fresh, &n))) {
-        const char *name = p->kind == PART_REASONING ? "reasoning_content" : "content";
-        const json_t *before = json_object_get(d, name);
-        if (p->kind == PART_CALL) {
-            if (!json_object_get(d, "tool_calls"))
-                json_object_set_new(d, "tool_calls", json_array());
-            json_array_append_new(json_object_get(d, "tool_calls"),
-                                  fresh == p->text
-                                      ? call_of(p, 1)
-                                      : json_pack("{s:i, s:{s:o}}", "index", p->index, "function",
-                                                  "arguments", json_text(fresh, n)));
-        } else if (before) { /* text on both sides of a call */
-            json_t *both = json_pack("[O, o]", before, json_text(fresh, n));
-            json_object_set_new(d, name, json_joined(both, NULL));
-            json_decref(both);
-        } else {
-            json_object_set_new(d, name, json_text(fresh, n));
-        }
+    while ((p = message_next(h->message, &i, &fresh, &n))) {
+        put_part(a, h, d, p->kind, fresh, n);
+        if (p->kind == PART_CALL)
+            put_call(a, d, p, fresh, n);
     }
     return d;
 }
 
-static json_t *message_of(const struct message *m)
+static json_t *message_of(struct answer *a, struct choice *h)
 {
+    const struct message *m = h->message;
     json_t *j = json_pack("{s:s}", "role", "assistant"), *calls = json_array();
-    for (int i = 0; i < message_n_parts(m); i++)
-        if (message_part(m, i)->kind == PART_CALL)
-            json_array_append_new(calls, call_of(message_part(m, i), 0));
-    json_object_set_new(j, "content",
-                        !message_has(m, PART_TEXT) && message_n_calls(m)
-                            ? json_null()
-                            : message_text(m, PART_TEXT));
-    if (message_has(m, PART_REASONING))
-        json_object_set_new(j, "reasoning_content", message_text(m, PART_REASONING));
-    if (message_n_calls(m))
+    for (int i = 0; i < message_n_parts(m); i++) {
+        const struct part *p = message_part(m, i);
+        put_part(a, h, j, p->kind, p->text, p->n);
+        if (p->kind == PART_CALL)
+            json_array_append_new(calls, call_of(p, 0));
+    }
+    if (!json_object_get(j, "content"))
+        json_object_set_new(j, "content", message_n_calls(m) ? json_null() : json_string(""));
+    if (message_n_calls(m) && of(a)->older)
+        json_object_set(j, "function_call",
+                        json_object_get(json_array_get(calls, 0), "function"));
+    else if (message_n_calls(m))
         json_object_set(j, "tool_calls", calls);
     json_decref(calls);
     return j;
@@ -136,6 +178,14 @@ static json_t *usage(struct answer *a)
                      (json_int_t)(a->n_prompt + a->n_made), "prompt_tokens_details", details);
 }
 
+/* Of the prompt that a piece is of. */
+static json_t *usage_so_far(const struct answer *a)
+{
+    int64_t prompt = a->figures.n_prompt, made = a->figures.n_made;
+    return json_pack("{s:I, s:I, s:I}", "prompt_tokens", (json_int_t)prompt, "completion_tokens",
+                     (json_int_t)made, "total_tokens", (json_int_t)(prompt + made));
+}
+
 static json_t *envelope(const struct answer *a, json_t *choices)
 {
     const char *object = !a->chat    ? "text_completion"
@@ -146,6 +196,18 @@ static json_t *envelope(const struct answer *a, json_t *choices)
                      answer_fingerprint(), "choices", choices);
 }
 
+/* The tokens of the prompt of choice i. */
+static void put_prompt_ids(struct answer *a, int i, json_t *to)
+{
+    const struct prompt *p = &a->prompt[i / a->per_prompt];
+    json_object_set_new(to, "prompt_token_ids", answer_ids(p->ids, p->n_ids));
+}
+
+static const char *reason_of(struct answer *a, const struct choice *h)
+{
+    return of(a)->older && !strcmp(h->reason, "tool_calls") ? "function_call" : h->reason;
+}
+
 /* A piece of a stream: takes what is new (a chat's delta, a completion's text; NULL: nothing) and
  * logprobs (NULL: null). */
 static void send_piece(struct answer *a, int i, json_t *fresh, json_t *logprobs)
@@ -153,7 +215,13 @@ static void send_piece(struct answer *a, int i, json_t *fresh, json_t *logprobs)
     struct choice *h = &a->choice[i];
     json_t *j =
         json_pack("{s:i, s:o, s:o}", "index", i, "logprobs", logprobs ? logprobs : json_null(),
-                  "finish_reason", h->reason ? json_string(h->reason) : json_null());
+                  "finish_reason", h->reason ? json_string(reason_of(a, h)) : json_null());
+    json_t *ids = answer_take_ids(h);
+    int tells_prompt = a->tells_ids && !h->told;
+    if (ids)
+        json_object_set_new(j, "token_ids", ids);
+    if (tells_prompt && !a->chat)
+        put_prompt_ids(a, i, j);
     if (!fresh)
         fresh = a->chat ? json_object() : json_string("");
     if (a->chat && !h->told)
@@ -161,7 +229,11 @@ static void send_piece(struct answer *a, int i, json_t *fresh, json_t *logprobs)
     json_object_set_new(j, a->chat ? "delta" : "text", fresh);
     h->told = 1;
     json_t *e = envelope(a, json_pack("[o]", j));
-    if (of(a)->include_usage)
+    if (tells_prompt && a->chat)
+        put_prompt_ids(a, i, e);
+    if (of(a)->usage_always)
+        json_object_set_new(e, "usage", usage_so_far(a));
+    else if (of(a)->include_usage)
         json_object_set_new(e, "usage", json_null());
     if (a->timings && a->figures.n_made)
         json_object_set_new(e, "timings", answer_timings(a));
@@ -173,8 +245,8 @@ static void grown_chat(struct answer *a, int i, const struct event *e)
     (void)e;
     if (!a->stream)
         return;
-    json_t *fresh = delta_of(a->choice[i].message), *tokens = answer_take_tokens(&a->choice[i]);
-    if (tokens || json_object_size(fresh))
+    json_t *fresh = delta_of(a, &a->choice[i]), *tokens = answer_take_tokens(&a->choice[i]);
+    if (tokens || json_object_size(fresh) || json_array_size(a->choice[i].ids))
         send_piece(a, i, fresh, tokens ? json_pack("{s:o}", "content", tokens) : NULL);
     else
         json_decref(fresh);
@@ -191,45 +263,80 @@ static void grown_text(struct answer *a, int i, const struct event *e)
         if (a->stream)
             logprobs = pack_logprobs(own);
     }
-    if (a->stream && (logprobs || e->n_text))
+    if (a->stream && (logprobs || e->n_text || json_array_size(h->ids)))
         send_piece(a, i, json_text(e->text, e->n_text), logprobs);
+}
+
+/* {"7": {"logprob", "rank", "decoded_token"}, ...}, as vLLM has it. */
+static json_t *ranks_of(struct answer *a, const struct token_info *t, int n_top)
+{
+    json_t *j = json_object();
+    for (int i = -1; i < t->n_top && i < n_top; i++) {
+        char key[16];
+        int32_t id = i < 0 ? t->id : t->top[i].id;
+        snprintf(key, sizeof key, "%d", (int)id);
+        if (json_object_get(j, key))
+            continue;
+        json_object_set_new(j, key,
+                            json_pack("{s:o, s:I, s:o}", "logprob",
+                                      answer_real(i < 0 ? t->logprob : t->top[i].logprob), "rank",
+                                      (json_int_t)(i < 0 ? t->rank : i + 1), "decoded_token",
+                                      answer_piece(a, id, NULL)));
+    }
+    return j;
+}
+
+static void keep_ranks(struct answer *a, const struct prompt *p, const struct event *e)
+{
+    if (p->probs)
+        json_array_append_new(p->probs, ranks_of(a, e->token, of(a)->prompt_top));
 }
 
 /* The prompt before the text: with its logprobs as they come, else at once. */
 static void on_prompt(struct answer *a, const struct prompt *p, const struct event *e)
 {
     struct choice *h = &a->choice[p->base];
+    struct token_info t = *e->token;
+    keep_ranks(a, p, e);
+    if (!of(a)->echo || a->logprobs < 0)
+        return;
+    t.n_top = t.n_top < a->logprobs ? t.n_top : a->logprobs;
     json_t *own[4], **lp = a->stream ? own : h->lp;
     if (a->stream)
         open_logprobs(own);
     if (e->i == 1)
         put_logprob(a, lp, &h->offset, p->ids[0], NULL);
-    put_logprob(a, lp, &h->offset, e->token->id, e->token);
+    put_logprob(a, lp, &h->offset, t.id, &t);
     if (a->stream)
         send_piece(a, p->base, json_string(""), pack_logprobs(own));
 }
 
 static void ended(struct answer *a, int i)
 {
-    send_piece(a, i, a->chat ? delta_of(a->choice[i].message) : NULL, NULL);
+    send_piece(a, i, a->chat ? delta_of(a, &a->choice[i]) : NULL, NULL);
 }
 
 static json_t *pack_choice(struct answer *a, struct choice *h, int index)
 {
-    json_t *lp = json_null();
-    if (!a->chat) {
-        if (a->logprobs >= 0)
-            lp = pack_logprobs(h->lp);
-        return json_pack("{s:i, s:o, s:o, s:s}", "index", index, "text",
-                         json_text(h->text ? h->text : "", h->n_text), "logprobs", lp,
-                         "finish_reason", h->reason);
-    }
-    if (a->logprobs >= 0) {
+    json_t *lp = json_null(), *j;
+    const struct prompt *p = &a->prompt[(h - a->choice) / a->per_prompt];
+    if (!a->chat && a->logprobs >= 0) {
+        lp = pack_logprobs(h->lp);
+    } else if (a->logprobs >= 0) {
         lp = json_pack("{s:o}", "content", h->tokens);
         h->tokens = NULL;
     }
-    return json_pack("{s:i, s:o, s:o, s:s}", "index", index, "message", message_of(h->message),
-                     "logprobs", lp, "finish_reason", h->reason);
+    j = json_pack("{s:i, s:o, s:o, s:s}", "index", index, a->chat ? "message" : "text",
+                  a->chat ? message_of(a, h)
+                          : json_text(h->text ? h->text : "", h->n_text),
+                  "logprobs", lp, "finish_reason", reason_of(a, h));
+    if (h->ids)
+        json_object_set(j, "token_ids", h->ids);
+    if (h->ids && !a->chat)
+        put_prompt_ids(a, (int)(h - a->choice), j);
+    if (p->probs && !a->chat)
+        json_object_set(j, "prompt_logprobs", p->probs);
+    return j;
 }
 
 /* Of a prompt's choices the n best, in the order of their means. */
@@ -257,6 +364,10 @@ static json_t *whole(struct answer *a)
     json_t *j = envelope(a, pack_choices(a));
     json_object_set_new(j, "usage", usage(a));
     json_object_set_new(j, "timings", answer_timings(a));
+    if (a->tells_ids && a->chat)
+        put_prompt_ids(a, 0, j);
+    if (a->chat && a->prompt[0].probs)
+        json_object_set(j, "prompt_logprobs", a->prompt[0].probs);
     if (a->verbose)
         json_object_set_new(j, "__verbose", answer_verbose(a));
     return j;
@@ -296,8 +407,17 @@ static int take_both(struct answer *a, struct fields *b, struct request *r, stru
     a->stream = field_bool(b, F_stream);
     a->progress = field_bool(b, F_return_progress) || field_bool(b, F_include_progress);
     of(a)->include_usage = field_bool(b, F_include_usage);
+    of(a)->usage_always = of(a)->include_usage && field_bool(b, F_continuous_usage);
     a->timings = field_bool(b, F_timings_per_token);
     a->verbose = field_bool(b, F_verbose_answer);
+    a->tells_ids = field_bool(b, F_return_token_ids) || field_bool(b, F_return_tokens_made);
+    a->named_by_id = field_bool(b, F_tokens_as_ids);
+    of(a)->prompt_top = b->v[F_prompt_logprobs] ? (int)field_int(b, F_prompt_logprobs) : -1;
+    if (of(a)->prompt_top >= 0 && a->stream)
+        return fault_set(f, 400, "invalid_value", "prompt_logprobs",
+                         "prompt_logprobs cannot be streamed");
+    r->n_prompt_top = of(a)->prompt_top > 0 ? of(a)->prompt_top : 0;
+    r->rank_prompt = r->echo = of(a)->prompt_top >= 0;
     r->n_max = b->v[F_max_completion_tokens] ? field_int(b, F_max_completion_tokens)
                : b->v[F_max_tokens]          ? field_int(b, F_max_tokens)
                : b->v[F_n_predict]           ? field_int(b, F_n_predict)
@@ -306,7 +426,7 @@ static int take_both(struct answer *a, struct fields *b, struct request *r, stru
     r->n_max = r->n_max < 0 ? -1 : r->n_max;
     int warms = a->chat && !b->v[F_max_completion_tokens] &&
                 !b->v[F_max_tokens]; /* n_predict 0: the prompt alone, as llama.cpp has it */
-    if (r->n_max == 0 && !of(a)->echo && !warms)
+    if (r->n_max == 0 && !of(a)->echo && !r->echo && !warms)
         return fault_set(f, 400, "out_of_range", "max_tokens",
                          "max_tokens is 0, wanted at least 1 (0 needs echo)");
     return 1;
@@ -328,13 +448,27 @@ static int refuse(const struct fields *b, struct fault *f)
     if (b->v[F_audio])
         return fault_set(f, 400, "not_supported", "audio",
                          "audio is not supported: this server makes text alone; leave it out");
-    if (json_array_size(b->v[F_functions]))
-        return fault_set(f, 400, "not_supported", "functions",
-                         "functions is not supported; send tools, its newer name");
-    if (b->v[F_function_call])
-        return fault_set(f, 400, "not_supported", "function_call",
-                         "function_call is not supported; send tool_choice, its newer name");
     return 1;
+}
+
+/* What becomes of calls and reasoning. */
+static int take_parts(struct answer *a, struct fields *b, struct fault *f)
+{
+    const char *format = field_text(b, F_reasoning_format);
+    a->keeps_calls = !field_bool(b, F_parse_tool_calls);
+    a->add_special = b->v[F_chat_special] ? field_bool(b, F_chat_special) : -1;
+    of(a)->apart = field_bool(b, F_include_reasoning);
+    if (format && !strcmp(format, "none"))
+        of(a)->apart = 0;
+    a->reasons_here = format && (!strcmp(format, "none") || !strcmp(format, "deepseek-legacy"));
+    if (format && *format && !a->reasons_here && strcmp(format, "auto") &&
+        strcmp(format, "deepseek"))
+        return fault_set(f, 400, "invalid_value", "reasoning_format",
+                         "reasoning_format is \"%.60s\", wanted none, auto, deepseek or "
+                         "deepseek-legacy",
+                         format);
+    a->reasons_here &= field_bool(b, F_include_reasoning);
+    return functions_take(b, &of(a)->older, f);
 }
 
 static int take_chat(struct answer *a, struct fields *b, struct request *r, struct fault *f)
@@ -345,12 +479,14 @@ static int take_chat(struct answer *a, struct fields *b, struct request *r, stru
     if (b->v[F_top_logprobs] && a->logprobs < 0)
         return fault_set(f, 400, "invalid_value", "top_logprobs",
                          "top_logprobs needs logprobs: true");
+    r->left = a->left = field_bool(b, F_left_probs) && a->logprobs >= 0;
     if (b->v[F_thinking_budget_tokens] || b->v[F_thinking_token_budget])
         a->reasoning = field_int(b, b->v[F_thinking_budget_tokens] ? F_thinking_budget_tokens
                                                                    : F_thinking_token_budget);
     if (b->v[F_reasoning_effort] && !answer_effort(b, field_text(b, F_reasoning_effort), f))
         return 0;
-    return refuse(b, f) && tools_functions(b, f) && answer_continue(b, &a->lead, f) &&
+    return refuse(b, f) && take_parts(a, b, f) && tools_functions(b, f) &&
+           answer_continue(b, &a->lead, f) &&
            take_both(a, b, r, f);
 }
 
@@ -366,9 +502,13 @@ static int take_text(struct answer *a, struct fields *b, struct request *r, stru
     if (b->v[F_best_of])
         a->per_prompt = (int)field_int(b, F_best_of);
     r->rank = a->per_prompt > a->n;
-    r->echo = of(a)->echo && a->logprobs >= 0;
+    if (of(a)->echo && a->logprobs >= 0) {
+        r->echo = 1;
+        r->n_prompt_top = a->logprobs > r->n_prompt_top ? a->logprobs : r->n_prompt_top;
+    }
     if (a->logprobs < 0)
         a->logprobs = answer_n_probs(b);
+    r->left = field_bool(b, F_left_probs) && a->logprobs >= 0;
     if (json_string_length(b->v[F_suffix]))
         a->dialect = &gap;
     if (a->per_prompt < a->n || (r->rank && a->stream))
@@ -379,9 +519,21 @@ static int take_text(struct answer *a, struct fields *b, struct request *r, stru
     return 1;
 }
 
+/* Where the probabilities of prompts are kept: the first token of each has none. */
+static int ready(struct answer *a, const struct fields *b, struct fault *f)
+{
+    (void)b;
+    for (int i = 0; of(a)->prompt_top >= 0 && i < a->n_prompts; i++)
+        if (!(a->prompt[i].probs = json_pack("[n]")))
+            return fault_memory(f);
+    return 1;
+}
+
 /* What of the text is known before anything was made. */
 static int ready_text(struct answer *a, const struct fields *b, struct fault *f)
 {
+    if (!ready(a, b, f))
+        return 0;
     for (int i = 0; i < a->n_prompts * a->per_prompt; i++) {
         struct choice *h = &a->choice[i];
         if (a->logprobs >= 0)
@@ -428,7 +580,8 @@ static void begin(struct answer *a)
             .prompt = on_prompt, .grown = grown_text
 
 static const struct dialect chat = {
-    OPENAI, .endpoint = E_CHAT, .id = "chatcmpl-", .take = take_chat, .grown = grown_chat};
+    OPENAI,           .endpoint = E_CHAT, .id = "chatcmpl-",  .take = take_chat, .ready = ready,
+    .prompt = keep_ranks, .grown = grown_chat};
 static const struct dialect text = {COMPLETIONS};
 static const struct dialect gap = {COMPLETIONS, .prompt_ids = answer_gap_ids}; /* with a suffix */
 
@@ -441,8 +594,11 @@ void api_chat(struct server *s, struct exchange *x)
 static json_t *count(struct hosted *m, struct fields *b, struct fault *f)
 {
     json_t *lead = NULL;
+    int older;
     int64_t n =
-        tools_functions(b, f) && answer_continue(b, &lead, f) ? request_count(m, b, lead, f) : -1;
+        functions_take(b, &older, f) && tools_functions(b, f) && answer_continue(b, &lead, f)
+            ? request_count(m, b, lead, f)
+            : -1;
     json_decref(lead);
     return n < 0 ? NULL
                  : json_pack("{s:s, s:I}", "object", "chat.completion.input_tokens", "input_tokens",

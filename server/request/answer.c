@@ -1,6 +1,7 @@
 /* answer.c -- see answer.h. */
 #include "server/request/answer.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include "server/metrics.h"
 #include "server/request/fields.h"
 #include "server/request/fim.h"
+#include "server/request/guided.h"
 #include "server/request/settings.h"
 #include "server/request/tools.h"
 #include "server/serve.h"
@@ -33,11 +35,14 @@ static void answer_free(struct answer *a)
         free(h->text);
         free(h->stopped_by);
         json_decref(h->tokens);
+        json_decref(h->ids);
         for (int k = 0; k < 4; k++)
             json_decref(h->lp[k]);
     }
-    for (int i = 0; a->prompt && i < a->n_prompts; i++)
+    for (int i = 0; a->prompt && i < a->n_prompts; i++) {
         free(a->prompt[i].ids);
+        json_decref(a->prompt[i].probs);
+    }
     pith_stream_close(a->pieces);
     json_decref(a->lead);
     json_decref(a->settings);
@@ -79,10 +84,28 @@ json_t *answer_real(float logprob)
     return json_real(logprob >= -9999 ? (double)logprob : -9999.0);
 }
 
+json_t *answer_name(struct answer *a, int32_t id, json_t **bytes)
+{
+    json_t *text = answer_piece(a, id, bytes);
+    if (!a->named_by_id)
+        return text;
+    json_decref(text);
+    return json_sprintf("token_id:%d", (int)id);
+}
+
+json_t *answer_ids(const int32_t *ids, int64_t n)
+{
+    json_t *list = json_array();
+    for (int64_t i = 0; i < n; i++)
+        json_array_append_new(list, json_integer(ids[i]));
+    return list;
+}
+
 static json_t *one_token(struct answer *a, int32_t id, float logprob)
 {
-    json_t *bytes = NULL, *text = answer_piece(a, id, &bytes);
-    return json_pack("{s:o, s:o, s:o}", "token", text, "logprob", answer_real(logprob), "bytes",
+    json_t *bytes = NULL, *text = answer_name(a, id, &bytes);
+    return json_pack("{s:o, s:o, s:o}", "token", text, a->left ? "prob" : "logprob",
+                     a->left ? json_real(exp((double)logprob)) : answer_real(logprob), "bytes",
                      bytes);
 }
 
@@ -91,8 +114,16 @@ json_t *answer_token(struct answer *a, const struct token_info *t)
     json_t *j = one_token(a, t->id, t->logprob), *top = json_array();
     for (int i = 0; i < t->n_top; i++)
         json_array_append_new(top, one_token(a, t->top[i].id, t->top[i].logprob));
-    json_object_set_new(j, "top_logprobs", top);
+    json_object_set_new(j, a->left ? "top_probs" : "top_logprobs", top);
     return j;
+}
+
+json_t *answer_take_ids(struct choice *h)
+{
+    json_t *list = json_array_size(h->ids) ? h->ids : NULL;
+    if (list)
+        h->ids = json_array();
+    return list;
 }
 
 json_t *answer_take_tokens(struct choice *h)
@@ -275,6 +306,8 @@ static void on_text(struct answer *a, struct request *r, int i, const struct eve
 {
     struct choice *h = &a->choice[i];
     h->n_made += e->token != NULL;
+    if (e->token && h->ids)
+        json_array_append_new(h->ids, json_integer(e->token->id));
     h->has_line |= e->n_text && memchr(e->text, '\n', e->n_text);
     if (e->token && h->tokens)
         json_array_append_new(h->tokens, answer_token(a, e->token));
@@ -295,6 +328,8 @@ static void on_choice(struct answer *a, int i, const struct event *e)
     struct choice *h = &a->choice[i];
     h->reason = e->reason;
     h->truncated = e->truncated;
+    if (h->ids && e->end_id >= 0)
+        json_array_append_new(h->ids, json_integer(e->end_id));
     h->mean = e->i ? e->logprob_sum / (double)e->i : 0;
     h->stopped_by = e->stopped_by ? strdup(e->stopped_by) : NULL;
     a->lost |= e->stopped_by && !h->stopped_by;
@@ -324,7 +359,8 @@ static void fail(struct answer *a, const struct fault *f)
 static int count_logprobs(struct answer *a, const struct event *e)
 {
     struct fault f = {0};
-    if (!e->token || a->logprobs < 0 || (a->stream && e->kind != EV_PROMPT) ||
+    int told = a->stream || (a->logprobs < 0 && !a->tells_ids);
+    if (!e->token || (e->kind != EV_PROMPT && told) ||
         (a->n_logprobs += 1 + e->token->n_top) <= LOGPROBS_MAX)
         return 1;
     fault_set(&f, 400, "answer_too_large", "logprobs",
@@ -598,16 +634,18 @@ static int open_messages(struct answer *a, const struct fields *b, const pith_pr
     size_t n_all, n_lead = json_string_length(a->lead);
     const char *choice = json_string_value(b->v[F_tool_choice]),
                *text = pith_prompt_text(p, &n_all);
-    const json_t *tools = choice && !strcmp(choice, "none") ? NULL : b->v[F_tools];
-    int ok = 1;
+    const json_t *tools =
+        (choice && !strcmp(choice, "none")) || a->keeps_calls ? NULL : b->v[F_tools];
+    int ok = 1, raw = a->reasons_here && a->reasoning < 0 && !json_array_size(tools);
     for (int i = 0; ok && i < a->per_prompt; i++) {
         struct message *m = a->choice[i].message =
-            message_open(a->template, i ? a->choice[0].message : NULL, tools, a->family,
-                         !a->dialect->whole_calls, text, a->lead_is_said ? n : n_all, f);
+            message_open(raw ? NULL : a->template, i ? a->choice[0].message : NULL, tools,
+                         raw ? NULL : a->family, !a->dialect->whole_calls, text,
+                         a->lead_is_said ? n : n_all, f);
         ok = m != NULL;
         if (ok && a->one_call)
             message_one_call(m);
-        if (ok && a->lead_is_said)
+        if (ok && a->lead_is_said && !a->keeps_calls)
             message_only_calls(m);
         if (ok && a->lead_is_said)
             ok = message_put(m, json_string_value(a->lead), n_lead) || fault_memory(f);
@@ -677,6 +715,8 @@ static int take_chat(struct answer *a, const struct fields *b, struct request *r
         ok = !pith_prompt_put(p, a->lead_is_said ? PITH_FROM_TEMPLATE : PITH_FROM_VALUE,
                               json_string_value(a->lead), json_string_length(a->lead), NULL) ||
              fault_memory(f);
+    if (a->add_special >= 0)
+        flags = a->add_special ? flags | PITH_ADD_SPECIAL : flags & ~PITH_ADD_SPECIAL;
     if (ok)
         to->ids = request_prompt_ids(a->m, p, flags, &to->n_ids, f);
     ok = ok && to->ids && fits(a, to, "messages", f) && open_messages(a, b, p, n, f) &&
@@ -768,9 +808,10 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
 {
     a->n = request_choices(b);
     a->per_prompt = a->n;
-    a->logprobs = -1;
+    a->logprobs = a->add_special = -1;
     a->reasoning = b->v[F_reasoning_budget] ? field_int(b, F_reasoning_budget) : -1;
-    if (!a->dialect->take(a, b, r, f) || !is_there(a, f) || !request_take(a->m, a->x, b, r, f))
+    if (!a->dialect->take(a, b, r, f) || !is_there(a, f) || !guided_take(b, f) ||
+        !request_take(a->m, a->x, b, r, f))
         return 0;
     r->n = a->per_prompt;
     r->n_logprobs = a->logprobs;
@@ -789,6 +830,15 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
         return 0;
     for (int i = 0; a->chat && a->logprobs >= 0 && i < a->per_prompt; i++)
         a->choice[i].tokens = json_array();
+    for (int i = 0; a->tells_ids && i < a->n_prompts * a->per_prompt; i++) {
+        a->choice[i].ids = json_array();
+        a->n_logprobs += a->stream ? 0 : a->prompt[i / a->per_prompt].n_ids;
+    }
+    if (a->n_logprobs > LOGPROBS_MAX)
+        return fault_set(f, 400, "answer_too_large", "return_token_ids",
+                         "this answer has more than %d tokens of prompts; ask for fewer prompts or "
+                         "choices at a time",
+                         LOGPROBS_MAX);
     a->pieces = pith_stream_open(a->m->model, NULL);
     if (!a->pieces)
         return fault_memory(f);

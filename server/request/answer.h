@@ -24,6 +24,7 @@ struct choice {
     struct message *message; /* of a conversation */
     char *text;              /* [n_text] of a prompt: kept for a whole answer */
     size_t n_text, cap_text;
+    json_t *ids;    /* tokens that nobody has told; NULL: not asked for */
     json_t *tokens; /* log-probabilities that nobody has told: answer_token of each; NULL: not asked
                        for */
     json_t *lp[4];  /* the same as completions have it: tokens, token_logprobs, top_logprobs,
@@ -36,6 +37,7 @@ struct choice {
     int has_line, truncated; /* its text has a line end; its context was full */
     int told;                /* the dialect's */
     int64_t n_reasoned;      /* tokens of reasoning */
+    int reasons;             /* the content told so far ends inside reasoning */
     int made_answer;         /* it was made to end */
 };
 
@@ -47,6 +49,13 @@ struct answer {
     int cuts_prompt; /* a prompt longer than most_prompt (-1: than the context) loses its beginning
                       */
     int64_t most_prompt;
+    int keeps_calls;  /* calls are text, as they were made */
+    int reasons_here; /* reasoning is text of the answer, with its marks */
+    int add_special;  /* a start token before the prompt of a conversation: 1, 0, or -1: as its
+                         template has it */
+    int tells_ids;    /* the tokens of prompts and choices */
+    int named_by_id;  /* logprobs name a token by its number */
+    int left;         /* they are of what the samplers left */
     int timings, verbose; /* told with every piece; told at the end */
     json_t *settings;     /* how its tokens are chosen, where that is to be told; NULL */
     int n, per_prompt, n_prompts, n_left, failed;
@@ -76,6 +85,7 @@ struct prompt {
     int base; /* its first choice */
     int32_t *ids;
     int64_t n_ids;
+    json_t *probs; /* log-probabilities of its tokens; NULL: not asked for */
 };
 
 struct dialect {
@@ -124,8 +134,11 @@ int answer_keep(struct choice *h, const char *p, size_t n);
 /* What a token adds to a text; control tokens as they are written. *bytes (NULL allowed): as a list
  * of numbers. */
 json_t *answer_piece(struct answer *a, int32_t id, json_t **bytes);
-/* {"token", "logprob", "bytes", "top_logprobs"} */
+/* {"token", "logprob", "bytes", "top_logprobs"}; of what the samplers left "prob", "top_probs" */
 json_t *answer_token(struct answer *a, const struct token_info *t);
+/* How logprobs name a token: answer_piece, or token_id:7. */
+json_t *answer_name(struct answer *a, int32_t id, json_t **bytes);
+json_t *answer_ids(const int32_t *ids, int64_t n); /* as a list */
 json_t *answer_real(float logprob); /* JSON has no infinity: -9999 */
 /* A further variable of the template, beside those of chat_template_kwargs; takes v. */
 int answer_variable(struct fields *b, const char *name, json_t *v, struct fault *f);
@@ -146,6 +159,7 @@ json_t *answer_prompt(struct answer *a, const struct prompt *p);
 /* {prompt, generation_settings} of an answer that is `verbose`. */
 json_t *answer_verbose(struct answer *a);
 const char *answer_fingerprint(void);         /* of what computes */
+json_t *answer_take_ids(struct choice *h);    /* likewise of ids */
 json_t *answer_take_tokens(struct choice *h); /* the list so far, NULL: none; a new one begins */
 
 #endif

@@ -66,6 +66,7 @@ static int add_biases(struct hosted *m, const char *text, const json_t *v,
     return ok;
 }
 
+/* bias NULL: nothing is said; an end token is never drawn where the request has no end. */
 static int take_bias(struct hosted *m, const json_t *bias, struct request *r, struct fault *f)
 {
     const char *key;
@@ -92,6 +93,10 @@ static int take_bias(struct hosted *m, const json_t *bias, struct request *r, st
                   : add_biases(m, json_string_value(token), x, list, &r->sampler.n_logit_bias, f)))
             return 0;
     }
+    for (int32_t id = 0; r->never_ends && id < m->info.n_vocab; id++)
+        if (pith_token_is_eog(m->model, id) &&
+            !add_bias(m, id, json_false(), list, &r->sampler.n_logit_bias, f))
+            return 0;
     return 1;
 }
 
@@ -137,6 +142,15 @@ static char *chain_of(const json_t *names, struct exchange *x, struct fault *f)
     free(chain);
     fault_memory(f);
     return NULL;
+}
+
+/* A chain as its text has it, but that biases count whatever it says. */
+static char *chain_text(const char *text, int biased)
+{
+    char *chain = malloc(strlen(text) + 16);
+    if (chain)
+        sprintf(chain, "%s%s", biased && !strstr(text, "logit_bias") ? "logit_bias;" : "", text);
+    return chain;
 }
 
 /* The list of a field as tokens (malloc). */
@@ -279,13 +293,21 @@ int request_sampler(struct hosted *m, const struct fields *b, struct request *r,
         return fault_set(f, 400, "out_of_range", "samplers",
                          "samplers: its length is %zu, wanted 0 to 4096",
                          json_string_length(b->v[F_samplers]));
-    if (json_is_string(b->v[F_samplers]) && !(p->samplers = strdup(field_text(b, F_samplers))))
+    if (json_is_string(b->v[F_samplers]) &&
+        !(p->samplers = chain_text(field_text(b, F_samplers), b->v[F_logit_bias] || r->never_ends)))
         return fault_memory(f);
     if ((p->dry_multiplier > 0 || b->v[F_dry_sequence_breakers]) &&
         !take_breakers(m, b->v[F_dry_sequence_breakers], r, f))
         return 0;
-    if (b->v[F_logit_bias] && !take_bias(m, b->v[F_logit_bias], r, f))
+    if ((b->v[F_logit_bias] || r->never_ends) && !take_bias(m, b->v[F_logit_bias], r, f))
         return 0;
+    if (b->v[F_allowed_token_ids]) {
+        int64_t n = 0;
+        p->only = request_ids(m, b->v[F_allowed_token_ids], &n, "allowed_token_ids", f);
+        p->n_only = (int32_t)n;
+        if (!p->only)
+            return 0;
+    }
     struct pith_error err = {0}; /* whatever the library refuses is told before the request waits */
     pith_sampler *probe = pith_sampler_open(m->info.n_vocab, p, &err);
     pith_sampler_close(probe);

@@ -141,6 +141,19 @@ static int is_empty(const json_t *v)
            (json_is_string(v) && !json_string_length(v));
 }
 
+/* Of these an empty one is none. */
+static int says_nothing_empty(int id)
+{
+    static const enum field_id ids[] = {
+        F_grammar,       F_guided_json,  F_guided_regex, F_guided_choice,     F_guided_grammar,
+        F_regex,         F_ebnf,         F_bad_words,    F_banned_strings,    F_structured_outputs,
+        F_allowed_token_ids};
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
+        if (id == (int)ids[i])
+            return 1;
+    return 0;
+}
+
 /* What an answer would have to keep, and this server cannot: to leave it out would be another
  * answer. */
 static int is_constraint(const char *name, const json_t *v)
@@ -168,10 +181,9 @@ static int is_foreign(const char *name)
 {
     static const char *const names[] = {
         "top_a",    "tfs",         "tfs_z",      "typical",  "rep_pen",   "rep_pen_range",
-        "min_keep", "min_length", "max_time", "do_sample", "num_beams",
+        "min_length", "max_time", "do_sample", "num_beams",
         "skew",     "num_predict", "num_keep",   "models",   "mode",      "reasoning",
-        "include",  "cache",       "truncate",   "verbosity", "post_sampling_probs",
-        "return_tokens"};
+        "include",  "cache",       "truncate",   "verbosity"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i]))
             return 1;
@@ -230,7 +242,7 @@ static int read_members(struct fields *f, unsigned endpoint, const json_t *objec
         }
         if (!check(&rows[i], v, fault))
             return 0;
-        if (i != F_grammar || !is_empty(v)) /* clients without one send it empty */
+        if (!is_empty(v) || !says_nothing_empty(i)) /* clients without one send it empty */
             f->v[i] = v;
     }
     return 1;

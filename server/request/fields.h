@@ -39,6 +39,7 @@ enum {
     /* Text is made by the only model whatever its name in the request; vectors and what changes the
      * server want the very one. */
     E_ANY_MODEL = E_STREAMS | E_TOKENIZE | E_DETOKENIZE | E_TEMPLATE | E_COUNT,
+    E_TEXTS = E_MADE | E_RESPONSES | E_MESSAGES | E_PEER, /* text, but for Ollama's */
     E_SAMPLES = E_MADE | E_RESPONSES | E_MESSAGES | E_OLLAMA_OPTIONS |
                 E_PEER, /* and where they have how to choose tokens */
 };

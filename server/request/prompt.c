@@ -7,6 +7,7 @@
 #include "server/json.h"
 #include "server/hosted.h"
 #include "server/request/fields.h"
+#include "server/request/functions.h"
 #include "server/request/grammars.h"
 #include "server/serve.h"
 #include "server/server.h"
@@ -227,6 +228,10 @@ static json_t *read_messages(const json_t *list, struct exchange *x, struct faul
             fault_memory(f);
             goto fail;
         }
+        if (!functions_message(m, i, f)) {
+            json_decref(flat);
+            goto fail;
+        }
         json_object_set_new(m, "role", json_string(role));
         json_object_set_new(m, "content", flat);
     }
@@ -369,6 +374,13 @@ static pith_prompt *render_vars(const pith_template *t, const json_t *vars, stru
     return p;
 }
 
+static int refuse_documents(struct fault *f)
+{
+    return fault_set(f, 400, "not_supported", "documents",
+                     "documents would not be in the prompt: the model's chat template does not use "
+                     "them; put them into a message");
+}
+
 static int refuse_tools(const char *what, struct fault *f)
 {
     return fault_set(f, 400, "not_supported", "tools",
@@ -377,13 +389,13 @@ static int refuse_tools(const char *what, struct fault *f)
                      what);
 }
 
-/* Whether a template shows tools to its model: the prompt that it made with them is not the one
- * without. Takes them out of vars. */
-static int shows_tools(const pith_template *t, json_t *vars, const pith_prompt *with)
+/* Whether a template shows a variable (tools, documents) to its model: the prompt that it made with
+ * it is not the one without. Takes it out of vars. */
+static int shows(const pith_template *t, const char *name, json_t *vars, const pith_prompt *with)
 {
     struct fault none = {0};
     size_t n = 0, n_with;
-    json_object_del(vars, "tools");
+    json_object_del(vars, name);
     pith_prompt *without = render_vars(t, vars, &none);
     const char *text = pith_prompt_text(without, &n), *other = pith_prompt_text(with, &n_with);
     int same = without && n == n_with && !memcmp(text, other, n);
@@ -441,6 +453,13 @@ pith_prompt *request_prompt(struct hosted *m, const struct fields *b, int *flags
 {
     const pith_template *template = request_template(m, b);
     json_t *tools = tools_shown(b);
+    if (json_string_length(b->v[F_chat_template])) {
+        fault_set(f, 400, "not_supported", "chat_template",
+                  "chat_template is not taken from requests: what a template writes may be control "
+                  "tokens; start the server with --chat-template, or send chat_template_kwargs, or "
+                  "the prompt itself to /v1/completions");
+        return NULL;
+    }
     json_t *messages = b->v[F_messages] && check_tools(b->v[F_tools], f)
                            ? read_messages(b->v[F_messages], b->x, f)
                            : NULL;
@@ -456,6 +475,8 @@ pith_prompt *request_prompt(struct hosted *m, const struct fields *b, int *flags
         *flags = PITH_ADD_SPECIAL;
         if (in_doubt)
             refuse_tools("the model has no chat template", f);
+        else if (json_array_size(b->v[F_chat_documents]))
+            refuse_documents(f);
         else
             p = plain_prompt(messages, prompt, f);
         json_decref(messages);
@@ -472,9 +493,16 @@ pith_prompt *request_prompt(struct hosted *m, const struct fields *b, int *flags
     json_object_set_new(vars, "add_generation_prompt", json_boolean(prompt));
     if (tools)
         json_object_set(vars, "tools", tools);
+    if (b->v[F_chat_documents])
+        json_object_set(vars, "documents", (json_t *)(uintptr_t)b->v[F_chat_documents]);
     p = render_vars(template, vars, f);
-    if (p && in_doubt && !shows_tools(template, vars, p)) {
+    int hides = p && json_array_size(b->v[F_chat_documents]) &&
+                !shows(template, "documents", vars, p);
+    if (hides)
+        refuse_documents(f);
+    else if (p && in_doubt && !shows(template, "tools", vars, p) && (hides = 1))
         refuse_tools("the model's chat template does not use them", f);
+    if (hides) {
         pith_prompt_close(p);
         p = NULL;
     }

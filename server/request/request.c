@@ -8,6 +8,7 @@
 #include "server/hosted.h"
 #include "server/request/fields.h"
 #include "server/request/grammars.h"
+#include "server/request/guided.h"
 #include "server/serve.h"
 #include "server/server.h"
 
@@ -66,6 +67,21 @@ static int open_schema(struct hosted *m, const json_t *schema,
     return ok;
 }
 
+/* texts: one, or a list of them */
+static int open_without(struct hosted *m, const json_t *texts,
+                        const struct pith_grammar_params *more, struct request *r,
+                        const char *field, struct fault *f)
+{
+    json_t *list = json_is_array(texts) ? json_incref((json_t *)(uintptr_t)texts)
+                                        : json_pack("[O]", texts);
+    char *text = list ? json_dumps(list, JSON_COMPACT) : NULL;
+    int ok = text ? request_grammar(m, PITH_GRAMMAR_WITHOUT, text, more, r, field, f)
+                  : fault_memory(f);
+    free(text);
+    json_decref(list);
+    return ok;
+}
+
 /* Nothing of what an answer is to keep is left out: of these objects every member is known. */
 static int check_members(const json_t *object, const char *where, const char *const *names,
                          struct fault *f)
@@ -92,16 +108,15 @@ int request_format(struct hosted *m, const struct fields *b, const struct pith_g
     const json_t *format = b->v[F_response_format], *own = json_object_get(format, "json_schema"),
                  *schema = json_object_get(format, "schema");
     const char *type = json_string_value(json_object_get(format, "type"));
-    if (!!b->v[F_grammar] + !!b->v[F_json_schema] + (format != NULL) > 1)
-        return fault_set(
-            f, 400, "invalid_value", b->v[F_grammar] ? "grammar" : "json_schema",
-            "%s and %s; wanted one of them", b->v[F_grammar] ? "grammar" : "json_schema",
-            b->v[F_grammar] && b->v[F_json_schema] ? "json_schema" : "response_format");
+    const char *name = guided_source(b); /* of these there is one */
     if (b->v[F_grammar])
-        return request_grammar(m, PITH_GRAMMAR_GBNF, field_text(b, F_grammar), more, r, "grammar",
-                               f);
+        return request_grammar(m, PITH_GRAMMAR_GBNF, field_text(b, F_grammar), more, r, name, f);
+    if (b->v[F_regex])
+        return request_grammar(m, PITH_GRAMMAR_REGEX, field_text(b, F_regex), more, r, name, f);
+    if (b->v[F_bad_words])
+        return open_without(m, b->v[F_bad_words], more, r, name, f);
     if (b->v[F_json_schema])
-        return open_schema(m, b->v[F_json_schema], more, r, "json_schema", f);
+        return open_schema(m, b->v[F_json_schema], more, r, name, f);
     if (!format)
         return 1;
     if (!check_members(format, "response_format", members, f) ||
@@ -154,6 +169,7 @@ int request_take(struct hosted *m, struct exchange *x, const struct fields *b, s
             m->info.arch);
     r->n = request_choices(b);
     r->ignore_eos = field_bool(b, F_ignore_eos);
+    r->shows_control = !field_bool(b, F_skip_special_tokens);
     r->show_stop = field_bool(b, F_include_stop_str_in_output);
     r->forgets = !field_bool(b, F_cache_prompt);
     r->shifts = field_bool(b, F_context_shift);
@@ -166,6 +182,8 @@ int request_take(struct hosted *m, struct exchange *x, const struct fields *b, s
     r->predict_ns =
         field_int(b, F_t_max_predict_ms) > 0 ? field_int(b, F_t_max_predict_ms) * 1000000 : 0;
     r->priority = (int)field_int(b, F_priority);
+    if (b->v[F_cache_salt] && !(r->salt = strdup(field_text(b, F_cache_salt))))
+        return fault_memory(f);
     r->tenant = exchange_tenant(x);
     r->gone = exchange_gone(x);
     r->deadline = exchange_within(x, field_real(b, F_timeout));
@@ -199,6 +217,7 @@ struct request *request_clone(const struct request *from, const struct fields *b
     for (int i = 0; r->stop && i < n_stop; i++)
         ok = ok && (r->stop[i] = strdup(from->stop[i]));
     r->sampler.seed = request_seed(b);
+    r->salt = from->salt ? strdup(from->salt) : NULL;
     r->sampler.samplers = from->sampler.samplers ? strdup(from->sampler.samplers) : NULL;
     r->sampler.logit_bias = copy_of(from->sampler.logit_bias, (size_t)from->sampler.n_logit_bias *
                                                                   sizeof *from->sampler.logit_bias);
@@ -209,12 +228,15 @@ struct request *request_clone(const struct request *from, const struct fields *b
     r->sampler.dry_breakers =
         copy_of(from->sampler.dry_breakers,
                 (size_t)from->sampler.n_dry_breakers * sizeof *from->sampler.dry_breakers);
+    r->sampler.only =
+        copy_of(from->sampler.only, (size_t)from->sampler.n_only * sizeof *from->sampler.only);
     r->grammar = from->grammar ? pith_grammar_clone(from->grammar, &err) : NULL;
-    ok = ok && !r->stop == !from->stop && !r->sampler.samplers == !from->sampler.samplers &&
+    ok = ok && !r->stop == !from->stop && !r->salt == !from->salt &&
+         !r->sampler.samplers == !from->sampler.samplers &&
          !r->sampler.logit_bias == !from->sampler.logit_bias &&
          !r->sampler.dry_breakers == !from->sampler.dry_breakers &&
          !r->stop_ids == !from->stop_ids && !r->force_ids == !from->force_ids &&
-         !r->sampler.late == !from->sampler.late &&
+         !r->sampler.late == !from->sampler.late && !r->sampler.only == !from->sampler.only &&
          !r->grammar == !from->grammar;
     if (ok)
         return r;

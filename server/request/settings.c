@@ -24,8 +24,6 @@ static json_t *biases(const struct request *r)
             list,
             json_pack("{s:i, s:o}", "token", p->logit_bias[i].id, "bias",
                       isfinite(p->logit_bias[i].bias) ? real(p->logit_bias[i].bias) : json_null()));
-    for (int32_t i = 0; p->late_from == INT32_MAX && i < p->n_late; i++) /* never drawn */
-        json_array_append_new(list, json_pack("{s:i, s:n}", "token", p->late[i], "bias"));
     return list;
 }
 

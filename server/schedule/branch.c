@@ -38,8 +38,10 @@ void request_free(struct request *r)
         free(*p);
     free(r->stop);
     free(r->stop_ids);
+    free(r->salt);
     free(r->force_ids);
     free((void *)(uintptr_t)r->sampler.late);
+    free((void *)(uintptr_t)r->sampler.only);
     free((void *)(uintptr_t)r->sampler.samplers);
     free((void *)(uintptr_t)r->sampler.logit_bias);
     free((void *)(uintptr_t)r->sampler.dry_breakers);
@@ -80,6 +82,7 @@ static int open_parts(struct sched *s, struct branch *b, struct pith_error *err)
     if (!b->stopper)
         return 0;
     pith_stream_continue(b->stream);
+    pith_stream_show_control(b->stream, r->shows_control);
     for (int64_t i = 0; r->penalise_prompt && i < r->n_prompt; i++)
         pith_sampler_accept(b->sampler, r->prompt[i]);
     if (!r->grammar)
@@ -203,8 +206,9 @@ static void observe_end(struct sched *s, const struct request *r)
         metrics_observe(m, H_PER_TOKEN, 1e-9 * (now - first) / (double)(n - 1));
 }
 
+/* by: the token that ended it and is none of its text, -1: none */
 static int branch_finish(struct sched *s, struct branch *b, const char *reason,
-                         const char *stopped_by)
+                         const char *stopped_by, int32_t by)
 {
     struct request *r = b->r;
     struct pith_shown shown = PITH_SHOWN_INIT;
@@ -238,6 +242,7 @@ static int branch_finish(struct sched *s, struct branch *b, const char *reason,
                                    .stopped_by = stopped_by,
                                    .logprob_sum = b->logprob_sum,
                                    .i = b->n_made,
+                                   .end_id = by,
                                    .truncated = b->truncated});
     metrics_reason(s->hosted->metrics, reason);
     r->kept = slot_keep(s, r, b->token, b->n);
@@ -355,14 +360,14 @@ void branch_take(struct sched *s, struct branch *b, const struct token_info *t)
 {
     struct request *r = b->r;
     if (r->n_max == 0) {
-        branch_finish(s, b, "length", NULL);
+        branch_finish(s, b, "length", NULL, -1);
         return;
     }
     if (t->id < 0 && b->grammar && b->n_made &&
         pith_token_is_eog(s->hosted->model, b->token[b->n - 1]) &&
         pith_sampler_error(b->sampler, NULL) == PITH_STATE) {
-        branch_finish(s, b, "stop", NULL); /* of an answer whose end tokens are text; behind the
-                                              whole text of a grammar there is nothing */
+        branch_finish(s, b, "stop", NULL, -1); /* of an answer whose end tokens are text; behind the
+                                                  whole text of a grammar there is nothing */
         return;
     }
     if (t->id < 0) {
@@ -384,7 +389,7 @@ void branch_take(struct sched *s, struct branch *b, const struct token_info *t)
     r->figures.n_made++;
     observe_token(s, b);
     if (ends(s, r, t->id)) {
-        branch_finish(s, b, "stop", NULL);
+        branch_finish(s, b, "stop", NULL, t->id);
         return;
     }
     r->enough = r->forces = 0;
@@ -392,14 +397,14 @@ void branch_take(struct sched *s, struct branch *b, const struct token_info *t)
     if (r->forces)
         b->n_forced = r->n_force;
     if (hit >= 0)
-        branch_finish(s, b, "stop", r->stop[hit]);
+        branch_finish(s, b, "stop", r->stop[hit], -1);
     else if (r->enough)
-        branch_finish(s, b, "stop", NULL);
+        branch_finish(s, b, "stop", NULL, -1);
     else if (!put_token(b, t->id) || (r->n_max > 0 && b->n_made >= r->n_max))
-        branch_finish(s, b, "length", NULL);
+        branch_finish(s, b, "length", NULL, -1);
     else if (b->n > s->n_ctx && !shift(s, b)) {
         b->truncated = 1;
-        branch_finish(s, b, "length", NULL);
+        branch_finish(s, b, "length", NULL, -1);
     } else if (r->predict_ns && b->has_line && b->last - b->first > r->predict_ns)
-        branch_finish(s, b, "length", NULL);
+        branch_finish(s, b, "length", NULL, -1);
 }

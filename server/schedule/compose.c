@@ -13,8 +13,9 @@
  * of earlier steps. Where decoding alone takes longer and several keys decode, only as many rows
  * are in a step as fit: those of a key that has many take turns. Bits do not depend on it (the law
  * of same bits), so time may decide. */
-#include <string.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "server/http/account.h"
 #include "server/http/auth.h"
@@ -106,9 +107,9 @@ static int64_t common(const int32_t *a, const int32_t *b, int64_t n)
     return i;
 }
 
-int same_adapters(const struct request *a, const struct request *b)
+int may_share(const struct request *a, const struct request *b)
 {
-    int same = a->n_loras == b->n_loras;
+    int same = a->n_loras == b->n_loras && !strcmp(a->salt ? a->salt : "", b->salt ? b->salt : "");
     for (int i = 0; same && i < a->n_loras; i++)
         same = a->lora[i].adapter == b->lora[i].adapter && a->lora[i].scale == b->lora[i].scale;
     return same;
@@ -120,7 +121,7 @@ static int follows_another(const struct sched *s, const struct branch *b)
 {
     for (int i = 0; i < s->n_seq; i++) {
         const struct branch *o = s->seq[i];
-        if (!o || (s->apart && o->share != b->share) || o->n_made || !same_adapters(o->r, b->r) ||
+        if (!o || (s->apart && o->share != b->share) || o->n_made || !may_share(o->r, b->r) ||
             o->moved + HELD_BACK < s->steps)
             continue;
         int64_t n = common(o->token, b->token, o->n < b->n ? o->n : b->n);
@@ -159,6 +160,15 @@ int room_for_sampler(const struct sched *s, struct branch *b)
     return 1;
 }
 
+/* Of its key, and the one that the request itself has. */
+static void put_salt(struct sched *s, int32_t q, const struct branch *b)
+{
+    char both[SALT_BYTES + 256];
+    int n = snprintf(both, sizeof both, "%s%s%s", b->share->salt, b->r->salt ? "\n" : "",
+                     b->r->salt ? b->r->salt : "");
+    pith_salt(s->hosted->generate, q, both, (size_t)n, NULL);
+}
+
 enum admission { ADMITTED, FOLLOWS, NO_ROOM };
 static enum admission admit(struct sched *s, struct branch *b)
 {
@@ -173,7 +183,7 @@ static enum admission admit(struct sched *s, struct branch *b)
     if (q < 0)
         return NO_ROOM;
     /* It is empty, and there are as many sets of adapters as sequences. */
-    pith_salt(s->hosted->generate, q, t->salt, strlen(t->salt), NULL);
+    put_salt(s, q, b);
     pith_adapt(s->hosted->generate, q, b->r->lora, b->r->n_loras, NULL);
     if (!alone &&
         pith_reuse(s->hosted->generate, q, b->token, (size_t)b->n, &kept, NULL) != PITH_OK)

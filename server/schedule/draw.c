@@ -20,7 +20,9 @@ static void put_draw(struct sched *s, struct branch *b, int64_t i, int32_t out)
         s->draw[k].id = r->prompt[i];
     else if (r->n_max != 0)
         s->draw[k].sampler = b->sampler;
-    if (!samples || (r->n_max != 0 && (r->n_logprobs >= 0 || r->rank)))
+    if (!samples)
+        s->draw[k].n_top = r->n_prompt_top;
+    else if (r->n_max != 0 && (r->n_logprobs >= 0 || r->rank))
         s->draw[k].n_top = r->n_logprobs > 0 ? r->n_logprobs : 0;
 }
 
@@ -31,7 +33,7 @@ static void share_prompt(struct sched *s, struct branch *b, int32_t out)
     for (int i = 0; i < s->n_shares; i++) {
         for (struct branch *o = s->share[i].first; o; o = o->next) {
             if ((s->apart && o->share != b->share) || o->seq >= 0 || o->beside || o->n_made ||
-                o->n != b->n || !same_adapters(o->r, b->r) || tells_prompt(o) ||
+                o->n != b->n || !may_share(o->r, b->r) || tells_prompt(o) ||
                 s->n_held == s->n_seq ||
                 o->share->n_held >= s->parallel || o->r->forgets ||
                 memcmp(o->token, b->token, (size_t)b->n * sizeof *b->token) != 0)
@@ -98,6 +100,14 @@ static void count_sampling(struct branch *b)
     b->sample_ns = ns;
 }
 
+static int64_t rank_of(const float *logits, int32_t n, int32_t id)
+{
+    int64_t rank = 1;
+    for (int32_t i = 0; logits && i < n; i++)
+        rank += logits[i] > logits[id];
+    return rank;
+}
+
 void draw_tell(struct sched *s, int k)
 {
     struct branch *b = s->drawn[k].b;
@@ -119,6 +129,8 @@ void draw_tell(struct sched *s, int k)
         return;
     }
     b->n_told = s->drawn[k].i;
+    if (b->r->rank_prompt)
+        t.rank = rank_of(pith_logits(s->hosted->generate, d->output), s->n_vocab, t.id);
     b->r->on_event(b->r, &(struct event){.kind = EV_PROMPT, .i = b->n_told, .token = &t});
 }
 

@@ -7,13 +7,14 @@
 #include "server/json.h"
 #include "server/hosted.h"
 
-enum { CHOICES_MAX = 128, TOP_MAX = 20 };
+enum { CHOICES_MAX = 128, TOP_MAX = 20, SALT_BYTES = 1024 };
 
 struct token_info {
     int32_t id;
     float logprob; /* of the model, before sampling; with `left` of what the samplers left */
     const struct pith_logprob *top;
     int n_top;
+    int64_t rank; /* of a token of the prompt, where that is wanted: 1 is the most probable one */
 };
 struct progress {                  /* of a prompt */
     int64_t n, n_prompt, n_cached; /* tokens computed so far, the cached ones among them */
@@ -39,6 +40,7 @@ struct event {
     const struct token_info *token;
     const char *reason;     /* "stop", "length" */
     const char *stopped_by; /* the stop string, NULL: none */
+    int32_t end_id;         /* of EV_CHOICE: the token that ended it and is no text, -1: none */
     double logprob_sum;
     int truncated; /* of EV_CHOICE: its context was full and lost its middle */
     const float *vector;
@@ -57,7 +59,7 @@ struct request {
     int64_t n_max;      /* most tokens of a choice; 0: only the prompt; -1: as the context allows */
     struct pith_sampler_params sampler; /* choice k has seed + k */
     char **stop;                        /* NULL-terminated, or NULL */
-    int ignore_eos;
+    int ignore_eos, never_ends; /* never_ends: no end token is drawn */
     int32_t *stop_ids; /* [n_stop_ids] tokens that end a choice as an end token does */
     int n_stop_ids;
     int show_stop;       /* the stop string is returned, too */
@@ -74,11 +76,14 @@ struct request {
     int n_logprobs; /* -1: none (a whole pass over the logits less); 0: the token's own alone */
     int rank;       /* logprob_sum is wanted */
     int echo;       /* tell the logprobs of the prompt, too */
+    int n_prompt_top, rank_prompt; /* with so many most probable tokens, and their ranks */
+    int shows_control;             /* control tokens are text */
     int progress;   /* tell how far the prompt is */
     pith_grammar *grammar;
     int64_t mask_bytes; /* most for its masks, which come while it runs */
     int slot;           /* that keeps its tokens, -1: none */
     int kept;           /* set before EV_DONE: it does */
+    char *salt;         /* only requests with the same one share a prefix; NULL: those with none */
     int priority;       /* lower comes first, among requests of one key */
     int64_t deadline;   /* clock_now(), 0: none */
     struct tenant *tenant;

@@ -141,7 +141,7 @@ int room_for_sampler(const struct sched *s,
  * `least` at least. */
 int64_t rows_in_gap(const struct sched *s, double row_ns, int64_t least, int64_t most);
 /* Their texts may share what was computed. */
-int same_adapters(const struct request *a, const struct request *b);
+int may_share(const struct request *a, const struct request *b);
 /* Frees pages for the step that did not fit. 0: there is nothing to give up. */
 int make_room(struct sched *s);
 

@@ -321,6 +321,93 @@ def test_native(model):
                       (a, r.getheaders()))
 
 
+def test_older(s):
+    """functions and function_call: tools by their older names, an answer in the older form."""
+    functions = [t["function"] for t in NESTED]
+    body = {"messages": TALK, "max_tokens": 400, "seed": 3}
+    newer = s.post(CHAT, {**body, "tools": NESTED, "tool_choice":
+                          {"type": "function", "function": {"name": "weather"}}})[1]["choices"][0]
+    older = {**body, "functions": functions, "function_call": {"name": "weather"}}
+    a = s.post(CHAT, older)[1]["choices"][0]
+    check("function_call", a["finish_reason"] == "function_call" and a["message"]["content"] is None
+          and a["message"]["function_call"] == newer["message"]["tool_calls"][0]["function"]
+          and "tool_calls" not in a["message"], a)
+    told = [e["choices"][0] for e in events(s.post(CHAT, {**older, "stream": True})[1])]
+    pieces = [c["delta"]["function_call"] for c in told if "function_call" in c["delta"]]
+    check("function_call in a stream", pieces[0]["name"] == "weather"
+          and all("name" not in p for p in pieces[1:])
+          and "".join(p["arguments"] for p in pieces) == a["message"]["function_call"]["arguments"]
+          and told[-1]["finish_reason"] == "function_call"
+          and not any("tool_calls" in c["delta"] for c in told), told)
+    for more in ({}, {"function_call": "auto"}, {"function_call": "none"}):
+        r = s.post(CHAT, {**body, "max_tokens": 3, "functions": functions, **more})
+        check("functions with %s" % more, r[0] == 200
+              and "tool_calls" not in json.dumps(r[1]), r[1])
+    history = [*TALK, {"role": "assistant", "content": None, "function_call":
+                       {"name": "weather", "arguments": "{}"}},
+               {"role": "function", "name": "weather", "content": "w9"}]
+    as_tools = [*TALK, {"role": "assistant", "content": "", "tool_calls":
+                        [{"id": "call00001", "type": "function", "function":
+                          {"name": "weather", "arguments": "{}"}}]},
+                {"role": "tool", "name": "weather", "content": "w9", "tool_call_id": "call00001"}]
+    given = [s.post("/apply-template", {"messages": m, "tools": NESTED})[1]
+             for m in (history, as_tools)]
+    check("function_call of an earlier turn", given[0] == given[1] and "w9" in given[0]["prompt"],
+          given)
+    counts = [s.post(CHAT + "/input_tokens", {"messages": TALK, **more})[1].get("input_tokens")
+              for more in ({"functions": functions}, {"tools": NESTED}, {})]
+    check("functions are counted", counts[0] == counts[1] != counts[2], counts)
+    for bad in ({"functions": functions, "tools": NESTED}, {"functions": [{"name": ""}]},
+                {"functions": [3]}, {"functions": functions, "function_call": "required"},
+                {"functions": functions, "function_call": {"name": "other"}},
+                {"functions": functions, "function_call": {}},
+                {"functions": functions, "function_call": "auto", "tool_choice": "auto"},
+                {"messages": [{"role": "assistant", "function_call": {"name": "x"}}]},
+                {"function_call": {"name": "weather"}}):
+        status, told, _ = s.post(CHAT, {**body, "max_tokens": 3, **bad})
+        check("bad older %s" % str(bad)[:60], status == 400, told)
+
+
+def test_kept_calls(s):
+    """parse_tool_calls false: a call is text, as it was made."""
+    body = {"messages": TALK, "tools": NESTED, "tool_choice": "required", "max_tokens": 400,
+            "seed": 3}
+    call = s.post(CHAT, body)[1]["choices"][0]["message"]["tool_calls"][0]["function"]
+    a = s.post(CHAT, {**body, "parse_tool_calls": False})[1]["choices"][0]
+    text = a["message"]["content"]
+    check("parse_tool_calls", "tool_calls" not in a["message"] and a["finish_reason"] == "stop"
+          and "weather" in text and call["arguments"] in text, a)
+    told = events(s.post(CHAT, {**body, "parse_tool_calls": False, "stream": True})[1])
+    check("parse_tool_calls in a stream",
+          "".join(e["choices"][0]["delta"].get("content") or "" for e in told) == text, told)
+
+
+def test_documents(model, folder):
+    path = os.path.join(folder, "documents.jinja")
+    with open(path, "w") as f:
+        f.write("{% for d in documents or [] %}[{{ d.title }}|{{ d.text }}]{% endfor %}" + WITHOUT)
+    with Server(model, "--ctx", "1024", "--chat-template", path) as s:
+        body = {"messages": TALK, "documents": [{"title": "w1", "text": "w2<s>"}, {"text": "w3"}]}
+        text = s.post("/apply-template", body)[1]["prompt"]
+        check("documents", text.startswith("[w1|w2<s>][|w3]user: w5 w6"), text)
+        a = s.post(CHAT, {**body, "max_tokens": 2, "return_token_ids": True})[1]
+        check("documents are no control tokens", 1 not in a["prompt_token_ids"], a)
+        plain = s.post(CHAT, {"messages": TALK, "max_tokens": 2, "return_token_ids": True})[1]
+        begun = [s.post(CHAT, {"messages": TALK, "max_tokens": 2, "return_token_ids": True,
+                               "add_special_tokens": on})[1]["prompt_token_ids"]
+                 for on in (True, False)]
+        check("add_special_tokens of a chat", begun == [[1] + plain["prompt_token_ids"],
+                                                        plain["prompt_token_ids"]],
+              (begun, plain["prompt_token_ids"]))
+        for bad in ({"documents": "w2"}, {"documents": 3}, {"add_special_tokens": "x"},
+                    {"chat_template": "{{ messages }}"}, {"chat_template": 3}):
+            for path in (CHAT, "/apply-template"):
+                if path == CHAT or "add_special_tokens" not in bad:
+                    r = s.post(path, {"messages": TALK, "max_tokens": 2, **bad}
+                               if path == CHAT else {"messages": TALK, **bad})
+                    check("bad %s of %s" % (bad, path), r[0] == 400, r[1])
+
+
 def main():
     test_auto()
     with tempfile.TemporaryDirectory() as folder:
@@ -340,6 +427,8 @@ def main():
                     test_place(s)
                     test_cut(s)
                     test_streams(s)
+                    test_older(s)
+                    test_kept_calls(s)
                 else:
                     test_no_place(s, "does not use them")
         path = os.path.join(folder, "writes.jinja")
@@ -350,6 +439,7 @@ def main():
             test_strict(s)
             test_begun(s)
         test_members(model, path)
+        test_documents(model, folder)
 
 
 run(main, "test_calls")

@@ -3,10 +3,12 @@
 mistyped ones and constraints are refused; names of models; the effect of each field that vLLM
 and llama.cpp have under other names."""
 import json
+import math
 import os
+import re
 import tempfile
 
-from serving import Server, check, completion, events, refused, run, synth
+from serving import Server, at_once, check, completion, events, refused, run, synth
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 USER = {"role": "user", "content": "w5 w6"}
@@ -32,8 +34,7 @@ def test_unknown(s):
               none[0] == 200 and none[2].getheader("x-pith-ignored") == '""', none[1])
         check("nothing left out of " + path,
               s.post(path, body)[2].getheader("x-pith-ignored") is None)
-        for name in ("guided_json", "guided_choice", "structured_outputs", "bad_words",
-                     "chat_template"):
+        for name in ("structural_tag", "grammar_triggers", "logits_processors"):
             status, a, _ = s.post(path, {**body, name: {"type": "object"}})
             check("constraint %s of %s" % (name, path), status == 400 and name in json.dumps(a), a)
     status, a, r = s.post("/api/chat",
@@ -50,9 +51,10 @@ def test_unknown(s):
     for name in ("stop_reason", "model_config", "user_id", "top_a", "tfs", "typical", "rep_pen"):
         check("another word " + name,
               s.post(CHAT, {"messages": [USER], "max_tokens": 1, name: 1})[0] == 200)
-    check("null is nothing", s.post(CHAT,
-                                    {"messages": [USER], "max_tokens": 1, "guided_json": None,
-                                     "foo": None})[2].getheader("x-pith-ignored") is None)
+    nothing = {"guided_json": None, "logits_processors": None, "foo": None}
+    check("null is nothing",
+          s.post(CHAT, {"messages": [USER], "max_tokens": 1, **nothing})[2].getheader(
+              "x-pith-ignored") is None)
 
 
 def test_strict(model):
@@ -323,6 +325,299 @@ def test_timings(s):
           and told[-1]["timings"]["predicted_n"] == 5, told[-1])
 
 
+PATHS = (CHAT, TEXT, "/completion", "/v1/responses", "/v1/messages")
+
+
+def body_of(path, most, text="w5 w6"):
+    """Of one and the same question on each interface."""
+    body = ({"prompt": text} if path in (TEXT, "/completion", "/infill") else
+            {"input": text} if path == "/v1/responses" else
+            {"messages": [{"role": "user", "content": text}]})
+    names = {"/v1/responses": "max_output_tokens", "/completion": "n_predict"}
+    name = names.get(path, "max_tokens")
+    return {**body, name: most, "temperature": 0}
+
+
+def text_of(path, a):
+    """Of a whole answer."""
+    if "choices" in a:
+        c = a["choices"][0]
+        return c["text"] if "text" in c else c["message"]["content"]
+    if "output" in a:
+        return "".join(c["text"] for o in a["output"] for c in o.get("content", []))
+    return a["content"] if path == "/completion" else "".join(c["text"] for c in a["content"])
+
+
+def stream_text(path, told):
+    """Of the events of a stream."""
+    if path == "/v1/responses":
+        return "".join(e["delta"] for e in told if e["type"] == "response.output_text.delta")
+    if path == "/v1/messages":
+        return "".join(e["delta"].get("text", "") for e in told
+                       if e["type"] == "content_block_delta")
+    if path == "/completion":
+        return "".join(e["content"] for e in told)
+    return "".join((c.get("text") or c.get("delta", {}).get("content") or "")
+                   for e in told for c in e["choices"])
+
+
+def both(s, path, most, **more):
+    """The text of a whole answer, which has to be that of a stream; (status, answer) otherwise."""
+    status, a, _ = s.post(path, {**body_of(path, most), **more})
+    if status != 200:
+        return status, a
+    text = text_of(path, a)
+    streamed = stream_text(path, events(s.post(path, {**body_of(path, most), **more,
+                                                      "stream": True})[1]))
+    check("stream and whole of %s %s" % (path, list(more)), streamed == text, (text, streamed))
+    return text
+
+
+def test_guided(s):
+    """What the text has to keep, by vLLM's and SGLang's names: kept on every interface."""
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0,
+                                                     "maximum": 9}},
+              "required": ["a"], "additionalProperties": False}
+    gbnf = 'root ::= "left" | "right"'
+    words = ["one\n\"two\"", "three", "caf\u00e9"]
+    for path in PATHS:
+        for more in ({"guided_json": schema}, {"guided_json": json.dumps(schema)},
+                     {"structured_outputs": {"json": schema, "disable_fallback": True}}):
+            got = both(s, path, 60, **more)
+            check("a schema of %s %s" % (path, list(more)), isinstance(got, str)
+                  and json.loads(got).get("a", 10) < 10, got)
+        for more in ({"guided_regex": "[0-9]{3}-[ab]{1,3}x?"}, {"regex": "[0-9]{3}-[ab]{1,3}x?"},
+                     {"structured_outputs": {"regex": "[0-9]{3}-[ab]{1,3}x?"}}):
+            got = both(s, path, 60, **more)
+            check("a pattern of %s %s" % (path, list(more)), isinstance(got, str)
+                  and re.fullmatch("[0-9]{3}-[ab]{1,3}x?", got), got)
+        for more in ({"guided_choice": words}, {"structured_outputs": {"choice": words}}):
+            got = both(s, path, 60, **more)
+            check("a choice of %s %s" % (path, list(more)), got in words, got)
+        for more in ({"guided_grammar": gbnf}, {"ebnf": gbnf},
+                     {"structured_outputs": {"grammar": gbnf}}):
+            got = both(s, path, 60, **more)
+            check("a grammar of %s %s" % (path, list(more)), got in ("left", "right"), got)
+        for more in ({"guided_json_object": True}, {"structured_outputs": {"json_object": True}}):
+            got = both(s, path, 400, **more)
+            check("an object of %s %s" % (path, list(more)), isinstance(got, str)
+                  and got.startswith("{"), got)
+    plain = both(s, TEXT, 40, ignore_eos=True)
+    cut = plain[5:8]
+    for path in PATHS:
+        had = both(s, path, 40, ignore_eos=True)
+        word = re.search("[ -~]+", had).group()[:3]
+        for more in ({"bad_words": [word, "zzz"]}, {"banned_strings": word}):
+            got = both(s, path, 40, ignore_eos=True, **more)
+            check("bad words of %s %s" % (path, list(more)), isinstance(got, str)
+                  and word not in got and got and got.startswith(had[:had.index(word)]),
+                  (word, had, got))
+    for bad in ({"guided_json": schema, "guided_regex": "a"}, {"regex": "a", "grammar": gbnf},
+                {"guided_choice": ["a"], "response_format": {"type": "json_object"}},
+                {"bad_words": ["a"], "guided_json": schema}, {"guided_json": "no JSON"},
+                {"guided_json": "[1]"}, {"guided_choice": [1]}, {"guided_choice": "a"},
+                {"guided_regex": "a)("}, {"guided_regex": "(?=a)"}, {"guided_grammar": "nothing"},
+                {"structured_outputs": {"structural_tag": "x"}}, {"structured_outputs": {"x": 1}},
+                {"structured_outputs": {"json": schema, "regex": "a"}},
+                {"structured_outputs": {"choice": []}}, {"structured_outputs": {"regex": ""}},
+                {"structured_outputs": {"regex": 3}}, {"structured_outputs": "a"},
+                {"structured_outputs": {"regex": "a", "disable_any_whitespace": True}},
+                {"bad_words": [""]}, {"bad_words": [3]}, {"bad_words": ["a" * 9000]},
+                {"guided_whitespace_pattern": " "}):
+        for path in PATHS[:3]:
+            status, a, _ = s.post(path, {**body_of(path, 3), **bad})
+            check("bad %s of %s" % (str(bad)[:40], path), status == 400
+                  and any(name in a["error"]["param"] + a["error"]["message"] for name in bad), a)
+    for nothing in ({"guided_json": {}}, {"guided_choice": []}, {"bad_words": []},
+                    {"structured_outputs": {}}, {"guided_regex": ""}, {"regex": None},
+                    {"structured_outputs": {"regex": None, "json_object": False}},
+                    {"guided_regex": None, "response_format": {"type": "text"}},
+                    {"guided_decoding_backend": "xgrammar"}):
+        check("nothing of %s" % nothing, both(s, TEXT, 40, ignore_eos=True, **nothing) == plain)
+    check("cut is there", cut in plain)
+
+
+def test_allowed(s):
+    """The only tokens there are, in any chain; and a least number of candidates."""
+    for path in PATHS:
+        for more in ({}, {"samplers": "temp"}, {"samplers": ["temperature"]},
+                     {"temperature": 1, "seed": 3}):
+            a = s.post(path, {**body_of(path, 12), "allowed_token_ids": [30, 31, 32], **more})
+            allowed = {s.post("/detokenize", {"tokens": [i]})[1]["content"] for i in (30, 31, 32)}
+            text = text_of(path, a[1])
+            for piece in sorted(allowed, key=len, reverse=True):
+                text = text.replace(piece, "").replace(piece.strip() or piece, "")
+            check("allowed_token_ids of %s %s" % (path, list(more)), a[0] == 200
+                  and not text.strip(), a[1])
+    ids = s.post("/completion", {"prompt": P, "n_predict": 12, "temperature": 0,
+                                 "allowed_token_ids": [40, 41, 41], "return_tokens": True})[1]
+    check("only these tokens", set(ids["tokens"]) <= {40, 41} and len(ids["tokens"]) == 12
+          and ids["stop_type"] == "limit", ids["tokens"])
+    end = s.post(TEXT, completion(P, 12, allowed_token_ids=[2], ignore_eos=False))[1]
+    check("an end token that is allowed", end["choices"][0]["text"] == ""
+          and end["choices"][0]["finish_reason"] == "stop", end)
+    check("an empty list is none", made(s, allowed_token_ids=[])["text"] == made(s)["text"])
+    check("biases count in any chain",
+          s.post("/completion", {"prompt": P, "n_predict": 3, "temperature": 0, "samplers": "temp",
+                                 "logit_bias": {"77": 100}, "return_tokens": True,
+                                 "ignore_eos": True})[1]["tokens"] == [77] * 3)
+    never = s.post("/completion", {"prompt": P, "n_predict": 6, "temperature": 0, "min_tokens": 2,
+                                   "logit_bias": {"2": 90}, "return_tokens": True, "samplers":
+                                   "temp", "ignore_eos": True, "stop_token_ids": [9]})[1]
+    check("no end token beside min_tokens", 2 not in never["tokens"]
+          and never["tokens_predicted"] == 6, never["tokens"])
+    told = s.post("/completion", {"prompt": P, "n_predict": 1, "temperature": 1, "seed": 1,
+                                  "top_p": 0.0001, "min_keep": 7, "n_probs": 20,
+                                  "post_sampling_probs": True})[1]
+    check("min_keep", len(told["completion_probabilities"][0]["top_probs"]) == 7, told)
+    for name, value in (("allowed_token_ids", [-1]), ("allowed_token_ids", ["a"]),
+                        ("allowed_token_ids", [10**9]), ("allowed_token_ids", 3),
+                        ("min_keep", -1), ("min_keep", "a")):
+        status, a, _ = s.post(TEXT, {**completion(P, 2), name: value})
+        check("bad %s %s" % (name, str(value)[:20]), status == 400 and name
+              in a["error"]["message"], a)
+
+
+def test_control(s):
+    """Control tokens that were made stand in the text where that is asked for."""
+    for path in PATHS:
+        more = {"logit_bias": {"1": 100}, "ignore_eos": True}
+        none = both(s, path, 4, **more)
+        check("control tokens are no text of " + path, none == "", none)
+        one = both(s, path, 1, skip_special_tokens=False, **more)
+        four = both(s, path, 4, skip_special_tokens=False, spaces_between_special_tokens=False,
+                    **more)
+        check("skip_special_tokens of " + path, one and four == 4 * one
+              and s.post("/tokenize", {"content": one})[1]["tokens"] == [1], (one, four))
+        end = both(s, path, 4, skip_special_tokens=False, logit_bias={"2": 100})
+        check("an end token is no text of " + path, end == "", end)
+
+
+def test_token_ids(s):
+    made = s.post("/completion", {"prompt": P, "n_predict": 6, "temperature": 0,
+                                  "return_tokens": True, "ignore_eos": True})[1]["tokens"]
+    for name in ("return_token_ids", "return_tokens"):
+        body = {**completion(P, 6), name: True, "n": 2}
+        a = s.post(TEXT, body)[1]["choices"]
+        check(name, [(c["prompt_token_ids"], c["token_ids"]) for c in a] == [(P, made)] * 2, a)
+        told = [c for e in events(s.post(TEXT, {**body, "stream": True})[1]) for c in e["choices"]]
+        for k in range(2):
+            check("%s in a stream %d" % (name, k),
+                  sum((c.get("token_ids", []) for c in told if c["index"] == k), []) == made
+                  and [c["prompt_token_ids"] for c in told
+                       if c["index"] == k and "prompt_token_ids" in c] == [P], told)
+        body = {"messages": [USER], "max_tokens": 6, "temperature": 0, "ignore_eos": True,
+                name: True}
+        a = s.post(CHAT, body)[1]
+        n = a["usage"]["prompt_tokens"]
+        told = events(s.post(CHAT, {**body, "stream": True})[1])
+        ids = sum((c.get("token_ids", []) for e in told for c in e["choices"]), [])
+        check(name + " of a chat", len(a["prompt_token_ids"]) == n
+              and len(a["choices"][0]["token_ids"]) == 6
+              and ids == a["choices"][0]["token_ids"]
+              and [e["prompt_token_ids"] for e in told if "prompt_token_ids" in e]
+              == [a["prompt_token_ids"]], (a, told))
+        text = s.post("/detokenize", {"tokens": ids})[1]["content"]
+        check(name + " is the text", text.strip() == a["choices"][0]["message"]["content"].strip(),
+              text)
+    for path in (CHAT, TEXT):
+        a = s.post(path, {**body_of(path, 6), "logit_bias": {"2": 100},
+                          "return_token_ids": True})[1]
+        check("the end token of " + path, a["choices"][0]["token_ids"] == [2]
+              and a["usage"]["completion_tokens"] == 1, a)
+        check("none unasked of " + path, "token_ids" not in json.dumps(
+            s.post(path, body_of(path, 2))[1]))
+    a = s.post(TEXT, completion(P, 3, return_tokens_as_token_ids=True))[1]["choices"][0]["logprobs"]
+    check("return_tokens_as_token_ids", a["tokens"] == ["token_id:%d" % i for i in made[:3]]
+          and all(k.startswith("token_id:") for t in a["top_logprobs"] for k in t)
+          and a["text_offset"] == made_offsets(s, 3), a)
+    a = s.post(CHAT, {"messages": [USER], "max_tokens": 3, "logprobs": True, "top_logprobs": 2,
+                      "return_tokens_as_token_ids": True, "return_token_ids": True})[1]
+    check("return_tokens_as_token_ids of a chat",
+          [t["token"] for t in a["choices"][0]["logprobs"]["content"]]
+          == ["token_id:%d" % i for i in a["choices"][0]["token_ids"]], a)
+
+
+def made_offsets(s, n):
+    return s.post(TEXT, completion(P, n))[1]["choices"][0]["logprobs"]["text_offset"]
+
+
+def test_prompt_logprobs(s):
+    want = s.post(TEXT, completion(P, 1, echo=True, logprobs=3))[1]["choices"][0]["logprobs"]
+    for more in ({}, {"logprobs": None}, {"echo": True}, {"logprobs": 1, "n": 2}):
+        body = {**completion(P, 1, prompt_logprobs=3), **more}
+        for c in s.post(TEXT, body)[1]["choices"]:
+            got = c["prompt_logprobs"]
+            check("prompt_logprobs %s" % more, len(got) == len(P) and got[0] is None, got)
+            for i in range(1, len(P)):
+                own = got[i][str(P[i])]
+                best = sorted(got[i].values(), key=lambda t: t["rank"])
+                check("rank %d %s" % (i, more), own["logprob"] == want["token_logprobs"][i]
+                      and own["rank"] >= 1 and [t["rank"] for t in best[:3]] == [1, 2, 3]
+                      and len(got[i]) == (3 if own["rank"] <= 3 else 4)
+                      and sorted((t["logprob"] for t in best), reverse=True)
+                      == [t["logprob"] for t in best]
+                      and own["decoded_token"] == want["tokens"][i], got[i])
+    echoed = s.post(TEXT, completion(P, 1, echo=True, logprobs=1, prompt_logprobs=5))[
+            1]["choices"][0]
+    check("as many as each asks for",
+          all(len(t) <= 2 for t in echoed["logprobs"]["top_logprobs"][1:])
+          and all(len(t) >= 5 for t in echoed["prompt_logprobs"][1:]), echoed)
+    far = s.post(TEXT, completion(P, 1, prompt_logprobs=0))[1]["choices"][0]["prompt_logprobs"]
+    check("the prompt's own alone", [len(t) for t in far[1:]] == [1] * (len(P) - 1), far)
+    check("a prompt of one token",
+          s.post(TEXT, completion([5], 1, prompt_logprobs=2))[1]["choices"][0]["prompt_logprobs"]
+          == [None])
+    a = s.post(CHAT, {"messages": [USER], "max_tokens": 1, "prompt_logprobs": 2,
+                      "return_token_ids": True})[1]
+    check("of a chat", len(a["prompt_logprobs"]) == a["usage"]["prompt_tokens"]
+          and all(str(i) in t for i, t in zip(a["prompt_token_ids"][1:], a["prompt_logprobs"][1:])),
+          a)
+    for value in (-1, 21, "a"):
+        check("bad prompt_logprobs %s" % value,
+              s.post(TEXT, completion(P, 1, prompt_logprobs=value))[0] == 400)
+    for path in (CHAT, TEXT):
+        status, a, _ = s.post(path, {**body_of(path, 1), "prompt_logprobs": 1, "stream": True})
+        check("no stream of " + path, status == 400 and "stream" in a["error"]["message"], a)
+
+
+def test_left(s):
+    """What the samplers left for the draw."""
+    body = {"max_tokens": 4, "temperature": 1, "seed": 5, "top_k": 3, "logprobs": True,
+            "top_logprobs": 5, "post_sampling_probs": True, "ignore_eos": True}
+    a = s.post(CHAT, {"messages": [USER], **body})[1]["choices"][0]["logprobs"]["content"]
+    check("post_sampling_probs of a chat",
+          all(len(t["top_probs"]) == 3 and abs(sum(p["prob"] for p in t["top_probs"]) - 1) < 1e-4
+              and 0 < t["prob"] <= 1 for t in a), a)
+    a = s.post(TEXT, {**body, "prompt": P, "logprobs": 5, "top_logprobs": None})[
+            1]["choices"][0]["logprobs"]
+    check("post_sampling_probs of a completion",
+          all(len(t) <= 3 and sum(math.exp(p) for p in t.values()) < 1 + 1e-4
+              for t in a["top_logprobs"])
+          and any(abs(sum(math.exp(p) for p in t.values()) - 1) < 1e-4
+                  for t in a["top_logprobs"]), a)
+    b = s.post(CHAT, {"messages": [USER], **body, "logprobs": False, "top_logprobs": None})
+    check("nothing without logprobs", b[0] == 200 and b[1]["choices"][0]["logprobs"] is None, b[1])
+
+
+def test_salt(s):
+    """Prefixes are found by requests of the same salt alone."""
+    def cached(salt, path=TEXT):
+        a = s.post(path, {"prompt": [11] * 200, "max_tokens": 2, "cache_salt": salt})[1]
+        return (a["usage"]["prompt_tokens_details"]["cached_tokens"] if path == TEXT
+                else a["timings"]["cache_n"])
+    got = [cached(salt) for salt in ("a", "a", "b", None, None, "b", "a")]
+    check("cache_salt", [n >= 128 for n in got] == [False, True, False, False, True, True, True]
+          and not any(got[i] for i in (0, 2, 3)), got)
+    check("of /completion", cached("b", "/completion") >= 128 and cached("c", "/completion") == 0)
+    body = completion([12] * 200, 2)
+    told = at_once([lambda k=k: s.post(TEXT, {**body, "cache_salt": "x%d" % k})[1]
+                    for k in range(4)])
+    check("at once", [a["usage"]["prompt_tokens_details"]["cached_tokens"] for a in told] == [0] * 4
+          and all(a["choices"] == told[0]["choices"] for a in told), told)
+    check("no reuse behind a change", s.post(TEXT, {**body, "n_cache_reuse": 256})[0] == 200)
+
+
 def test_bad(s):
     bad = [("stop_token_ids", [-1]), ("stop_token_ids", [10**9]), ("stop_token_ids", ["a"]),
            ("stop_token_ids", [1] * 300), ("min_tokens", -1), ("truncate_prompt_tokens", 0),
@@ -331,7 +626,11 @@ def test_bad(s):
            ("samplers", ["top_k:k=3"]), ("samplers", ["top_k"] * 100), ("repetition_penalty", -1),
            ("cache_prompt", 3), ("context_shift", "x"), ("include_stop_str_in_output", 1),
            ("suffix", 3), ("n_probs", -1), ("n_cmpl", 0), ("n_cmpl", 129), ("adaptive_target", 2),
-           ("json_schema", 3), ("id_slot", -2), ("prompt", {"prompt_string": 3}),
+           ("json_schema", 3), ("id_slot", -2), ("skip_special_tokens", 1),
+           ("cache_salt", ""), ("cache_salt", "a" * 1025), ("cache_salt", 3), ("n_cache_reuse", -1),
+           ("return_token_ids", "a"), ("return_tokens_as_token_ids", 1),
+           ("post_sampling_probs", 2), ("spaces_between_special_tokens", "x"),
+           ("prompt", {"prompt_string": 3}),
            ("prompt", {"prompt_string": "a", "multimodal_data": ["x"]}), ("prompt", [[1, None]])]
     for name, value in bad:
         status, a, _ = s.post(TEXT, {**completion(P, 2), name: value})
@@ -344,7 +643,9 @@ def main():
                       "5")
         with Server(model, "--ctx", "512", "--name", "m") as s:
             for test in (test_unknown, test_effects, test_repetition, test_bias, test_shift,
-                         test_continue, test_logprobs_everywhere, test_timings, test_bad):
+                         test_continue, test_logprobs_everywhere, test_timings, test_guided,
+                         test_allowed, test_control, test_token_ids, test_prompt_logprobs,
+                         test_left, test_salt, test_bad):
                 test(s)
         test_strict(model)
         test_two_models(folder, model)

@@ -92,6 +92,39 @@ def test_messages(s):
           and kinds.get("text"), a)
 
 
+def shape(s, **more):
+    """Content and reasoning of an answer that reasons five tokens and answers; its stream, too."""
+    body = {**ASK, "reasoning_budget": 5, **more}
+    m = s.post(CHAT, body)[1]["choices"][0]["message"]
+    told = [e["choices"][0]["delta"] for e in events(s.post(CHAT, {**body, "stream": True})[1])]
+    streamed = tuple("".join(d.get(k) or "" for d in told)
+                     for k in ("content", "reasoning_content"))
+    check("stream of %s" % more, streamed == (m["content"], m.get("reasoning_content", "")),
+          (m, streamed))
+    return m["content"], m.get("reasoning_content")
+
+
+def test_where(s):
+    """Where reasoning is told."""
+    content, reasoning = shape(s)
+    check("apart", content and reasoning)
+    for form in ("auto", "deepseek", ""):
+        check("reasoning_format '%s'" % form, shape(s, reasoning_format=form)
+              == (content, reasoning))
+    whole = "<think>\n%s\n</think>\n\n%s" % (reasoning, content)
+    check("none", shape(s, reasoning_format="none") == (whole, None),
+          (shape(s, reasoning_format="none"), whole))
+    check("both", shape(s, reasoning_format="deepseek-legacy") == (whole, reasoning))
+    check("include_reasoning", shape(s, include_reasoning=False) == (content, None)
+          == shape(s, include_reasoning=False, reasoning_format="none"))
+    raw = shape(s, reasoning_format="none", reasoning_budget=-1)
+    check("as it was made, without a budget", raw[0].strip() == ask(s)[0][0].strip()
+          and raw[1] is None, raw)
+    for bad in ("other", 3):
+        check("bad reasoning_format %s" % bad, s.post(CHAT, {**ASK, "reasoning_format": bad})[0]
+              == 400)
+
+
 def test_bad(s):
     for path, more in ((CHAT, {"reasoning_budget": -2}), (CHAT, {"reasoning_budget": "x"}),
                        ("/v1/messages", {"thinking": {"type": "enabled", "budget_tokens": "x"}}),
@@ -111,6 +144,7 @@ def main():
             test_budget(s)
             test_formats(s)
             test_messages(s)
+            test_where(s)
             test_bad(s)
 
 

@@ -58,8 +58,13 @@ def test_others_fields(s):
                         ("stream_options", {"include_obfuscation": False})):
         taken(s, "openai_" + name, "/v1/chat/completions", {**CHAT, name: value})
     for name, value, *words in (("modalities", ["text", "audio"], "modalities[1]", "text alone"),
-                                ("functions", [{"name": "f"}], "send tools"),
-                                ("function_call", "auto", "send tool_choice"),
+                                ("functions", [{}], "functions[0].name is missing"),
+                                ("function_call", "maybe", "wanted auto, none"),
+                                ("function_call", {"name": ""}, "an object with a name"),
+                                ("chat_template", "{{ x }}", "control tokens"),
+                                ("documents", [{"text": "w3"}], "does not use them"),
+                                ("documents", "w3", "wanted a list"),
+                                ("reasoning_format", "other", "wanted none, auto"),
                                 ("audio", {"voice": "x"}, "text alone"),
                                 ("stream_options", {"include_usag": 1},
                                  'stream_options: there is no field "include_usag"'),
