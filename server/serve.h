@@ -13,7 +13,10 @@
  * templates, tokens, grammars), so that bytes always move. scheduler.c has the one thread that owns
  * the sessions.
  * An API is one file: it turns a body into `struct request` and events into its own JSON.
- * fields.def is the one table of what a body may hold. */
+ * fields.def is the one table of what a body may hold.
+ *
+ * Each room knows those before it:  json.c, metrics.c, hosted.c | http/ | schedule/ | request/ |
+ * models/ | api/ | server.c */
 #ifndef PITH_SERVER_SERVE_H
 #define PITH_SERVER_SERVE_H
 

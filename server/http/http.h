@@ -1,12 +1,15 @@
 /* http.h -- what the files of HTTP share: exchanges, connections, and the server of them.
  *
- *     http.c      the one file that knows libmicrohttpd: connections, requests and their checks,
- *                 answers
+ *     auth.c      keys (account.c: what they cost)
  *     exchange.c  an exchange: its body, the bytes of its answer, the access log
+ *     work.c      threads for what takes time before a request can be queued
  *     peers.c     the connections that are open, and who goes when there are too many
  *     watch.c     the thread that looks after those who wait
  *     listen.c    the socket
+ *     http.c      the one file that knows libmicrohttpd: connections, requests and their checks,
+ *                 answers
  *
+ * Each knows those above it in this list. What lies above HTTP it is given (struct site, route.h).
  * An exchange is counted: once by its connection, once by whoever makes its answer. Locks are taken
  * in this order: of the lists, of an exchange. */
 #ifndef PITH_SERVER_HTTP_H
