@@ -158,6 +158,7 @@ struct backend {
     const char *name;
     int plain; /* products read f32 rows, whatever the type of their weights wants */
     int trees; /* attention goes along the ancestors of a row (step.h) */
+    int half;   /* weights in blocks lie there as rows of f16 */
     int k_rows; /* K of numbers lies in pages as V does, a row for each slot (backend/gpu) */
     int (*n_devices)(struct pith_error *err); /* -1 with an error: a setting that cannot be read */
     pith_status (*open)(int i, int reference, struct device **out, struct pith_error *err);

@@ -19,8 +19,9 @@ enum tensor_use {
     TENSOR_TABLE      /* rows that are looked up, by position, type or otherwise */
 };
 
-/* How a weight's bytes lie: as in a file, row after row, or as P16/P64 panels (quant/packed.h). */
-enum tensor_layout { LAYOUT_ROWS, LAYOUT_PANELS };
+/* How a weight's bytes lie: as in a file, row after row; as P16/P64 panels (quant/packed.h); or one
+ * in blocks as rows of f16, for devices that read no blocks. */
+enum tensor_layout { LAYOUT_ROWS, LAYOUT_PANELS, LAYOUT_HALF };
 
 struct buffer;
 
@@ -86,6 +87,11 @@ static inline int64_t tensor_m(const struct tensor *t)
 static inline int64_t tensor_stack(const struct tensor *t)
 {
     return t->n_dims > 2 ? t->dims[t->n_dims - 3] : 1;
+}
+/* Bytes of its rows as f16. */
+static inline uint64_t tensor_half_bytes(const struct tensor *t)
+{
+    return 2 * (uint64_t)(tensor_stack(t) * tensor_m(t)) * (uint64_t)tensor_k(t);
 }
 /* Panels of one packed matrix of the stack, and their bytes. */
 static inline int64_t tensor_panels(const struct tensor *t)

@@ -489,6 +489,7 @@ static pith_status cann_copy(struct place to, struct place from, uint64_t n, str
 const struct backend backend_cann = {
     .name = "cann",
     .plain = 1,
+    .half = 1,
     .k_rows = 1,
     .n_devices = cann_n_devices,
     .open = cann_open,

@@ -51,11 +51,21 @@ static uint64_t weight(const void *w)
     return (uint64_t)(uintptr_t)w;
 }
 
+/* The type of a matrix there; -1: it cannot be read. */
+static int matrix_type(const struct tensor *w, enum tensor_layout layout)
+{
+    return layout == LAYOUT_HALF ? ACL_FLOAT16 : layout == LAYOUT_ROWS ? cn_type(w->type) : -1;
+}
+static int node_type(const struct node *n)
+{
+    return matrix_type(n->w, tensor_layout_on(n->w, n->device));
+}
+
 /* ---------------------------------------------------------------- EMBED */
 
 static int embed_fits(const struct node *n)
 {
-    return cn_type(n->w->type) >= 0 && !((const struct embed_op *)n->p)->n_swapped;
+    return node_type(n) >= 0 && !((const struct embed_op *)n->p)->n_swapped;
 }
 
 /* Rows that are given as numbers, and what is added to tokens' rows. Such a step is not recorded,
@@ -83,10 +93,10 @@ static void embed_put(struct cn_job *j, const struct call *c)
 {
     struct cn_queue *q = &j->q;
     int64_t T = rows_of(j, &c->dst), E = c->dst.cols;
-    int half = c->w->type == DT_F16;
+    int type = matrix_type(c->w, c->layout), half = type == ACL_FLOAT16;
     float scale = ((const struct embed_op *)c->p)->scale;
-    acl_tensor *w = cn_tensor(q, cn_type(c->w->type), weight(c->w_data), 2,
-                              CN_DIMS(tensor_m(c->w), E), NULL);
+    acl_tensor *w =
+        cn_tensor(q, type, weight(c->w_data), 2, CN_DIMS(tensor_m(c->w), E), NULL);
     acl_tensor *index = cn_tensor(q, ACL_INT64, j->in + j->at.token, 1, CN_DIMS(T), NULL);
     CN_OP(q, pick_rows, w, 0, index,
           half ? cn_tensor(q, ACL_FLOAT16, j->scratch, 2, CN_DIMS(T, E), NULL)
@@ -256,7 +266,7 @@ static void select_put(struct cn_job *j, const struct call *c)
 
 static int matmul_fits(const struct node *n)
 {
-    return cn_type(n->w->type) >= 0 && tensor_stack(n->w) == 1 && !n->w2 &&
+    return node_type(n) >= 0 && tensor_stack(n->w) == 1 && !n->w2 &&
            (!n->b || n->b->type == DT_F32);
 }
 
@@ -265,7 +275,7 @@ static void matmul_put(struct cn_job *j, const struct call *c)
 {
     struct cn_queue *q = &j->q;
     int64_t k = tensor_k(c->w), m = tensor_m(c->w);
-    int type = cn_type(c->w->type);
+    int type = matrix_type(c->w, c->layout);
     int8_t cube = type == ACL_FLOAT16 && !cn_masked("half") ? ACL_USE_FP16 : ACL_KEEP_TYPE;
     acl_tensor *w = cn_tensor(q, type, weight(c->w_data), 2, CN_DIMS(k, m), CN_DIMS(1, k));
     CN_OP(q, matmul, whole(j, &c->src[0]), w, whole(j, &c->dst), cube);
@@ -338,7 +348,7 @@ int cn_impl(const struct device *d, const struct node *n, struct op_impl *out)
     const struct cn_op *op = &ops[n->op];
     (void)d;
     if (!op->put || n->fmt != ACT_F32 || cn_masked(op_infos[n->op]->name) ||
-        (n->w && tensor_layout_on(n->w, n->device) != LAYOUT_ROWS) || !op->fits(n))
+        !op->fits(n))
         return 0;
     *out = (struct op_impl){.kernel = op->kernel, .fn = on_device};
     return 1;

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 
 enum { CHUNK_BYTES = 1 << 20 }; /* of the file, taken by a thread at a time */
+enum { HALVED = 256 };          /* numbers that go through f32 at a time, whole blocks */
 
 /* Rows or, of panels, panels over the whole stack of a tensor. */
 struct chunk {
@@ -45,6 +46,11 @@ static int is_panels(const struct tensor *t, int32_t place)
     return place >= 0 && t->at[place].layout == LAYOUT_PANELS;
 }
 
+static int is_half(const struct tensor *t, int32_t place)
+{
+    return place >= 0 && t->at[place].layout == LAYOUT_HALF;
+}
+
 static int64_t units_of(const struct tensor *t, int32_t place)
 {
     return is_panels(t, place) ? tensor_stack(t) * tensor_panels(t) : rows_of(t);
@@ -54,6 +60,7 @@ static int64_t units_of(const struct tensor *t, int32_t place)
 static uint64_t unit_bytes(const struct tensor *t, int32_t place)
 {
     return is_panels(t, place) ? dtype_panel_bytes(t->type, tensor_k(t))
+           : is_half(t, place) ? 2 * (uint64_t)tensor_k(t)
                                : dtype_row_bytes(t->type, tensor_k(t));
 }
 
@@ -118,6 +125,17 @@ static void drop_source(const struct pith_model *m, const struct tensor *t, uint
     }
 }
 
+/* n numbers in blocks as f16. */
+static void halve(enum dtype type, const uint8_t *from, int64_t n, uint8_t *out)
+{
+    float part[HALVED];
+    for (int64_t i = 0, some; i < n; i += some) {
+        some = n - i < HALVED ? n - i : HALVED;
+        dtypes[type].dequant(from + dtype_row_bytes(type, i), part, some);
+        dtypes[DT_F16].quant(part, out + 2 * i, some);
+    }
+}
+
 /* The chunk's bytes as the device wants them. */
 static void fill(const struct device *d, const struct tensor *t, const struct chunk *c,
                  uint8_t *out)
@@ -127,7 +145,9 @@ static void fill(const struct device *d, const struct tensor *t, const struct ch
     int64_t pm = tensor_panels(t), end = c->first + c->n;
     if (!is_panels(t, c->place)) {
         const uint8_t *from = (const uint8_t *)t->file + (uint64_t)c->first * row;
-        if (t->type == t->file_type)
+        if (is_half(t, c->place))
+            halve(t->file_type, from, c->n * tensor_k(t), out);
+        else if (t->type == t->file_type)
             memcpy(out, from, (uint64_t)c->n * row);
         else /* a vector: one row */
             dtypes[t->file_type].dequant(from, (float *)(void *)out, tensor_k(t));

@@ -84,6 +84,8 @@ void model_fingerprint(struct pith_model *m);
 /* bind.c: finds every tensor of the architecture's table in the file; all faults in one message. */
 pith_status model_bind(struct pith_model *m, struct pith_error *err);
 /* place.c: where each weight goes. Is it in the mapped copy of packed weights? */
+/* A weight in blocks lies as rows of f16 on that device. */
+int model_as_half(const struct pith_model *m, const struct tensor *t, int32_t device);
 int model_in_copy(const struct pith_model *m, const struct placement *p);
 pith_status model_place(struct pith_model *m, struct pith_error *err);
 void model_release_weights(struct pith_model *m);

@@ -4,6 +4,7 @@
  *
  * On its device a weight lies
  *     as panels, where all that read it there are better off so (the device's own answer);
+ *     as rows of f16, where the device reads no blocks;
  *     as f32, vectors of other types;
  *     else as its rows lie in the file: where the device can use the host's memory these are the
  *         file's pages, else a copy.
@@ -17,14 +18,15 @@
 
 /* ---------------------------------------------------------------- readers */
 
-/* Would the device rather have it as panels for this node? */
-static int wants_panels(const struct pith_model *m, const struct node *n, const struct tensor *t)
+/* Would the device rather have it so for this node? */
+static int wants_as(const struct pith_model *m, const struct node *n, const struct tensor *t,
+                    enum tensor_layout layout)
 {
     const struct device *d = m->devices[n->device];
     struct tensor packed = *t;
     struct node with = *n;
     struct op_impl impl;
-    packed.at[0] = (struct placement){.device = n->device, .layout = LAYOUT_PANELS};
+    packed.at[0] = (struct placement){.device = n->device, .layout = layout};
     packed.n_at = 1;
     with.w = &packed;
     return n->w == t && d->backend->impl(d, &with, &impl) && !impl.slow;
@@ -38,16 +40,18 @@ static void reads(struct pith_model *m, const struct node *n, const struct tenso
     struct tensor *mine = m->tensors[t->index];
     struct placement *p = (struct placement *)(uintptr_t)tensor_on(mine, n->device);
     mine->multiplied |= op_has(n->op, OP_PRODUCT) && (t == n->w || t == n->w2);
+    int half = model_as_half(m, t, n->device);
+    enum tensor_layout layout = half ? LAYOUT_HALF : LAYOUT_PANELS;
     int panels = m->params.weights != PITH_WEIGHTS_MAPPED && !m->params.reference &&
                  t->n_dims > 1 && dtypes[t->type].pack != NULL;
     if (!p) { /* panels until somebody minds; rows unless a product wants them */
         p = &mine->at[mine->n_at++];
         *p = (struct placement){.device = n->device, .layout = LAYOUT_ROWS, .bytes = 1};
     }
-    if (!panels || !wants_panels(m, n, t))
+    if (!(panels || half) || !wants_as(m, n, t, layout))
         p->bytes = 0;
-    else if (op_has(n->op, OP_PRODUCT))
-        p->layout = LAYOUT_PANELS;
+    else if (op_has(n->op, OP_PRODUCT) || half)
+        p->layout = layout;
 }
 
 static pith_status read_by(struct pith_model *m, const struct arch_want *want,
@@ -116,6 +120,8 @@ static void size_weights(struct pith_model *m)
             if (p->layout == LAYOUT_PANELS)
                 p->bytes = t->packed_bytes =
                     size_align((uint64_t)tensor_stack(t) * tensor_packed_matrix_bytes(t), 64);
+            else if (p->layout == LAYOUT_HALF)
+                p->bytes = size_align(tensor_half_bytes(t), 64);
             else if (t->type != t->file_type || t->computed || !d->backend->import)
                 p->bytes = size_align(t->bytes, 64);
         }

@@ -403,6 +403,11 @@ static void deal_layers(struct pith_model *m, const struct takers *t, int32_t fi
     }
 }
 
+int model_as_half(const struct pith_model *m, const struct tensor *t, int32_t device)
+{
+    return m->devices[device]->backend->half && t->n_dims > 1 && dtypes[t->type].block > 1;
+}
+
 /* Bytes of weights that a dealing puts on each device. */
 static void weigh_layers(const struct pith_model *m, uint64_t bytes[MAX_DEVICES])
 {
@@ -413,7 +418,7 @@ static void weigh_layers(const struct pith_model *m, uint64_t bytes[MAX_DEVICES]
                         : t->use == TENSOR_EMBEDDING && !m->tied ? 0
                                                                  : m->arch.hp.n_layer - 1;
         int32_t d = m->sent[i] >= 0 ? m->sent[i] : m->layer_device[layer];
-        bytes[d] += t->bytes;
+        bytes[d] += model_as_half(m, t, d) ? tensor_half_bytes(t) : t->bytes;
     }
 }
 
@@ -517,6 +522,8 @@ static int supports(const struct pith_model *m, const struct node *n, int32_t de
             continue;
         t[i] = *from[i];
         t[i].at[0] = (struct placement){.device = device, .layout = LAYOUT_ROWS};
+        if (model_as_half(m, from[i], device))
+            t[i].at[0].layout = LAYOUT_HALF;
         t[i].n_at = 1;
     }
     with.w = n->w ? &t[0] : NULL;
