@@ -412,6 +412,8 @@ static int take_both(struct answer *a, struct fields *b, struct request *r, stru
     a->verbose = field_bool(b, F_verbose_answer);
     a->tells_ids = field_bool(b, F_return_token_ids) || field_bool(b, F_return_tokens_made);
     a->named_by_id = field_bool(b, F_tokens_as_ids);
+    if (b->v[F_request_id])
+        snprintf(a->id, sizeof a->id, "%s%s", a->dialect->id, field_text(b, F_request_id));
     of(a)->prompt_top = b->v[F_prompt_logprobs] ? (int)field_int(b, F_prompt_logprobs) : -1;
     if (of(a)->prompt_top >= 0 && a->stream)
         return fault_set(f, 400, "invalid_value", "prompt_logprobs",
@@ -456,6 +458,7 @@ static int take_parts(struct answer *a, struct fields *b, struct fault *f)
 {
     const char *format = field_text(b, F_reasoning_format);
     a->keeps_calls = !field_bool(b, F_parse_tool_calls);
+    a->shows_lead = field_bool(b, F_chat_echo);
     a->add_special = b->v[F_chat_special] ? field_bool(b, F_chat_special) : -1;
     of(a)->apart = field_bool(b, F_include_reasoning);
     if (format && !strcmp(format, "none"))

@@ -647,7 +647,7 @@ static int open_messages(struct answer *a, const struct fields *b, const pith_pr
             message_one_call(m);
         if (ok && a->lead_is_said && !a->keeps_calls)
             message_only_calls(m);
-        if (ok && a->lead_is_said)
+        if (ok && (a->lead_is_said || (a->shows_lead && n_lead)))
             ok = message_put(m, json_string_value(a->lead), n_lead) || fault_memory(f);
     }
     return ok;

@@ -49,6 +49,7 @@ struct answer {
     int cuts_prompt; /* a prompt longer than most_prompt (-1: than the context) loses its beginning
                       */
     int64_t most_prompt;
+    int shows_lead;   /* the text that the client has begun the answer with is a part of it */
     int keeps_calls;  /* calls are text, as they were made */
     int reasons_here; /* reasoning is text of the answer, with its marks */
     int add_special;  /* a start token before the prompt of a conversation: 1, 0, or -1: as its

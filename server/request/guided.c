@@ -163,6 +163,8 @@ int guided_take(struct fields *b, struct fault *f)
     const char *name = field_name(sources[given]);
     const json_t *v = b->v[sources[given]];
     switch (sources[given]) {
+    case F_json_schema:
+        return !json_is_string(v) || take_schema(b, name, v, f);
     case F_guided_json:
         return take_schema(b, name, v, f);
     case F_guided_regex:

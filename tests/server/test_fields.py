@@ -618,6 +618,72 @@ def test_salt(s):
     check("no reuse behind a change", s.post(TEXT, {**body, "n_cache_reuse": 256})[0] == 200)
 
 
+def test_small(s):
+    """Names and shapes that only some clients send."""
+    for path, start in ((CHAT, "chatcmpl-"), (TEXT, "cmpl-")):
+        body = {**body_of(path, 3), "request_id": "mine-7"}
+        ids = [s.post(path, body)[1]["id"],
+               *(e["id"] for e in events(s.post(path, {**body, "stream": True})[1]))]
+        check("request_id of " + path, set(ids) == {start + "mine-7"}, ids)
+        for bad in ("", "a" * 49, 3):
+            check("bad request_id %s of %s" % (str(bad)[:5], path),
+                  s.post(path, {**body, "request_id": bad})[0] == 400)
+        more = {"stream": True, "ignore_eos": True,
+                "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+        told = events(s.post(path, {**body_of(path, 4), **more})[1])
+        made = [e["usage"]["completion_tokens"] for e in told]
+        check("continuous_usage_stats of " + path, made == sorted(made) and made[-1] == 4
+              and len(set(made)) >= 2 and len({e["usage"]["prompt_tokens"] for e in told
+                                               if e["usage"]["completion_tokens"]}) == 1, told)
+    half = {"role": "assistant", "content": "w7"}
+    body = {"messages": [USER, half], "max_tokens": 4, "temperature": 0, "ignore_eos": True}
+    rest = s.post(CHAT, body)[1]["choices"][0]["message"]["content"]
+    for more in ({"n": 2}, {"return_token_ids": True}):
+        a = s.post(CHAT, {**body, **more, "echo": True})[1]
+        told = events(s.post(CHAT, {**body, **more, "echo": True, "stream": True})[1])
+        check("echo of a chat %s" % more,
+              {c["message"]["content"] for c in a["choices"]} == {"w7" + rest}
+              and a["usage"]["completion_tokens"] == 4 * len(a["choices"])
+              and "".join(c["delta"].get("content") or "" for e in told for c in e["choices"]
+                          if c["index"] == 0) == "w7" + rest, (a, rest))
+    a = s.post(CHAT, {**body, "messages": [USER], "echo": True})[1]["choices"][0]["message"]
+    b = s.post(CHAT, {**body, "messages": [USER]})[1]["choices"][0]["message"]
+    check("nothing to echo", a == b, (a, b))
+    schema = {"type": "object", "properties": {"a": {"enum": [1, 22]}}, "required": ["a"],
+              "additionalProperties": False}
+    for path in PATHS:
+        got = both(s, path, 60, json_schema=json.dumps(schema))
+        check("the text of a schema of " + path, got in ('{"a":1}', '{"a":22}') or
+              json.loads(got)["a"] in (1, 22), got)
+    for bad in ("no JSON", "[]", "3"):
+        check("bad text of a schema %s" % bad,
+              s.post(TEXT, completion(P, 3, json_schema=bad))[0] == 400)
+
+
+AGREE = {
+    "stop": "w2", "stop_token_ids": [9, 77, 300], "include_stop_str_in_output": True,
+    "min_tokens": 5, "truncate_prompt_tokens": 3, "ignore_eos": False, "n_keep": 3,
+    "context_shift": True, "logit_bias": {"30": 4, "2": 3}, "repetition_penalty": 1.5,
+    "repeat_penalty": 1.4, "repeat_last_n": 3, "frequency_penalty": 1, "presence_penalty": 1,
+    "top_k": 7, "top_p": 0.5, "min_p": 0.2, "typical_p": 0.5, "top_n_sigma": 1,
+    "xtc_probability": 1, "xtc_threshold": 0.01, "dry_multiplier": 2, "dry_base": 1.2,
+    "dry_allowed_length": 1, "dry_penalty_last_n": 9, "dry_sequence_breakers": ["w"],
+    "mirostat": 2, "mirostat_tau": 2, "mirostat_eta": 0.3, "adaptive_target": 0.3,
+    "adaptive_decay": 0.5, "dynatemp_range": 0.5, "dynatemp_exponent": 2, "min_keep": 3,
+    "samplers": ["top_k", "temperature"], "seed": 9, "cache_prompt": False, "cache_salt": "z",
+    "priority": -3, "skip_special_tokens": False, "id_slot": 0, "timings_per_token": True,
+    "return_progress": True, "t_max_predict_ms": 100000, "lora": []}
+
+
+def test_agree(s):
+    """Every field of those that say how text is made: a stream has the text of the whole answer."""
+    for path in PATHS:
+        for name, value in AGREE.items():
+            got = both(s, path, 24, **{"temperature": 0.9, "seed": 4, "ignore_eos": True,
+                                       "stop": "w31", "dry_multiplier": 1, name: value})
+            check("%s of %s" % (name, path), isinstance(got, str), got)
+
+
 def test_bad(s):
     bad = [("stop_token_ids", [-1]), ("stop_token_ids", [10**9]), ("stop_token_ids", ["a"]),
            ("stop_token_ids", [1] * 300), ("min_tokens", -1), ("truncate_prompt_tokens", 0),
@@ -645,7 +711,7 @@ def main():
             for test in (test_unknown, test_effects, test_repetition, test_bias, test_shift,
                          test_continue, test_logprobs_everywhere, test_timings, test_guided,
                          test_allowed, test_control, test_token_ids, test_prompt_logprobs,
-                         test_left, test_salt, test_bad):
+                         test_left, test_salt, test_small, test_agree, test_bad):
                 test(s)
         test_strict(model)
         test_two_models(folder, model)

@@ -180,6 +180,21 @@ def test_gap(model):
                 input_extra=[{"filename": "w9", "text": "w10"}])["prompt"]
         order = [d.index(t) for t in ("myproject", "w9", "w10", "filename", "w5", "w7")]
         check("other files", order == sorted(order), d)
+        gap = {"input_prefix": "w5 w6", "input_suffix": "w7"}
+        for more, good in (({"guided_choice": ["left", "right"]}, lambda t: t in ("left", "right")),
+                           ({"regex": "[0-9]{3}"}, lambda t: len(t) == 3 and t.isdigit()),
+                           ({"bad_words": [a["content"][:1]]},
+                            lambda t: a["content"][:1] not in t),
+                           ({"guided_json_object": True, "max_tokens": 300},
+                            lambda t: t.startswith("{"))):
+            got = s.post("/infill", {**gap, "n_predict": 40, "temperature": 0, **more})[1]
+            told = events(s.post("/infill", {**gap, "n_predict": 40, "temperature": 0,
+                                             "stream": True, **more})[1])
+            check("%s of /infill" % list(more), good(got["content"])
+                  and "".join(e["content"] for e in told) == got["content"], got["content"])
+        only = ask(s, "/infill", **gap, allowed_token_ids=[40, 41], return_tokens=True)
+        check("allowed_token_ids of /infill", set(only["tokens"]) <= {40, 41}, only["tokens"])
+        check("bad regex of /infill", s.post("/infill", {**gap, "regex": "("})[0] == 400)
         mark = s.post("/detokenize", {"tokens": [21]})[1]["content"]
         e = ask(s, "/infill", input_prefix="a" + mark + "b", input_suffix="w7")
         check("texts are texts", e["tokens_evaluated"] == 3 + len(start)
