@@ -122,9 +122,15 @@ void str_printf(struct str *s, const char *fmt, ...)
 
 void str_json(struct str *s, const char *bytes, size_t n)
 {
+    str_putc(s, '"');
+    str_json_part(s, bytes, n);
+    str_putc(s, '"');
+}
+
+void str_json_part(struct str *s, const char *bytes, size_t n)
+{
     static const char shorthand[] = "\b\t\n\f\r\"\\"; /* written as a backslash and ... */
     static const char letters[] = "btnfr\"\\";        /* ... the letter at the same place */
-    str_putc(s, '"');
     for (size_t i = 0; i < n;) {
         uint32_t cp;
         size_t len = (size_t)utf8_decode(bytes + i, n - i, &cp);
@@ -139,7 +145,6 @@ void str_json(struct str *s, const char *bytes, size_t n)
             str_put(s, bytes + i, len);
         i += len;
     }
-    str_putc(s, '"');
 }
 
 /* The C library keeps its "C" locale as a constant: nothing is allocated, nothing to free. */

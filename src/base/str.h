@@ -31,6 +31,7 @@ void str_putc(struct str *s, char c);
 void str_printf(struct str *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void str_json(struct str *s, const char *bytes,
               size_t n); /* quoted and escaped JSON string; invalid UTF-8 becomes U+FFFD */
+void str_json_part(struct str *s, const char *bytes, size_t n); /* the same without its quotes */
 
 /* strtod as in the "C" locale, whatever the program has set: our numbers have a point. */
 double str_to_double(const char *text, char **end);

@@ -632,7 +632,7 @@ static void while_they_come(void)
         {"hermes", "<tool_call>{\"name\":\"f\",\"arguments\":{\"o\":{\"o\":{}},\"n\":1}",
          "{\"o\":{\"o\":{}},\"n\":1}", 1},
         {"hermes", "<tool_call>{\"arguments\":{\"n\":1},\"name\":\"f\"", NULL, 0},
-        {"hermes", "<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"n\\\":1", NULL, 0},
+        {"hermes", "<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"n\\\":1", "{\"n\":1", 1},
         {"hermes", "<tool_call>{\"function\":{\"name\":\"f\",\"arguments\":{\"n\":", "{\"n\":", 1},
         {"hermes",
          "<tool_call>{\"name\":\"f\",\"arguments\":{}}\n{\"name\":\"g\",\"arguments\":{\"n\":",
@@ -653,8 +653,10 @@ static void while_they_come(void)
          "{\"n\":1", 1},
         {"llama-3", "{\"name\": \"f\", \"parameters\": {\"n\": 1", "{\"n\": 1", 1},
         {"llama-3", "{\"name\": \"Ada\", \"parameters\": {\"n\": 1", NULL, 0},
-        {"llama-3", "[f(n=1", NULL, 0},
-        {"seed", "<seed:tool_call><function=f><parameter=n>1</parameter>", NULL, 0},
+        {"llama-3", "[f(", NULL, 0},
+        {"llama-3", "[f(n=1", "{\"n\":", 1},
+        {"seed", "<seed:tool_call><function=f><parameter=n>", "{\"n\":", 1},
+        {"seed", "<seed:tool_call><function=f><parameter=n>1</parameter>", "{\"n\":1", 1},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct pith_chat_params params = PITH_CHAT_PARAMS_INIT;
@@ -818,15 +820,18 @@ static void refused_memory(void)
                    "{}}\"}</tool_call>"},
         {"hermes", "b<tool_call>{\"name\": \"f\", \"arguments\": {\"o\": {}}}</tool_call>"},
         {"llama-3", "[f(n=1, s='x')]"},
+        {"gemma-4", "<|tool_call>call:f{n:1,s:<|\"|>x<|\"|>}<tool_call|>"},
     };
-    for (size_t row = 0; row < sizeof rows / sizeof *rows; row++) {
+    enum { N_ROWS = sizeof rows / sizeof *rows };
+    for (size_t k = 0; k < 2 * N_ROWS; k++) {
         struct pith_chat_params params = PITH_CHAT_PARAMS_INIT;
+        size_t row = k % N_ROWS;
         const char *text = rows[row][1];
         params.family = rows[row][0];
         params.prompt = "x";
         params.prompt_bytes = 1;
         params.tools = tools;
-        params.partial = row == 2;
+        params.partial = k >= N_ROWS;
         long before = atomic_load(&hook.blocks);
         for (long n = 0; n < 1000; n++) {
             struct pith_error err = {0};

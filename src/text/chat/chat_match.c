@@ -1,10 +1,21 @@
 /* chat_match.c -- one pattern of chat_formats.def against text that is still growing. The state is
  * a place in the pattern and one in the text; a capture that waits for its end remembers how far it
  * has looked, so no byte is read twice. Repetitions need no stack: a pattern's bracket finds its
- * other half in the pattern. */
+ * other half in the pattern.
+ *
+ * Calls are told while they come (`partial`) by one of two ways: a JSON object's text as it stands,
+ * or, of arguments in other forms, the JSON that they become, which grows in `args`:
+ *
+ *     %k %v, %x      key by key, strings as they come (grow_value), other values whole
+ *     %p, %g         as literal_scan reads along
+ *     "{\"n\":1}"    arguments in a string of a call in JSON, as literal_text reads along */
 #include <string.h>
 
+#include "base/utf8.h"
 #include "text/chat/chat_impl.h"
+
+/* What an argument's value is, as far as its begin tells. */
+enum value_kind { VALUE_NEW, VALUE_STRING, VALUE_CDATA, VALUE_OTHER };
 
 void chat_match_init(struct chat_match *m, const char *pattern)
 {
@@ -155,10 +166,13 @@ static const struct jtree *tool(const struct run *r)
 
 static enum match_result advance(struct run *r, size_t n, int op)
 {
-    r->m->at += n;
-    r->m->op += op;
-    r->m->scan = 0;
-    r->m->depth = 0;
+    struct chat_match *m = r->m;
+    m->at += n;
+    m->op += op;
+    m->scan = m->told = 0;
+    m->depth = 0;
+    if (m->n_told) /* it stays a call, whatever comes */
+        m->kept = m->at;
     return MATCH_DONE;
 }
 
@@ -192,6 +206,25 @@ static enum match_result tell(struct run *r, struct slice args, int ends)
     return args.n || ends ? hand_on(r, &call) : MATCH_DONE;
 }
 
+/* What has come of arguments that are told by the JSON they become. */
+static enum match_result tell_args(struct run *r, int ends)
+{
+    struct chat_match *m = r->m;
+    size_t n = m->n_args;
+    if (m->args.failed)
+        return MATCH_NOMEM;
+    m->n_args = m->args.n;
+    if (n == m->args.n && !ends)
+        return MATCH_DONE;
+    return tell(r, (struct slice){m->args.p + n, m->args.n - n}, ends);
+}
+
+static void begin_args(struct chat_match *m)
+{
+    str_clear(&m->args);
+    m->n_args = 0;
+}
+
 /* A word of at most CHAT_NAME_MAX - 1 bytes. */
 static enum match_result word(struct run *r)
 {
@@ -219,16 +252,90 @@ static enum match_result word(struct run *r)
     if (kind == 'n' || kind == 'f') {
         memcpy(m->name, p, name_n);
         m->n_name = (uint16_t)name_n;
-        str_clear(&m->args);
+        begin_args(m);
     }
     return advance(r, n, 2);
+}
+
+/* ---------------------------------------------------------------- values of arguments */
+
+static const char cdata[] = CDATA_OPEN, shut[] = CDATA_CLOSE;
+
+/* What a value is that begins with a text; VALUE_NEW: it is not known yet. */
+static enum value_kind kind_of(const struct run *r, struct slice s)
+{
+    enum { LOOKED_AT = 64 }; /* anew with every piece */
+    const struct chat_match *m = r->m;
+    int elements = m->op[1] == 'x';
+    size_t n = elements ? sizeof ELEMENT : sizeof cdata - 1, lead = 0;
+    while (elements && lead < s.n && is_space(s.p[lead]))
+        lead++;
+    size_t left = s.n - lead;
+    if (!left)
+        return VALUE_NEW;
+    if (!memcmp(s.p + lead, elements ? ELEMENT "<" : cdata, left < n ? left : n))
+        return left < n ? VALUE_NEW : elements ? VALUE_OTHER : VALUE_CDATA;
+    if (elements && fits(cdata, sizeof cdata - 1, s, 0) != SCAN_NO)
+        return VALUE_OTHER;
+    if (chat_is_string(s, part(r, m->type_at, m->n_type), tool(r), part(r, m->key_at, m->n_key)))
+        return VALUE_STRING;
+    return s.n < LOOKED_AT ? VALUE_NEW : VALUE_OTHER;
+}
+
+/* What is certain to be of a string, of the value's first n bytes. */
+static void put_text(struct chat_match *m, const char *p, size_t n)
+{
+    if (n <= m->told)
+        return;
+    str_json_part(&m->args, p + m->told, n - m->told);
+    m->told = n;
+}
+
+/* n more bytes of a value have come, its end has not. */
+static enum match_result grow_value(struct run *r, size_t n, int line_end)
+{
+    struct chat_match *m = r->m;
+    const char *p = r->left.p;
+    if (!m->open || m->op[1] == 'k' || m->op[1] == 't')
+        return MATCH_DONE;
+    if (m->value == VALUE_NEW) {
+        m->value = kind_of(r, (struct slice){p, n});
+        if (m->value == VALUE_STRING || m->value == VALUE_CDATA)
+            str_putc(&m->args, '"');
+        m->told = m->value == VALUE_CDATA ? sizeof cdata - 1 : 0;
+    }
+    if (m->value == VALUE_NEW || m->value == VALUE_OTHER)
+        return MATCH_DONE;
+    size_t hold = m->value == VALUE_CDATA ? sizeof shut - 1 : 0;
+    n -= (size_t)(line_end && n && p[n - 1] == '\n');
+    n -= hold < n ? hold : n;
+    if (n > m->told)
+        n = m->told + utf8_complete(p + m->told, n - m->told);
+    put_text(m, p, n);
+    return tell_args(r, 0);
+}
+
+/* A value is all there. */
+static enum match_result end_value(struct run *r, struct slice s)
+{
+    struct chat_match *m = r->m;
+    struct slice key = part(r, m->key_at, m->n_key);
+    if (m->value == VALUE_STRING || m->value == VALUE_CDATA) {
+        put_text(m, s.p, m->value == VALUE_CDATA ? s.n - (sizeof shut - 1) : s.n);
+        str_putc(&m->args, '"');
+    } else if (m->op[1] == 'x') {
+        chat_put_elements(&m->args, s, tool(r), key);
+    } else {
+        chat_put_value(&m->args, s, part(r, m->type_at, m->n_type), tool(r), key);
+    }
+    m->value = VALUE_NEW;
+    return m->open ? tell_args(r, 0) : MATCH_DONE;
 }
 
 /* Text up to the literal behind the op, of which one line end before it is no part where the
  * pattern has one. */
 static enum match_result until(struct run *r)
 {
-    static const char cdata[] = "<![CDATA[", shut[] = "]]>";
     struct chat_match *m = r->m;
     const char *lit = m->op + 2;
     int line_end = *lit == '\n';
@@ -240,25 +347,26 @@ static enum match_result until(struct run *r)
         if (!hit)
             break;
         i = (size_t)(hit - r->left.p);
-        if (memcmp(hit, lit, n) != 0 ||
-            (quoted == SCAN_END && (i < 12 || memcmp(hit - 3, shut, 3) != 0)))
+        if (memcmp(hit, lit, n) != 0)
             continue;
         struct slice found = {r->left.p, i - (size_t)(line_end && i && hit[-1] == '\n')};
+        if (quoted == SCAN_END &&
+            (found.n < 12 || memcmp(found.p + found.n - 3, shut, 3) != 0))
+            continue;
         if (m->op[1] == 'k') {
             m->key_at = m->at;
             m->n_key = found.n;
         } else if (m->op[1] == 't') {
             m->type_at = m->at;
             m->n_type = found.n;
-        } else {
-            chat_put_value(&m->args, found, part(r, m->type_at, m->n_type), tool(r),
-                           part(r, m->key_at, m->n_key));
+        } else if (end_value(r, found) != MATCH_DONE) {
+            return MATCH_NOMEM;
         }
         return advance(r, i, 2);
     }
     m->scan = r->left.n >= n ? r->left.n - n + 1 : 0;
     m->scan = m->scan > i ? m->scan : i;
-    return more(r);
+    return grow_value(r, m->scan, line_end) == MATCH_DONE ? more(r) : MATCH_NOMEM;
 }
 
 static enum match_result elements(struct run *r)
@@ -267,10 +375,59 @@ static enum match_result elements(struct run *r)
     struct slice key = part(r, m->key_at, m->n_key);
     size_t n;
     if (chat_scan_elements(r->left, key, &m->depth, &m->scan, &n) != SCAN_END)
-        return more(r);
-    chat_put_elements(&m->args, (struct slice){r->left.p, m->scan}, tool(r), key);
+        return grow_value(r, m->scan, 0) == MATCH_DONE ? more(r) : MATCH_NOMEM;
+    if (end_value(r, (struct slice){r->left.p, m->scan}) != MATCH_DONE)
+        return MATCH_NOMEM;
     return advance(r, m->scan + n, 2);
 }
+
+/* %k begins a member: its key can be written once it is known, before the value. With the first one
+ * the call has begun, where nothing of it but arguments comes behind. */
+static enum match_result member(struct run *r)
+{
+    struct chat_match *m = r->m;
+    enum match_result res = until(r);
+    if (res != MATCH_DONE)
+        return res;
+    if (m->partial && !m->args.n) {
+        const char *end = strstr(m->op, "%."), *id = strstr(m->op, "%i");
+        m->open = m->fresh = !id || (end && end < id);
+    }
+    str_putz(&m->args, m->args.n ? "," : "{");
+    str_json(&m->args, r->text.p + m->key_at, m->n_key);
+    str_putc(&m->args, ':');
+    m->n_type = 0;
+    m->value = VALUE_NEW;
+    return m->open ? tell_args(r, 0) : MATCH_DONE;
+}
+
+static enum match_result whole(struct run *r)
+{
+    struct chat_match *m = r->m;
+    str_putz(&m->args, m->args.n ? "}" : "{}");
+    if (m->args.failed)
+        return MATCH_NOMEM;
+    struct chat_call call = {{m->name, m->n_name}, {m->id, m->n_id}, {NULL, 0}, 1, 1};
+    struct arena a;
+    arena_init(&a, PITH_MEM_SCRATCH);
+    int ok = chat_object(&a, (struct slice){m->args.p, m->args.n},
+                         &call.args); /* a key twice is no call */
+    enum match_result res = !ok       ? arena_ok(&a) ? no(r, 0) : MATCH_NOMEM
+                            : m->open ? tell_args(r, 1)
+                                      : hand_on(r, &call);
+    arena_deinit(&a);
+    if (res == MATCH_DONE) {
+        begin_args(m);
+        m->n_id = 0;
+        m->open = 0;
+        m->n_told = 0;
+        m->kept = m->at;
+        m->op += 2;
+    }
+    return res;
+}
+
+/* ---------------------------------------------------------------- calls in one text */
 
 /* A JSON or Python text is complete: its calls, or the arguments of the call that has a name
  * already. */
@@ -305,55 +462,112 @@ static enum match_result calls(struct run *r, struct slice text)
     if (res == MATCH_DONE) {
         m->n_id = 0;
         m->n_told = 0;
+        m->open = m->fresh = 0;
         advance(r, text.n, 2);
         m->kept = m->at;
     }
     return res;
 }
 
-/* Whether the object that has just opened holds the arguments of a call whose name is known: if it
- * were closed there, the text would be calls of which this is the last, and all before it have been
- * told. */
-static enum match_result begin_call(struct run *r)
+/* The call that is being told has this name. */
+static void name_call(struct chat_match *m, const struct chat_call *call)
+{
+    memcpy(m->name, call->name.p, m->n_name = (uint16_t)call->name.n);
+    if (call->id.n)
+        memcpy(m->id, call->id.p, call->id.n);
+    m->n_id = (uint16_t)call->id.n;
+    m->fresh = 1;
+    m->misses = 0;
+    m->item_told = 1;
+}
+
+static int may_be_called(const struct run *r, struct slice name)
+{
+    return !r->m->only_known || !r->tools || chat_tool(r->tools, name);
+}
+
+/* Whether the object or the text that has just opened holds the arguments of a call whose name is
+ * known: if it were closed there, the text would be calls of which this is the last, and all before
+ * it have been told. Behind an object of a list the same for that: its name may stand behind its
+ * arguments. */
+static enum match_result begin_call(struct run *r, char c)
 {
     /* Each try reads the text so far. A call's arguments open with its third object at most; what
      * has more of them in vain, or very many calls, is read as a whole from there on. */
     enum { MISSES = 4, TOLD_MAX = 64 };
-    static const char probe[] = "{\"\":0}";
+    static const char probe[] = "{\"\":0}", in_text[] = "{\\\"\\\":0}\"";
     struct chat_match *m = r->m;
     struct chat_call *list = NULL;
     uint32_t n = 0;
     struct arena a;
     struct str s;
-    if (m->n_told >= TOLD_MAX) {
+    int behind = c == '}';
+    if (m->n_told >= TOLD_MAX)
         m->json.stops = 0;
+    if (m->n_told >= TOLD_MAX || (m->misses >= MISSES && !behind))
         return MATCH_DONE;
-    }
     arena_init(&a, PITH_MEM_SCRATCH);
     str_init(&s, PITH_MEM_SCRATCH);
     str_put(&s, r->left.p, m->scan);
-    str_put(&s, probe + 1, sizeof probe - 3);
+    if (!behind)
+        str_putz(&s, c == '"' ? in_text : "\"\":0");
     json_close(&m->json, &s);
     int ok = !s.failed && chat_calls_of_json(&a, (struct slice){s.p, s.n}, &list, &n) &&
-             n == m->n_told + 1;
-    const struct chat_call *last = ok ? &list[n - 1] : NULL;
-    if (last && slice_eq_z(last->args, probe) &&
-        (!m->only_known || !r->tools || chat_tool(r->tools, last->name))) {
-        memcpy(m->name, last->name.p, m->n_name = (uint16_t)last->name.n);
-        if (last->id.n)
-            memcpy(m->id, last->id.p, last->id.n);
-        m->n_id = (uint16_t)last->id.n;
-        m->open = m->json.depth;
-        m->fresh = 1;
-        m->told = m->scan - 1;
-        m->misses = 0;
-    } else if (++m->misses >= MISSES) {
-        m->json.stops = 0;
-    }
+             n == m->n_told + 1 && may_be_called(r, list[n - 1].name);
     enum match_result res = s.failed || !arena_ok(&a) ? MATCH_NOMEM : MATCH_DONE;
+    if (ok && behind) {
+        name_call(m, &list[n - 1]);
+        res = tell(r, list[n - 1].args.n ? list[n - 1].args : SLICE("{}"), 0);
+    } else if (ok && slice_eq_z(list[n - 1].args, probe)) {
+        name_call(m, &list[n - 1]);
+        begin_args(m);
+        m->open = m->json.depth;
+        m->in_text = c == '"';
+        m->told = m->scan - (size_t)!m->in_text;
+    } else {
+        m->misses++;
+        if (behind) /* one of a list is no call: none of it is */
+            m->json.stops = 0;
+    }
     str_deinit(&s);
     arena_deinit(&a);
     return res;
+}
+
+/* More of the arguments in a text of a JSON text. It has to be an object; MATCH_NO: what has been
+ * told of it goes no further. */
+static enum match_result tell_text(struct run *r)
+{
+    struct chat_match *m = r->m;
+    enum scan_result s = literal_text(r->left.p, m->scan, &m->told, &m->args);
+    while (m->fresh && m->n_args < m->args.n && is_space(m->args.p[m->n_args]))
+        m->n_args++;
+    int some = m->n_args < m->args.n, no_object = m->fresh && some && m->args.p[m->n_args] != '{';
+    if (s != SCAN_MORE || no_object)
+        m->open = m->in_text = 0;
+    if (m->fresh && (!some || no_object || s == SCAN_NO)) {
+        m->fresh = m->open;
+        return MATCH_DONE;
+    }
+    return s == SCAN_NO ? no(r, m->told) : tell_args(r, 0);
+}
+
+/* Whether the text that has just begun is the value of a key that arguments go by. */
+static int is_arguments(const char *p, size_t n)
+{
+    static const char *const keys[] = {"arguments\"", "parameters\"", "args\"", "input\""};
+    while (n && is_space(p[n - 1]))
+        n--;
+    if (!n || p[--n] != ':')
+        return 0;
+    while (n && is_space(p[n - 1]))
+        n--;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        size_t len = strlen(keys[i]);
+        if (n > len && !memcmp(p + n - len, keys[i], len) && p[n - len - 1] == '"')
+            return 1;
+    }
+    return 0;
 }
 
 /* More of the arguments in a JSON text, as it is written. */
@@ -363,13 +577,61 @@ static enum match_result tell_json(struct run *r, enum scan_result end)
     struct chat_match *m = r->m;
     const char *p = r->left.p;
     enum match_result res = MATCH_DONE;
-    if (m->open) {
+    if (m->open && m->in_text) {
+        res = tell_text(r);
+    } else if (m->open) {
         res = tell(r, (struct slice){p + m->told, m->scan - m->told}, 0);
         m->told = m->scan;
         m->open = m->json.depth < m->open ? 0 : m->open;
     }
-    int opens = end == SCAN_STOP && p[m->scan - 1] == '{' && m->json.depth <= DEEPEST;
-    return res == MATCH_DONE && !m->open && opens ? begin_call(r) : res;
+    if (m->json.stops && !m->open)
+        m->json.stops = STOPS_AT_TEXTS;
+    if (res != MATCH_DONE || m->open || end != SCAN_STOP)
+        return res;
+    char c = p[m->scan - 1];
+    int item = c == '}' && m->json.depth == 1 && p[0] == '[', told = m->item_told;
+    if (item) {
+        m->misses = m->item_told = 0;
+        return told ? MATCH_DONE : begin_call(r, c);
+    }
+    int opens = m->json.depth <= DEEPEST && !m->item_told &&
+                (c == '{' || (c == '"' && is_arguments(p, m->scan - 1)));
+    res = opens ? begin_call(r, c) : MATCH_DONE;
+    if (m->json.stops && m->open)
+        m->json.stops = STOPS_AT_BRACKETS;
+    return res;
+}
+
+/* Whether the arguments have come to a value, or to their end: the call has begun. */
+static int has_member(const struct chat_match *m)
+{
+    size_t n = m->args.n;
+    return !m->fresh || (n && (memchr(m->args.p, ':', n) || m->args.p[n - 1] == '}'));
+}
+
+/* More of calls as Python writes them, or of arguments as Gemma does. What the reader refuses is no
+ * call; of one that has been told no more comes. */
+static enum match_result tell_literals(struct run *r)
+{
+    struct chat_match *m = r->m;
+    while (m->reads) {
+        enum scan_result s = literal_scan(&m->lit, r->left.p, m->scan, &m->told, &m->args);
+        if (m->args.failed ||
+            (m->open && has_member(m) && tell_args(r, 0) != MATCH_DONE))
+            return MATCH_NOMEM;
+        if (s == SCAN_STOP) {
+            struct chat_call call = {.name = {r->left.p + m->lit.name, m->lit.n_name}};
+            begin_args(m);
+            str_putc(&m->args, '{');
+            m->reads = m->open = may_be_called(r, call.name);
+            if (m->open)
+                name_call(m, &call);
+            continue;
+        }
+        m->reads = s == SCAN_MORE;
+        return s == SCAN_NO && m->n_told ? no(r, m->told) : MATCH_DONE;
+    }
+    return MATCH_DONE;
 }
 
 static enum match_result scanned(struct run *r)
@@ -377,11 +639,14 @@ static enum match_result scanned(struct run *r)
     struct chat_match *m = r->m;
     int python = m->op[1] == 'p', gemma = m->op[1] == 'g';
     if (m->scan == 0) {
-        m->json = (struct json_scan){.stops = m->partial && m->op[1] == 'c'};
-        m->misses = 0;
-        m->open = m->fresh = m->partial && m->op[1] == 'j';
+        m->json = (struct json_scan){.stops = m->partial && m->op[1] == 'c' ? STOPS_AT_TEXTS : 0};
+        m->misses = m->item_told = m->in_text = 0;
+        m->open = m->fresh = m->partial && (m->op[1] == 'j' || gemma);
         m->told = 0;
         m->py = (struct py_scan){.depth = 0};
+        m->lit = (struct literal_scan){.gemma = (uint8_t)gemma};
+        m->reads = m->partial && (python || gemma);
+        begin_args(m);
         enum scan_result begin =
             python ? starts_python(r->left, r->final, 0) : chat_starts(m->op, r->left, r->final);
         if (begin != SCAN_END)
@@ -392,48 +657,17 @@ static enum match_result scanned(struct run *r)
         end = python  ? py_scan(&m->py, r->left.p, r->left.n, &m->scan)
               : gemma ? gemma_scan(&m->py, r->left.p, r->left.n, &m->scan)
                       : json_scan(&m->json, r->left.p, r->left.n, &m->scan);
-        if (m->partial && !python && !gemma && tell_json(r, end) == MATCH_NOMEM)
-            return MATCH_NOMEM;
+        enum match_result told = !m->partial        ? MATCH_DONE
+                                 : python || gemma ? tell_literals(r)
+                                                   : tell_json(r, end);
+        if (m->n_told)
+            m->kept = m->at + (told == MATCH_NO ? m->told : m->scan);
+        if (told != MATCH_DONE)
+            return told;
     } while (end == SCAN_STOP);
-    m->kept = m->n_told ? m->at + m->scan : m->kept;
     if (end == SCAN_NO)
         return no(r, m->scan);
     return end == SCAN_MORE ? more(r) : calls(r, (struct slice){r->left.p, m->scan});
-}
-
-/* %k begins a member: its key can be written once it is known, before the value. */
-static enum match_result member(struct run *r)
-{
-    struct chat_match *m = r->m;
-    enum match_result res = until(r);
-    if (res == MATCH_DONE) {
-        str_putz(&m->args, m->args.n ? "," : "{");
-        str_json(&m->args, r->text.p + m->key_at, m->n_key);
-        str_putc(&m->args, ':');
-        m->n_type = 0;
-    }
-    return res;
-}
-
-static enum match_result whole(struct run *r)
-{
-    struct chat_match *m = r->m;
-    str_putz(&m->args, m->args.n ? "}" : "{}");
-    if (m->args.failed)
-        return MATCH_NOMEM;
-    struct chat_call call = {{m->name, m->n_name}, {m->id, m->n_id}, {NULL, 0}, 1, 1};
-    struct arena a;
-    arena_init(&a, PITH_MEM_SCRATCH);
-    int ok = chat_object(&a, (struct slice){m->args.p, m->args.n},
-                         &call.args); /* a key twice is no call */
-    enum match_result res = ok ? hand_on(r, &call) : arena_ok(&a) ? no(r, 0) : MATCH_NOMEM;
-    arena_deinit(&a);
-    if (res == MATCH_DONE) {
-        m->n_id = 0;
-        m->kept = m->at;
-        m->op += 2;
-    }
-    return res;
 }
 
 static enum match_result one_op(struct run *r)

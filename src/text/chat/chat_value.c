@@ -107,7 +107,7 @@ enum scan_result json_scan(struct json_scan *s, const char *p, size_t n, size_t 
 {
     for (; *i < n; ++*i) {
         char c = p[*i];
-        int ok = 1;
+        int ok = 1, was = s->state;
         if (s->state == S_WORD &&
             !((c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') ||
               (c && strchr("+-.", c))))
@@ -122,7 +122,9 @@ enum scan_result json_scan(struct json_scan *s, const char *p, size_t n, size_t 
             ++*i;
             return SCAN_END;
         }
-        if (s->stops && (c == '{' || c == '}') && s->state != S_STRING) {
+        int is_text = s->state == S_STRING, begins = is_text && !s->in_key && was < S_STRING;
+        int bracket = !is_text && (c == '{' || c == '}');
+        if ((s->stops && bracket) || (s->stops == STOPS_AT_TEXTS && begins)) {
             ++*i;
             return SCAN_STOP;
         }
@@ -139,7 +141,7 @@ void json_close(const struct json_scan *s, struct str *out)
 
 enum scan_result gemma_scan(struct py_scan *s, const char *p, size_t n, size_t *i)
 {
-    static const char mark[] = "<|\"|>"; /* of which s->escaped bytes were read */
+    static const char mark[] = GEMMA_QUOTE; /* of which s->escaped bytes were read */
     for (; *i < n; ++*i) {
         char c = p[*i];
         s->escaped = c == mark[s->escaped] ? s->escaped + 1 : c == mark[0];
@@ -177,8 +179,6 @@ enum scan_result py_scan(struct py_scan *s, const char *p, size_t n, size_t *i)
 }
 
 /* ---------------------------------------------------------------- Python's literals */
-
-enum { LITERAL_DEPTH = 32 };
 
 struct literal {
     const char *p, *end;
@@ -240,15 +240,12 @@ static int escape(struct literal *l, struct str *text)
     return n > 0;
 }
 
-/* Gemma's strings stand between two of these as they are. */
-#define SENTINEL "<|\"|>"
-
 static int quoted(struct literal *l)
 {
-    size_t n = sizeof SENTINEL - 1;
-    if ((size_t)(l->end - l->p) < n || memcmp(l->p, SENTINEL, n) != 0)
+    size_t n = sizeof GEMMA_QUOTE - 1;
+    if ((size_t)(l->end - l->p) < n || memcmp(l->p, GEMMA_QUOTE, n) != 0)
         return 0;
-    const char *from = l->p + n, *to = memmem(from, (size_t)(l->end - from), SENTINEL, n);
+    const char *from = l->p + n, *to = memmem(from, (size_t)(l->end - from), GEMMA_QUOTE, n);
     if (!to)
         return 0;
     str_json(l->out, from, (size_t)(to - from));
@@ -319,10 +316,11 @@ static int number(struct literal *l)
     return ok;
 }
 
+static const char *const words[][2] = {{"true", "true"},   {"True", "true"}, {"false", "false"},
+                                       {"False", "false"}, {"null", "null"}, {"None", "null"}};
+
 static int word(struct literal *l)
 {
-    static const char *const words[][2] = {{"true", "true"},   {"True", "true"}, {"false", "false"},
-                                           {"False", "false"}, {"null", "null"}, {"None", "null"}};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         size_t n = strlen(words[i][0]);
         if ((size_t)(l->end - l->p) >= n && !memcmp(l->p, words[i][0], n)) {
@@ -332,6 +330,19 @@ static int word(struct literal *l)
         }
     }
     return 0;
+}
+
+int chat_put_word(struct str *out, struct slice text)
+{
+    struct literal l = {text.p, text.p + text.n, out, 0};
+    int is_number = text.n && (text.p[0] == '-' || (text.p[0] >= '0' && text.p[0] <= '9'));
+    return (is_number ? number(&l) : word(&l)) && l.p == l.end;
+}
+
+int chat_escape(struct str *text, struct slice s)
+{
+    struct literal l = {s.p + 1, s.p + s.n, NULL, 0};
+    return escape(&l, text) && l.p == l.end;
 }
 
 static int value(struct literal *l, int depth);
@@ -471,7 +482,7 @@ int chat_calls_of_json(struct arena *a, struct slice text, struct chat_call **ou
     return 1;
 }
 
-static int name_char(char c)
+int chat_name_char(char c)
 {
     return (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || c == '_' ||
            c == '.' || c == '-';
@@ -481,19 +492,24 @@ static struct slice py_name(struct literal *l)
 {
     skip_space(l);
     struct slice s = {l->p, 0};
-    while (l->p < l->end && name_char(*l->p))
+    while (l->p < l->end && chat_name_char(*l->p))
         l->p++;
     s.n = (size_t)(l->p - s.p);
     return s;
 }
 
-/* name(key=value, ...): all values by their keys. Llama's built-in tools are called as
- * name.call(...). */
+/* Llama's built-in tools are called as name.call(...). */
+struct slice chat_called(struct slice name)
+{
+    if (name.n > 5 && !memcmp(name.p + name.n - 5, ".call", 5))
+        name.n -= 5;
+    return name;
+}
+
+/* name(key=value, ...): all values by their keys. */
 static int py_call(struct arena *a, struct literal *l, struct chat_call *call)
 {
-    *call = (struct chat_call){.name = py_name(l)};
-    if (call->name.n > 5 && !memcmp(call->name.p + call->name.n - 5, ".call", 5))
-        call->name.n -= 5;
+    *call = (struct chat_call){.name = chat_called(py_name(l))};
     if (!is_name(call->name) || !at(l, '('))
         return 0;
     struct str args, *out = l->out;
@@ -684,15 +700,49 @@ static void put_by_kinds(struct str *out, struct slice text, unsigned kinds)
     str_deinit(&json);
 }
 
+/* "true": the text says whether it is a string. */
+static int says_string(struct slice type)
+{
+    return slice_eq_z(type, "string") || slice_eq_z(type, "true");
+}
+
+/* Whether a text is the begin of a number or a word, with white space behind it or without. */
+static int may_be_scalar(struct slice t)
+{
+    size_t n = 0;
+    while (n < t.n && t.p[n] && strchr("+-.eE0123456789", t.p[n]))
+        n++;
+    if (t.p[0] == '-' || (t.p[0] >= '0' && t.p[0] <= '9'))
+        return !trim((struct slice){t.p + n, t.n - n}).n;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        n = strlen(words[i][0]);
+        if (!memcmp(t.p, words[i][0], t.n < n ? t.n : n) &&
+            (t.n <= n || !trim((struct slice){t.p + n, t.n - n}).n))
+            return 1;
+    }
+    return 0;
+}
+
+int chat_is_string(struct slice text, struct slice type, const struct jtree *tool, struct slice key)
+{
+    unsigned strings = 1u << JTREE_STRING, kinds = type.n ? 0 : chat_argument_kinds(tool, key);
+    if (says_string(type) || kinds == strings)
+        return 1;
+    while (text.n && is_space(text.p[0]))
+        text = (struct slice){text.p + 1, text.n - 1};
+    if ((kinds && !(kinds & strings)) || !text.n || text.p[0] == '{' || text.p[0] == '[')
+        return 0;
+    return !may_be_scalar(text);
+}
+
 void chat_put_value(struct str *out, struct slice text, struct slice type, const struct jtree *tool,
                     struct slice key)
 {
-    static const char open[] = "<![CDATA[", close[] = "]]>";
+    static const char open[] = CDATA_OPEN, close[] = CDATA_CLOSE;
     size_t n = sizeof open - 1, m = sizeof close - 1;
     if (text.n >= n + m && !memcmp(text.p, open, n) && !memcmp(text.p + text.n - m, close, m))
         str_json(out, text.p + n, text.n - n - m);
-    else if (slice_eq_z(type, "string") ||
-             slice_eq_z(type, "true")) /* "true": the text says whether it is a string */
+    else if (says_string(type))
         str_json(out, text.p, text.n);
     else
         put_by_kinds(out, text, type.n ? 0 : chat_argument_kinds(tool, key));
@@ -700,15 +750,13 @@ void chat_put_value(struct str *out, struct slice text, struct slice type, const
 
 /* ---------------------------------------------------------------- nested elements */
 
-/* NS<key>value NS</key>, where a value is text or more elements; elements that are all called item
- * are an array. */
-#define NS "]<]minimax[>["
-
-/* What stands at text[i..): 1 NS<key>, -1 NS</key>, 0 neither. */
+/* ELEMENT<key>value ELEMENT</key>, where a value is text or more elements; elements that are all
+ * called item are an array. */
+/* What stands at text[i..): 1 ELEMENT<key>, -1 ELEMENT</key>, 0 neither. */
 static int tag_at(struct slice text, size_t i, struct slice key, size_t *len)
 {
-    size_t n = sizeof NS - 1;
-    if (text.n - i < n + 1 || memcmp(text.p + i, NS "<", n + 1) != 0)
+    size_t n = sizeof ELEMENT - 1;
+    if (text.n - i < n + 1 || memcmp(text.p + i, ELEMENT "<", n + 1) != 0)
         return 0;
     size_t from = i + n + 1;
     int shut = from < text.n && text.p[from] == '/';
@@ -723,8 +771,8 @@ static int tag_at(struct slice text, size_t i, struct slice key, size_t *len)
 enum scan_result chat_scan_elements(struct slice text, struct slice key, uint32_t *depth, size_t *i,
                                     size_t *n)
 {
-    size_t longest = sizeof NS + 2 + key.n; /* NS</key> */
-    for (const char *next; *i < text.n && (next = memchr(text.p + *i, NS[0], text.n - *i));
+    size_t longest = sizeof ELEMENT + 2 + key.n; /* ELEMENT</key> */
+    for (const char *next; *i < text.n && (next = memchr(text.p + *i, ELEMENT[0], text.n - *i));
          *i += *n) {
         *i = (size_t)(next - text.p);
         *n = 1;
@@ -735,15 +783,17 @@ enum scan_result chat_scan_elements(struct slice text, struct slice key, uint32_
             return SCAN_MORE;
         *depth += (uint32_t)tag;
     }
+    *i = text.n;
     return SCAN_MORE;
 }
 
 /* The key of the element at text[0..); empty: none begins there. */
 static struct slice element_key(struct slice text)
 {
-    size_t n = sizeof NS; /* with '<' */
+    size_t n = sizeof ELEMENT; /* with '<' */
     const char *end =
-        text.n > n && !memcmp(text.p, NS "<", n) ? memchr(text.p + n, '>', text.n - n) : NULL;
+        text.n > n && !memcmp(text.p, ELEMENT "<", n) ? memchr(text.p + n, '>', text.n - n)
+                                                      : NULL;
     return end && text.p[n] != '/' ? (struct slice){text.p + n, (size_t)(end - text.p) - n}
                                    : (struct slice){NULL, 0};
 }
@@ -759,7 +809,8 @@ static int put_elements(struct str *out, struct slice text, int depth)
             str_putc(out, list ? '[' : '{');
         for (n_items = 0; rest.n; n_items++) {
             key = element_key(rest);
-            struct slice inner = {rest.p + sizeof NS + key.n + 1, rest.n - sizeof NS - key.n - 1};
+            size_t begin = sizeof ELEMENT + key.n + 1;
+            struct slice inner = {rest.p + begin, rest.n - begin};
             uint32_t level = 0;
             size_t value_n = 0, n;
             if (!key.n || depth >= LITERAL_DEPTH ||
