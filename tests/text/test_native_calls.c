@@ -368,8 +368,10 @@ static void what_cannot_be_kept(void)
         {"{}", "wanted an array"},
         {"[]", "none to call"},
         {"[{}]", "number 0 has no name"},
-        {TOOL("{\"type\": \"string\", \"pattern\": \"a.c\"}"), "\"a\": of strings enum"},
-        {TOOL("{\"type\": \"string\", \"pattern\": \"^[^a]*$\"}"), "\"a\": of strings enum"},
+        {TOOL("{\"type\": \"string\", \"pattern\": \"^a</parameter>$\"}"),
+         "no text of this pattern"},
+        {TOOL("{\"type\": \"string\", \"pattern\": \"a\", \"enum\": [\"a\"]}"),
+         "\"a\": of strings enum"},
         {TOOL("{\"$ref\": \"#/$defs/none\"}"), "leads nowhere"},
         {TOOL("{\"$ref\": \"#/properties/a\"}"), "leads nowhere"},
         {TOOL("{\"minimum\": 3}"), "names no type"},
@@ -393,8 +395,85 @@ static void what_cannot_be_kept(void)
     CHECK(!open_calls("hermes", tools, 1, &err) && err.code == PITH_UNSUPPORTED);
 }
 
+/* Patterns that may hold what ends a value, in every form: what may be written, and how the text is
+ * read back. */
+static const struct {
+    const char *family, *pattern, *text, *value; /* value NULL: it may not go so */
+} pattern_rows[] = {
+    {"qwen3-coder", "a.c", "\nxabcx\n", "xabcx"},
+    {"qwen3-coder", "a.c", "\nxabx\n", NULL},
+    {"qwen3-coder", "^[^a]*$", "\n<b>\n</x>\n", "<b>\n</x>"},
+    {"qwen3-coder", "^[^a]*$", "\nxay", NULL},
+    {"qwen3-coder", "^[^y]*$", "</parameterr\n", "</parameterr"},
+    {"qwen3-coder", "^[^y]*$", "\n<![CDATA[", NULL},
+    {"qwen3-coder", "^<!.CDA", "\n<![CDA\n", "<![CDA"},
+    {"qwen3-coder", "^x\\\\n$", "\nx\n\n", "x\n"},
+    {"qwen3-coder", "^x\\\\n?$", "\nx\n", "x"},
+    {"glm", "^(ab|c<)+$", "abc<", "abc<"},
+    {"glm", "^(ab|c<)+$", "abc<<", NULL},
+    {"glm", "<.*>", "a<b>\n", "a<b>\n"},
+    {"glm", "<.*>", "a<b", NULL},
+    {"minimax-m3", "b.*", "]<]miniab[", "]<]miniab["},
+    {"minimax-m3", "b.*", "b]<]minimax[>[<", NULL},
+    {"gemma-4", "<.*>", "a<|>", "a<|>"},
+    {"gemma-4", "^.*$", "<|\"|>a", NULL},
+    {"lfm2", "^a.*'$", "a b'", "a b'"},
+    {"kimi-k2", "^a.*<$", "a b<", "a b<"},
+};
+
+static void patterns(void)
+{
+    static const struct {
+        const char *family, *before, *behind;
+    } forms[] = {
+        {"qwen3-coder", "<function=f>\n<parameter=a>", "</parameter>\n</function>"},
+        {"glm", "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>", "</arg_value>\n</tool_call>"},
+        {"minimax-m3", "]<]minimax[>[<tool_call>]<]minimax[>[<invoke name=\"f\">]<]minimax[>[<a>",
+         "]<]minimax[>[</a>]<]minimax[>[</invoke>]<]minimax[>[</tool_call>"},
+        {"gemma-4", "<|tool_call>call:f{a:<|\"|>", "<|\"|>}<tool_call|>"},
+        {"lfm2", "<|tool_call_start|>[f(a=\"", "\")]<|tool_call_end|>"},
+        {"kimi-k2", "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"a\": \"",
+         "\"}<|tool_call_end|>"}};
+    char list[512], text[512], want[256];
+    for (size_t i = 0; i < sizeof pattern_rows / sizeof *pattern_rows; i++) {
+        struct pith_error err = {0};
+        size_t f = 0;
+        while (strcmp(forms[f].family, pattern_rows[i].family))
+            f++;
+        snprintf(list, sizeof list,
+                 "[{\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": "
+                 "{\"a\": {\"type\": \"string\", \"pattern\": \"%s\"}}}}]",
+                 pattern_rows[i].pattern);
+        snprintf(text, sizeof text, "%s%s%s", forms[f].before, pattern_rows[i].text,
+                 forms[f].behind);
+        struct pith_grammar *g = open_calls(forms[f].family, list, 0, &err);
+        REQUIRE(g, "%s, %s: %s", forms[f].family, pattern_rows[i].pattern, err.msg);
+        int may = answers(g, text);
+        CHECK_MSG(may == (pattern_rows[i].value ? 2 : 0), "%s, %s: %d for %s", forms[f].family,
+                  pattern_rows[i].pattern, may, text);
+        grammar_free(g);
+        if (!pattern_rows[i].value)
+            continue;
+        struct chat_parse_spec spec = {.format = chat_format_named(forms[f].family),
+                                       .tools = slice_of(list)};
+        struct pith_chat_parser *p = chat_parse_new(&spec, NULL);
+        CHECK(p && chat_parse_feed(p, slice_of(text), NULL) == PITH_OK &&
+              chat_parse_finish(p, NULL) == PITH_OK);
+        const struct pith_chat_event *e = p ? chat_parse_call(p, 0) : NULL;
+        json_t *v = json_pack("{s:s}", "a", pattern_rows[i].value),
+               *got = e ? json_loadb(e->text, e->n_bytes, 0, NULL) : NULL;
+        snprintf(want, sizeof want, "%s", e ? e->text : "no call");
+        CHECK_MSG(json_equal(v, got), "%s, %s: %s from %s", forms[f].family,
+                  pattern_rows[i].pattern, want, text);
+        json_decref(v);
+        json_decref(got);
+        chat_parse_free(p);
+    }
+}
+
 int main(void)
 {
+    TEST(patterns);
     TEST(what_is_written_is_read);
     TEST(answers_hold_calls);
     TEST(tokens_without_text);

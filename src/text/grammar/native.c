@@ -219,21 +219,24 @@ static uint32_t unlike_json(const struct native *n, uint32_t from, struct slice 
     return behind;
 }
 
-/* Whether a pattern is one of all its text, and of characters that it names: what ends a value is
- * none of those. */
-static int stays_within(struct slice p)
+/* A string of a pattern, read back as it is: it does not hold what ends it, nor begin like what
+ * means something else. */
+static uint32_t matching(const struct native *n, const struct argument *a, uint32_t from,
+                         struct slice mark, struct slice pattern)
 {
-    int ok = p.n > 1 && p.p[0] == '^' && p.p[p.n - 1] == '$';
-    for (size_t i = 0; ok && i + 1 < p.n; i++) {
-        if (p.p[i] == '\\') {
-            i++;
-            ok = !strchr("SWDBxucpP", p.p[i]);
-        } else {
-            ok = p.p[i] != '.' && p.p[i] != '<' && (uint8_t)p.p[i] < 0x80 &&
-                 !(p.p[i] == '[' && p.p[i + 1] == '^') && p.p[i] != '|';
-        }
-    }
-    return ok;
+    struct regex_end end = {mark, {NULL, 0}, SLICE(CDATA_OPEN), a->line_end};
+    uint32_t to = rules_state(n->r), to_line = rules_state(n->r),
+             min = count(n, a, "minLength", 0), max = count(n, a, "maxLength", RULES_ENDLESS);
+    if (mark.n > sizeof ELEMENT && !memcmp(mark.p, ELEMENT, sizeof ELEMENT - 1))
+        end.unique = SLICE(ELEMENT);
+    if (min > max)
+        refuse(n, a->key, "minLength is above maxLength");
+    regex_write_until(n->r, from, to, to_line, pattern, min, max, &end);
+    if (!a->line_end)
+        return native_text(n, to, mark);
+    uint32_t behind = optional_line_end(n, to);
+    rules_bytes(n->r, to_line, behind, '\n', '\n');
+    return native_text(n, behind, mark);
 }
 
 /* A string as it stands, up to the mark behind it, and that. */
@@ -248,18 +251,14 @@ static uint32_t bare_string(const struct native *n, const struct argument *a, ui
     list = is_list ? list->first : jtree_get(a->node, "const");
     if (a->free)
         return a->mixed ? unlike_json(n, from, mark) : until(n, from, mark);
-    if (other || (pattern.p && (list || !stays_within(pattern)))) {
+    if (other || (pattern.p && list)) {
         refuse(n, a->key,
-               "of strings enum, const, minLength, maxLength, known formats and patterns from ^ "
-               "to $ of named characters are kept here");
+               "of strings enum, const, minLength, maxLength, known formats and patterns are kept "
+               "here, no pattern beside an enum");
         return from;
     }
-    if (pattern.p) {
-        uint32_t end = rules_state(n->r);
-        regex_write(n->r, from, end, pattern, count(n, a, "minLength", 0),
-                    count(n, a, "maxLength", RULES_ENDLESS), 0);
-        return native_text(n, a->line_end ? optional_line_end(n, end) : end, mark);
-    }
+    if (pattern.p)
+        return matching(n, a, from, mark, pattern);
     if (!list)
         return counted(n, a, from, mark);
     uint32_t to = rules_state(n->r);

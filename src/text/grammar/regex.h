@@ -18,4 +18,19 @@ void regex_write(struct rules *r, uint32_t from, uint32_t to, struct slice patte
 /* Plain texts that it describes from their begin to their end. */
 void regex_write_whole(struct rules *r, uint32_t from, uint32_t to, struct slice pattern);
 
+/* What ends a plain string where it is written: the first place where `mark` stands, of which
+ * `unique` is the begin that no string may hold (empty: all of it). line_end: one before the mark,
+ * and one before the string, are no part of it. No string may begin with `not_first` (empty: any
+ * may). */
+struct regex_end {
+    struct slice mark, unique, not_first;
+    int line_end;
+};
+/* The same as plain strings, of those alone that are read back whole where the mark follows. to: an
+ * optional line end and the mark come next; to_line: a line end has to, the string has one of its
+ * own at its end. PITH_UNSUPPORTED in r: there is no such string. */
+void regex_write_until(struct rules *r, uint32_t from, uint32_t to, uint32_t to_line,
+                       struct slice pattern, uint32_t min, uint32_t max,
+                       const struct regex_end *end);
+
 #endif

@@ -132,7 +132,9 @@ void schema_string(struct schema *s, const struct parts *p, uint32_t from, uint3
         single_quoted(s, min, max, from, to);
     if (!json) /* where they are counted, what may begin the quote is left out */
         any = (struct charset){but_quote, 2, 2, 0};
-    if (pattern.p) {
+    if (pattern.p && !json) {
+        regex_write_until(r, at, end, end, pattern, min, max, &(struct regex_end){.mark = quote});
+    } else if (pattern.p) {
         regex_write(r, at, end, pattern, min, max, json);
     } else if (min == 0 && max == RULES_ENDLESS) {
         rules_edge(r, at, end, EDGE_EPS, 0);
