@@ -326,6 +326,7 @@ extern const char cli_form_help[];
 struct form {
     const pith_template *t; /* NULL: the model has none */
     pith_template *own;
+    char ends[68]; /* the text that ends answers in one that is not the model's; "": tokens do */
 };
 int cli_form_is_asked(const struct form_opts *o); /* one of the flags was given */
 /* Before a model is there: *variables (the caller's) is what the flags say. Returns an exit code.

@@ -153,7 +153,9 @@ static int find_form(const struct form_opts *o, const pith_model *m, struct form
         return cli_say(CLI_INPUT, "%s: %s", o->template, err.msg);
     put_token(variables, "bos_token", m, pith_token_bos(m));
     put_token(variables, "eos_token", m, pith_token_eos(m));
-    return CLI_OK;
+    int64_t n_ends = pith_template_end(out->t, m, out->ends, sizeof out->ends - 1, &err);
+    out->ends[n_ends > 0 ? n_ends : 0] = 0;
+    return n_ends < 0 ? cli_fail(&err) : CLI_OK;
 }
 
 int cli_form_open(const struct form_opts *o, const pith_model *m, struct form *out,

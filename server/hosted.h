@@ -30,6 +30,7 @@ struct hosted {
     const pith_template *template;           /* NULL: the plain fallback */
     const pith_template *tool_template;      /* of conversations with tools; NULL: the same */
     pith_template *own_template;
+    char ends[68]; /* the text that ends its answers; "": tokens do */
     int shows_tools; /* the template puts tools into a prompt; 0: not into the simplest one, which
                         is when each is looked at */
     struct pith_model_info info;

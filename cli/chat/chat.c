@@ -167,6 +167,8 @@ struct answer {
     pith_chat_parser *parser;
     struct pith_error err; /* the parser's */
     int stops;
+    int reasons, made_answer; /* so far; it was made to end its reasoning */
+    int64_t n_reasoned;
 };
 
 static void on_event(void *ctx, const struct pith_chat_event *e)
@@ -181,6 +183,49 @@ static int on_text(void *ctx, const char *text, size_t n)
 {
     struct answer *a = ctx;
     return pith_chat_feed(a->parser, text, n, &a->err) == PITH_OK && !a->stops;
+}
+
+/* Whether the reasoning has got as long as it may be: of all that an answer reasons. */
+static int has_enough(void *ctx)
+{
+    struct answer *a = ctx;
+    int reasons = pith_chat_reasons(a->parser);
+    a->n_reasoned += a->reasons;
+    a->made_answer = a->made_answer && reasons;
+    a->reasons = reasons;
+    if (!reasons || a->made_answer || a->n_reasoned < a->chat->think_budget)
+        return 0;
+    return a->made_answer = 1;
+}
+
+/* The tokens of what ends reasoning, inside of a text (malloc). NULL with *n 0: it has no end. */
+static int32_t *enough_ids(const struct chat *c, int32_t *n, struct pith_error *err)
+{
+    char text[512] = "\n";
+    int64_t len = pith_chat_enough(c->form, c->think_budget > 0, 0, text + 1, sizeof text - 1);
+    *n = 0;
+    if (len <= 0 || len >= (int64_t)sizeof text)
+        return NULL;
+    len++;
+    int32_t *ids = malloc((size_t)(2 * len) * sizeof *ids), *before = ids ? ids + len : NULL;
+    int64_t n_all = ids ? pith_tokenize(c->model, text, (size_t)len, PITH_PARSE_SPECIAL, ids,
+                                        (size_t)len, err)
+                        : -1,
+            n_before = ids ? pith_tokenize(c->model, text, 1, PITH_PARSE_SPECIAL, before,
+                                           (size_t)len, err)
+                           : -1;
+    if (!ids)
+        no_memory(err);
+    if (n_all < 0 || n_before < 0 || n_all > len) {
+        free(ids);
+        return NULL;
+    }
+    if (n_before < n_all && !memcmp(ids, before, (size_t)n_before * sizeof *ids)) {
+        n_all -= n_before;
+        memmove(ids, ids + n_before, (size_t)n_all * sizeof *ids);
+    }
+    *n = (int32_t)n_all;
+    return ids;
 }
 
 static pith_status generate(struct chat *c, struct answer *a, struct pith_error *err)
@@ -200,6 +245,16 @@ static pith_status generate(struct chat *c, struct answer *a, struct pith_error 
     p.sampler = c->sampler;
     p.on_text = on_text;
     p.ctx = a;
+    int32_t *enough = NULL;
+    if (a->parser && c->think_budget >= 0 && !c->grammar) {
+        enough = enough_ids(c, &p.n_force, err);
+        p.force = enough;
+        p.forces = has_enough;
+        if (!enough && err->code != PITH_OK) {
+            pith_chat_close(a->parser);
+            a->parser = NULL;
+        }
+    }
     if (c->grammar)
         pith_grammar_reset(c->grammar);
     struct pith_generate_result result = {.size = sizeof result, .unfed = -1};
@@ -209,6 +264,7 @@ static pith_status generate(struct chat *c, struct answer *a, struct pith_error 
     if (st == PITH_OK && a->err.code != PITH_OK)
         st = fail(err, a->err.code, "%s", a->err.msg);
     free(ids);
+    free(enough);
     pith_prompt_close(kept);
     if (st == PITH_OK) {
         c->last = result;

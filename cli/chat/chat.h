@@ -19,6 +19,7 @@ struct chat {
     pith_grammar *grammar;              /* NULL: none */
     const json_t *variables;            /* further ones of the template, an object; NULL: none */
     struct pith_generate_params params; /* of every answer: limit, stop strings, context shift */
+    int64_t think_budget;               /* most tokens of reasoning in an answer; below 0: any */
     /* A piece of the answer, whole characters; returning 0 stops it. */
     int (*show)(void *ctx, int is_reasoning, const char *text, size_t n);
     void *ctx;

@@ -15,7 +15,7 @@ struct opts {
     struct sampler_opts sampler;
     struct grammar_opts grammar;
     struct arg_texts stop;
-    int64_t keep, discard, ga_n, ga_w, block, steps;
+    int64_t keep, discard, ga_n, ga_w, block, steps, think_budget;
     const char *surest;
     struct form_opts form;
     struct arg_texts lora;
@@ -41,6 +41,10 @@ static const struct arg args[] = {
     {.name = "--show-thinking", ARG_FIELD(struct opts, show_thinking, ARG_SWITCH),
      .help = "show what the model reasons before its answer, too; a chat at a terminal always "
          "does"},
+    {.name = "--think-budget", .meta = "N", ARG_FIELD(struct opts, think_budget, ARG_INT), .lo = -1,
+     .hi = INT32_MAX, .dflt = "-1",
+     .help = "most tokens of reasoning before an answer: then its end is written for the model; 0: "
+         "none; -1: any number"},
     {.name = "--history", .meta = "FILE", ARG_FIELD(struct opts, history, ARG_TEXT),
      .otherwise = "none", .help = "chat: remember typed lines in FILE, beyond this run"},
     {.name = "--session", .meta = "FILE", ARG_FIELD(struct opts, session, ARG_TEXT),
@@ -229,6 +233,7 @@ static const char *of_chats(const struct opts *o)
            : o->form.kwargs                                      ? "--template-kwargs"
            : o->form.think && strcmp(o->form.think, "auto") != 0 ? "--think"
            : o->show_thinking                                    ? "--show-thinking"
+           : o->think_budget >= 0                                ? "--think-budget"
                                                                  : NULL;
 }
 
@@ -373,7 +378,18 @@ struct running {
     int reads;    /* it has an encoder, which reads the prompt */
 };
 
-static int talk(struct running *r, char *text, size_t n)
+/* The stop texts of the flags, and what ends answers by the template (malloc). */
+static const char **stops_of(const struct opts *o, const char *ends)
+{
+    const char **all = calloc((size_t)o->stop.n + 2, sizeof *all);
+    for (int i = 0; all && i < o->stop.n; i++)
+        all[i] = o->stop.v[i];
+    if (all && *ends && !o->ignore_eog)
+        all[o->stop.n] = ends;
+    return all;
+}
+
+static int talk_of(struct running *r, const char *const *stop, char *text, size_t n)
 {
     struct opts *o = r->o;
     struct chat chat = {.model = r->m,
@@ -382,13 +398,15 @@ static int talk(struct running *r, char *text, size_t n)
                         .grammar = r->grammar,
                         .params = generation(o),
                         .form = r->form.t,
-                        .variables = r->variables};
+                        .variables = r->variables,
+                        .think_budget = o->think_budget};
     struct chat_once once = {.text = text,
                              .system = o->system,
                              .show_thinking = o->show_thinking,
                              .read_only = o->n == 0,
                              .verbose = cli_chatty(&o->model),
                              .seed = o->sampler.seed};
+    chat.params.stop = stop;
     if (chats(o))
         return chat_run(&chat, o->system, o->history, o->model.verbose);
     while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r')) /* the end of its last line */
@@ -396,6 +414,14 @@ static int talk(struct running *r, char *text, size_t n)
     int code = chat_once(&chat, &once);
     if (o->model.verbose)
         cli_report(r->s);
+    return code;
+}
+
+static int talk(struct running *r, char *text, size_t n)
+{
+    const char **stop = stops_of(r->o, r->form.ends);
+    int code = stop ? talk_of(r, stop[0] ? stop : NULL, text, n) : cli_no_memory();
+    free(stop);
     return code;
 }
 

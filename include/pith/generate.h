@@ -64,6 +64,12 @@ struct pith_generate_params {
      * The session's n_batch has to hold prompt and text. */
     int32_t n_block, n_steps;
     pith_surest surest;
+    /* Asked before the first token, and behind every one and its text: nonzero, and the n_force
+     * tokens come next, whatever the model would say, before it goes on by itself. NULL: never. Not
+     * of models that fill in masks. */
+    int (*forces)(void *ctx);
+    const int32_t *force;
+    int32_t n_force;
 };
 #define PITH_GENERATE_PARAMS_INIT PITH_SIZED(struct pith_generate_params)
 struct pith_generate_result {

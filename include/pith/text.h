@@ -93,6 +93,8 @@ PITH_API void pith_template_close(pith_template *t);
  */
 PITH_API const pith_template *pith_model_template(const pith_model *m, const char *name,
                                                   struct pith_error *err);
+/* Whether a name stands in its text, such as that of a variable. */
+PITH_API int pith_template_names(const pith_template *t, const char *name);
 /* Renders with the variables of a JSON object: messages, tools, documents (null when absent),
  * add_generation_prompt (false) and any other; "now" (ISO 8601) is what strftime_now formats, else
  * the clock. Writes at most cap bytes (not terminated), returns the full length, -1 on error.
@@ -100,6 +102,13 @@ PITH_API const pith_template *pith_model_template(const pith_model *m, const cha
  * on steps, memory or length. This is text to look at; what a model is given is a pith_prompt. */
 PITH_API int64_t pith_template_render(const pith_template *t, const char *json, size_t n_bytes,
                                       char *buf, size_t cap, struct pith_error *err);
+
+/* What a template that is not the model's own writes behind an answer, without white space around
+ * it, where the model's vocabulary has no control token for it: text that the model spells when its
+ * answer is over, for pith_generate_params.stop. Writes at most cap bytes (not terminated), returns
+ * its length, 0: there is none such, -1 on error. */
+PITH_API int64_t pith_template_end(const pith_template *t, const pith_model *m, char *buf,
+                                   size_t cap, struct pith_error *err);
 
 /* ---------------------------------------------------------------- prompts */
 
@@ -212,6 +221,12 @@ PITH_API const char *
 pith_chat_think(const pith_template *t); /* what begins it, "<think>"; NULL: it has none */
 PITH_API const char *pith_chat_answer(
     const pith_template *t); /* what ends reasoning in its family, "</think>"; NULL: it has none */
+/* What a model of its family is made to say when it has reasoned for long enough: where there is
+ * reasoning (begun) the sentence that its makers document for that, if any; what ends reasoning;
+ * and, unless bare, what an answer begins with. Writes at most cap bytes (not terminated), returns
+ * its length; 0: the family has no reasoning. */
+PITH_API int64_t pith_chat_enough(const pith_template *t, int begun, int bare, char *buf,
+                                  size_t cap);
 /* What calls of its family begin with, n bytes of it, where they are not one JSON text
  * (pith_chat_grammar says PITH_UNSUPPORTED); NULL: they are. */
 PITH_API const char *pith_chat_opening(const pith_template *t, size_t *n);

@@ -198,7 +198,10 @@ static int take_conversation(struct fields *b, json_t **lead, struct fault *f)
         ok && put_message(out, m, i, b->x, f);
     ok = ok && (!b->v[F_tools] || tools_nest(b, "input_schema", "custom", 1, f)) &&
          (!b->v[F_tool_choice] || take_choice(b, f));
-    const char *thinking = json_string_value(json_object_get(b->v[F_thinking], "type"));
+    const char *thinking = json_string_value(json_object_get(b->v[F_thinking], "type")),
+               *effort = json_string_value(json_object_get(b->v[F_output_config], "effort"));
+    if (ok && effort)
+        ok = answer_variable(b, "reasoning_effort", json_string(effort), f);
     if (ok && thinking)
         ok = answer_variable(b, "enable_thinking", json_boolean(strcmp(thinking, "disabled")), f);
     if (!ok) {

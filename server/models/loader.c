@@ -34,7 +34,13 @@ static pith_status find_template(struct hosted *h, struct pith_error *err)
     if (text) {
         h->own_template = pith_template_open(text, strlen(text), err);
         h->template = h->own_template;
-        return h->template ? PITH_OK : err->code;
+        int64_t n = h->template ? pith_template_end(h->template, h->model, h->ends,
+                                                    sizeof h->ends - 1, err)
+                                : -1;
+        if (n < 0)
+            return err->code;
+        h->ends[n] = 0;
+        return PITH_OK;
     }
     const char *name = h->server->p.chat_template_name;
     h->template = pith_model_template(h->model, name, err);
@@ -188,6 +194,7 @@ void loader_close(struct hosted *h)
     pith_model_close(h->model);
     h->sched = NULL;
     h->own_template = NULL;
+    h->ends[0] = 0;
     h->template = h->tool_template = NULL;
     h->generate = h->embed = h->rank = NULL;
     h->model = NULL;

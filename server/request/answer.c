@@ -152,6 +152,25 @@ int answer_effort(struct fields *b, const char *effort, struct fault *f)
            (none || answer_variable(b, "reasoning_effort", json_string(effort), f));
 }
 
+/* Where the template knows no effort, it is a budget; and where it knows a budget, that is told. */
+static int take_effort(struct answer *a, struct fields *b, struct fault *f)
+{
+    static const struct {
+        const char *effort;
+        int64_t most;
+    } levels[] = {{"minimal", 512}, {"low", 1024}, {"medium", 4096}};
+    const char *effort =
+        json_string_value(json_object_get(b->v[F_chat_template_kwargs], "reasoning_effort"));
+    int known = !effort || a->reasoning >= 0 ||
+                pith_template_names(a->template, "reasoning_effort");
+    for (size_t i = 0; !known && i < sizeof levels / sizeof levels[0]; i++)
+        if (!strcmp(effort, levels[i].effort))
+            a->reasoning = levels[i].most;
+    return a->reasoning < 0 || !pith_template_names(a->template, "thinking_budget") ||
+           json_object_get(b->v[F_chat_template_kwargs], "thinking_budget") ||
+           answer_variable(b, "thinking_budget", json_integer(a->reasoning), f);
+}
+
 static int is_assistant(const json_t *m)
 {
     const char *role = json_string_value(json_object_get(m, "role"));
@@ -302,9 +321,22 @@ int answer_keep(struct choice *h, const char *p, size_t n)
 
 /* ---------------------------------------------------------------- events */
 
+/* Reasoning that has got as long as it may be is made to end, and so is what a choice reasons
+ * behind that. was, is: it reasoned before this token, and does behind it. */
+static void bound(const struct answer *a, struct request *r, struct choice *h, int was, int is)
+{
+    if (a->reasoning < 0)
+        return;
+    h->n_reasoned += was;
+    h->made_answer = h->made_answer && is;
+    if (is && !h->made_answer && h->n_reasoned >= a->reasoning)
+        h->made_answer = r->forces = r->n_force > 0;
+}
+
 static void on_text(struct answer *a, struct request *r, int i, const struct event *e)
 {
     struct choice *h = &a->choice[i];
+    int was = h->message && message_is_reasoning(h->message);
     h->n_made += e->token != NULL;
     if (e->token && h->ids)
         json_array_append_new(h->ids, json_integer(e->token->id));
@@ -313,9 +345,8 @@ static void on_text(struct answer *a, struct request *r, int i, const struct eve
         json_array_append_new(h->tokens, answer_token(a, e->token));
     if (h->message && e->n_text)
         a->lost |= !message_put(h->message, e->text, e->n_text);
-    if (e->token && h->message && a->reasoning >= 0 && message_is_reasoning(h->message) &&
-        ++h->n_reasoned >= a->reasoning && !h->made_answer)
-        h->made_answer = r->forces = r->n_force > 0;
+    if (e->token && h->message)
+        bound(a, r, h, was, message_is_reasoning(h->message));
     if (e->token && h->message && (a->one_call || a->lead_is_said) && message_n_whole(h->message))
         r->enough = 1;
     if (!h->message && !a->stream)
@@ -331,8 +362,9 @@ static void on_choice(struct answer *a, int i, const struct event *e)
     if (h->ids && e->end_id >= 0)
         json_array_append_new(h->ids, json_integer(e->end_id));
     h->mean = e->i ? e->logprob_sum / (double)e->i : 0;
-    h->stopped_by = e->stopped_by ? strdup(e->stopped_by) : NULL;
-    a->lost |= e->stopped_by && !h->stopped_by;
+    int by_text = e->stopped_by && strcmp(e->stopped_by, a->m->ends) != 0;
+    h->stopped_by = by_text ? strdup(e->stopped_by) : NULL;
+    a->lost |= by_text && !h->stopped_by;
     if (h->message) {
         a->lost |= !message_put(h->message, NULL, 0);
         if (message_n_calls(h->message) && !strcmp(e->reason, "stop"))
@@ -653,12 +685,11 @@ static int open_messages(struct answer *a, const struct fields *b, const pith_pr
     return ok;
 }
 
-/* The tokens of a marker inside of a text: behind a line end, without it (malloc). bare: no line
- * ends behind it. */
-static int32_t *marker_ids(struct hosted *m, const char *marker, int bare, int *n, struct fault *f)
+/* The tokens of what ends reasoning, inside of a text: behind a line end, without it (malloc). */
+static int32_t *marker_ids(struct hosted *m, const char *marker, int *n, struct fault *f)
 {
-    char text[96];
-    int len = snprintf(text, sizeof text, "\n%s%s", marker, bare ? "" : "\n\n");
+    char text[512];
+    int len = snprintf(text, sizeof text, "\n%s", marker);
     int64_t n_all = 0, n_before = 0;
     int32_t *all = request_tokenize(m, text, (size_t)len, PITH_PARSE_SPECIAL, &n_all,
                                     "reasoning_budget", f),
@@ -681,15 +712,18 @@ static int32_t *marker_ids(struct hosted *m, const char *marker, int bare, int *
 static int bound_reasoning(struct answer *a, struct request *r, const char *prompt, size_t n,
                            struct fault *f)
 {
-    const char *end = pith_chat_answer(a->family ? NULL : a->template);
+    char end[500];
     if (a->reasoning < 0 || a->lead_is_said ||
         (r->grammar && r->grammar != a->held && !a->reasons_first))
         return 1;
-    if (!end) {
+    int64_t n_end = pith_chat_enough(a->family ? NULL : a->template, a->reasoning > 0,
+                                     a->reasons_first, end, sizeof end - 1);
+    if (n_end <= 0 || n_end >= (int64_t)sizeof end) {
         exchange_ignores(a->x, "reasoning_budget");
         return 1;
     }
-    r->force_ids = marker_ids(a->m, end, a->reasons_first, &r->n_force, f);
+    end[n_end] = 0;
+    r->force_ids = marker_ids(a->m, end, &r->n_force, f);
     int reasons = r->force_ids && a->reasoning == 0
                       ? message_reasons(a->template, a->family, prompt, n, f)
                       : 0;
@@ -813,6 +847,8 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
     if (!a->dialect->take(a, b, r, f) || !is_there(a, f) || !guided_take(b, f) ||
         !request_take(a->m, a->x, b, r, f))
         return 0;
+    if (a->chat && a->m->ends[0] && !r->ignore_eos && !request_ends_by(r, a->m->ends, f))
+        return 0;
     r->n = a->per_prompt;
     r->n_logprobs = a->logprobs;
     r->progress = a->progress && a->stream;
@@ -824,7 +860,7 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
     if ((a->verbose || (a->dialect->endpoint & E_PEER)) && !(a->settings = settings_json(r, b)))
         return fault_memory(f);
     a->template = request_template(a->m, b);
-    if (a->chat && !tools_take(a, b, r, f))
+    if (a->chat && (!tools_take(a, b, r, f) || !take_effort(a, b, f)))
         return 0;
     if (!take_prompts(a, b, r, f))
         return 0;

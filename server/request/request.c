@@ -21,11 +21,23 @@
 static int take_stops(const json_t *stop, struct request *r, struct fault *f)
 {
     size_t n = texts_count(stop);
-    r->stop = calloc(n + 1, sizeof *r->stop);
+    r->stop = calloc(n + 2, sizeof *r->stop);
     for (size_t i = 0; r->stop && i < n; i++)
         if (!(r->stop[i] = strdup(json_string_value(texts_at(stop, i)))))
             return fault_memory(f);
     return r->stop || fault_memory(f);
+}
+
+int request_ends_by(struct request *r, const char *text, struct fault *f)
+{
+    int n = 0;
+    while (r->stop && r->stop[n])
+        n++;
+    char **stop = r->stop ? r->stop : calloc(2, sizeof *stop);
+    if (stop)
+        stop[n] = strdup(text);
+    r->stop = stop;
+    return (stop && stop[n]) || fault_memory(f);
 }
 
 int request_open_grammar(struct hosted *m, pith_grammar_kind kind, const char *text,

@@ -19,6 +19,18 @@ const char *pith_chat_think(const pith_template *t)
     return chat_format_think(family_of(t));
 }
 
+int64_t pith_chat_enough(const pith_template *t, int begun, int bare, char *buf, size_t cap)
+{
+    struct str s;
+    str_init(&s, PITH_MEM_SCRATCH);
+    chat_format_enough(family_of(t), begun, bare, &s);
+    size_t n = s.failed ? 0 : s.n;
+    if (n && buf)
+        memcpy(buf, s.p, n < cap ? n : cap);
+    str_deinit(&s);
+    return (int64_t)n;
+}
+
 const char *pith_chat_answer(const pith_template *t)
 {
     return chat_format_answer(family_of(t));

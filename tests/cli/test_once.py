@@ -117,6 +117,63 @@ def test_question(folder):
           seeded)
 
 
+def test_budget(folder):
+    """After so many tokens the end of the reasoning is written for the model."""
+    thinks = form("{{ bos_token }}{{ messages[-1].content }}<think>\n")
+    ask = lambda *more: pith("-p", BEGIN, "-n", "24", "--show-thinking", *thinks, *more)
+    free = ask()
+    check("without_a_budget_it_reasons_on", free[0] == 0 and free[1].startswith(b"<think>\n")
+          and free[1].endswith(b"\n</think>\n\n") and "went into reasoning" in free[2], free)
+    before = free[1][len(b"<think>\n"):].partition(b"\n</think>")[0].strip()
+    lengths = []
+    for n in (1, 4, 9):
+        got = ask("--think-budget", str(n))
+        reasoning, _, answer = got[1].partition(b"\n</think>\n\n")
+        reasoning = reasoning[len(b"<think>\n"):].strip()
+        lengths.append(len(reasoning))
+        check("think_budget_%d" % n, got[0] == 0 and before.startswith(reasoning) and reasoning
+              and answer.strip() and b"think>" not in answer, got)
+    check("more_budget_is_more_reasoning", lengths == sorted(set(lengths)), lengths)
+    none = ask("--think-budget", "0")
+    check("no_budget_at_all", none[0] == 0 and none[1].strip() and b"think>" not in none[1], none)
+    check("think_budget_not_reached", ask("--think-budget", "100") == free
+          == ask("--think-budget", "-1"))
+    named = ask("--think-budget", "3", "-n", "99", "--override-kv",
+                "tokenizer.chat_template=str:{{ bos_token }}{{ messages[-1].content }}<think>\n"
+                "{#<tool_call>#}")
+    check("with_the_sentence_of_its_family", b"Considering the limited time by the user" in named[1]
+          and b"directly now.\n</think>\n\n" in named[1], named)
+
+
+def test_end_of_a_template(folder):
+    """What a template that is not the model's ends answers with is text to a vocabulary without
+    it: the text ends them."""
+    rules = os.path.join(folder, "says.gbnf")
+
+    def says(text):
+        with open(rules, "w") as f:
+            f.write('root ::= "%s"\n' % text)
+        return "--grammar", rules, "-n", "60"
+
+    for name, end in (("chatml", "<|im_end|>"), ("gemma", "<end_of_turn>"), ("phi3", "<|end|>"),
+                      ("llama3", "<|eot_id|>"), ("command-r", "<|END_OF_TURN_TOKEN|>")):
+        got = pith("-p", "x", "--chat-template", name, *says("Hi there." + end + "and on"))
+        check("end_of_" + name, got == (0, b"Hi there.", ""), got)
+        other = pith("-p", "x", "--chat-template", name, "--ignore-eog",
+                     *says("Hi there." + end + "and on"))
+        check("ignored_end_of_" + name, other[1] == b"Hi there." + end.encode() + b"and on", other)
+    got = pith("-p", "x", "--chat-template", "vicuna", *says("Hi <|im_end|> on"))
+    check("none_where_a_token_ends_it", got[1] == b"Hi <|im_end|> on", got)
+    got = pith("-p", "x", "--chat-template", "chatml", "--stop", "there",
+               *says("Hi there.<|im_end|>on"))
+    check("beside_other_texts", got[1] == b"Hi ", got)
+    path = os.path.join(folder, "ends.jinja")
+    with open(path, "w") as f:
+        f.write("{% for m in messages %}({{ m.role }}) {{ m.content }} [[over]]\n{% endfor %}")
+    got = pith("-p", "x", "--chat-template", path, *says("Hi [[over]] on"))
+    check("end_of_a_file", got[1] == b"Hi ", got)
+
+
 def test_wrong(folder):
     asked = form("{{ bos_token }}{{ messages[-1].content }}")
     with open(os.path.join(folder, "bad.jinja"), "w") as f:
@@ -259,6 +316,8 @@ def main():
         return
     with tempfile.TemporaryDirectory() as folder:
         test_question(folder)
+        test_budget(folder)
+        test_end_of_a_template(folder)
         test_wrong(folder)
         test_empty()
         test_terminal(folder)

@@ -125,6 +125,53 @@ def test_where(s):
               == 400)
 
 
+SENTENCE = ("\n\nConsidering the limited time by the user, I have to give the solution based on "
+            "the thinking directly now.\n")
+AGENT = ("{% for t in tools or [] %}<tool_call>{{ t.function.name }}\n{% endfor %}"
+         "{% if thinking_budget is defined %}w7 w8 w9 {% endif %}" + TEMPLATE)
+TOOL = {"name": "look", "parameters": {"type": "object", "properties": {"at": {"type": "string"}},
+                                       "required": ["at"]}}
+
+
+def test_agent(s):
+    """As programs that code ask: tools, a budget, a stream."""
+    tools = {"tools": [{"type": "function", "function": TOOL}]}
+    free = ask(s, chat_template_kwargs={"thinking_budget": 99}, **tools)[0]
+    for n in (2, 9):
+        reasoning, content, tokens = ask(s, reasoning_budget=n, max_tokens=400, **tools)[0]
+        check("beside tools, %d" % n, reasoning.replace("▁", " ").endswith(SENTENCE.strip())
+              and content and "think>" not in reasoning + content, (n, tokens[:20], free[2][:20]))
+        check("so many of its own, %d" % n, tokens[n:n + 2] == ["\n", "\n"]
+              and tokens[:n] == free[2][:n], (tokens[:n + 4], free[2][:n]))
+    check("a template that knows budgets is told", s.post(CHAT, {**ASK, "reasoning_budget": 3})[1][
+        "usage"]["prompt_tokens"] > s.post(CHAT, ASK)[1]["usage"]["prompt_tokens"])
+    body = {"messages": ASK["messages"], "max_tokens": 400, "temperature": 0, "stream": True,
+            "thinking": {"type": "enabled", "budget_tokens": 6},
+            "tools": [{"name": "look", "input_schema": TOOL["parameters"]}]}
+    told = events(s.post("/v1/messages", body)[1])
+    thought = "".join(e["delta"].get("thinking", "") for e in told if "delta" in e)
+    said = "".join(e["delta"].get("text", "") for e in told if "delta" in e)
+    check("Claude Code's", thought.replace("▁", " ").endswith(SENTENCE.strip()) and said
+          and len(thought) < len(free[0]) + len(SENTENCE), (thought, said))
+    effort = lambda path, more: s.post(path, {"messages": ASK["messages"], "max_tokens": 900,
+                                              "temperature": 0, "ignore_eos": True, **more})[1]
+    budget = effort(CHAT, {"reasoning_budget": 512})["choices"][0]["message"]
+    check("effort is a budget where the template has no such variable", budget["content"]
+          and effort(CHAT, {"reasoning_effort": "minimal"})["choices"][0]["message"] == budget
+          and not effort(CHAT, {"reasoning_effort": "high"})["choices"][0]["message"]["content"],
+          budget)
+    a = effort("/v1/messages", {"output_config": {"effort": "minimal"}})
+    kinds = {c["type"]: c.get("thinking") or c.get("text") for c in a["content"]}
+    check("effort of messages", (kinds.get("thinking"), kinds.get("text"))
+          == (budget["reasoning_content"], budget["content"]), a)
+    a = s.post("/v1/responses", {"input": ASK["messages"], "max_output_tokens": 900,
+                                 "temperature": 0, "reasoning": {"effort": "minimal"}})[1]
+    check("effort of responses", any(o["type"] == "message" for o in a["output"]), a)
+    a = effort("/api/chat", {"stream": False, "think": "low",
+                             "options": {"num_predict": 30, "temperature": 0}})
+    check("effort of Ollama's", a["message"].get("thinking"), a)
+
+
 def test_bad(s):
     for path, more in ((CHAT, {"reasoning_budget": -2}), (CHAT, {"reasoning_budget": "x"}),
                        ("/v1/messages", {"thinking": {"type": "enabled", "budget_tokens": "x"}}),
@@ -146,6 +193,10 @@ def main():
             test_messages(s)
             test_where(s)
             test_bad(s)
+        with open(path, "w") as f:
+            f.write(AGENT)
+        with Server(model, "--ctx", "1024", "--chat-template", path) as s:
+            test_agent(s)
 
 
 run(main, "test_reasoning")

@@ -385,6 +385,29 @@ COMMON = {
               "<|assistant|>\n"}
 
 
+def test_end_by_text(s):
+    """A vocabulary that lacks the token which ends answers: its text does."""
+    body = {"messages": [{"role": "user", "content": "w5"}], "max_tokens": 60, "temperature": 0,
+            "grammar": 'root ::= "Hi.<|im_end|>on"'}
+    whole = s.post("/v1/chat/completions", body)[1]["choices"][0]
+    check("end_by_text", (whole["message"]["content"], whole["finish_reason"]) == ("Hi.", "stop"),
+          whole)
+    told = [e["choices"][0] for e in events(s.post("/v1/chat/completions",
+                                                   {**body, "stream": True})[1]) if e["choices"]]
+    check("end_by_text_in_a_stream",
+          ("".join(c["delta"].get("content") or "" for c in told), told[-1]["finish_reason"])
+          == ("Hi.", "stop"), told)
+    both = s.post("/v1/chat/completions", {**body, "stop": ["."], "n": 2})[1]["choices"]
+    check("end_by_text_beside_stop", [c["message"]["content"] for c in both] == ["Hi"] * 2, both)
+    on = s.post("/v1/chat/completions", {**body, "ignore_eos": True})[1]["choices"][0]
+    check("end_by_text_ignored", on["message"]["content"] == "Hi.<|im_end|>on", on)
+    a = s.post("/v1/messages", body)[1]
+    check("end_by_text_is_an_end_of_turn", (a["content"][0]["text"], a["stop_reason"],
+                                            a["stop_sequence"]) == ("Hi.", "end_turn", None), a)
+    a = s.post("/v1/completions", {"prompt": "w5", "max_tokens": 60, "grammar": body["grammar"]})[1]
+    check("end_by_text_of_conversations_alone", a["choices"][0]["text"] == "Hi.<|im_end|>on", a)
+
+
 def test_template_by_name(model, folder):
     messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "A"},
                 {"role": "assistant", "content": "B"},
@@ -393,6 +416,8 @@ def test_template_by_name(model, folder):
         with Server(model, "--chat-template", name) as s:
             got = s.post("/apply-template", {"messages": messages})[1]
             check("common_format_" + name, got.get("prompt") == text, got)
+            if name == "chatml":
+                test_end_by_text(s)
             if name == "zephyr":
                 n = [s.post("/v1/chat/completions",
                             {"messages": [{"role": "user", "content": said}], "max_tokens": 1})[1][

@@ -18,6 +18,7 @@ struct generation {
     int64_t groups; /* that self-extend has divided */
     int32_t limit;  /* tokens to make; below 0 as n_max */
     int stopped;    /* the callback said so */
+    int32_t n_forced; /* tokens of p->force that come next, its last ones */
 };
 
 /* Text that is safe to show. */
@@ -199,13 +200,23 @@ static pith_status no_token(const struct generation *g, struct pith_error *err)
                      n);
 }
 
+/* Whether it is made to say something now. */
+static void ask_force(struct generation *g)
+{
+    const struct pith_generate_params *p = g->p;
+    if (!g->n_forced && p->forces && p->n_force > 0 && p->forces(p->ctx))
+        g->n_forced = p->n_force;
+}
+
 /* One token: choose, stop or show, feed. Returns 0 when the generation has ended (st tells whether
  * well). */
 static int next_token(struct generation *g, pith_status *st, struct pith_error *err)
 {
     struct pith_session *s = g->s;
     struct pith_generate_result *out = g->out;
-    int32_t id = sampler_sample(g->sampler, s->output[s->n_outputs - 1]);
+    int32_t id = g->n_forced ? g->p->force[g->p->n_force - g->n_forced]
+                             : sampler_sample(g->sampler, s->output[s->n_outputs - 1]);
+    g->n_forced -= g->n_forced > 0;
     if (id < 0) {
         *st = no_token(g, err);
         return 0;
@@ -230,6 +241,7 @@ static int next_token(struct generation *g, pith_status *st, struct pith_error *
         out->stop = PITH_STOP_LENGTH;
         return 0;
     }
+    ask_force(g);
     if (!make_room(g, st, err))
         return 0;
     *st = session_feed(s, g->p->seq, &id, 1, err);
@@ -313,6 +325,7 @@ static pith_status go_on(struct generation *g, const int32_t *ids, size_t n, str
     tell_miss(g->s, ids, g->out);
     g->out->prefill_ns = clock_ns() - t0;
     t0 = clock_ns();
+    ask_force(g);
     while (next_token(g, &st, err))
         ;
     g->out->decode_ns = clock_ns() - t0;
@@ -348,6 +361,13 @@ pith_status session_generate(struct pith_session *s, const struct pith_generate_
                       "context is full)",
                       p->n_max));
     TRY(check_growth(s, p, err));
+    if (p->n_force < 0 || (p->n_force && !p->force))
+        TRY(error_set(err, PITH_RANGE, "n_force is %d and force is %s", p->n_force,
+                      p->force ? "given" : "NULL"));
+    for (int32_t i = 0; i < p->n_force; i++)
+        if (p->force[i] < 0 || p->force[i] >= s->model->arch.hp.n_vocab)
+            TRY(error_set(err, PITH_RANGE, "force[%d] is %d; the model has %d tokens", i,
+                          p->force[i], s->model->arch.hp.n_vocab));
     if (!p->tokens && !(own_ids = text_ids(s, p->prompt ? p->prompt : "", &n, err)))
         TRY(err->code);
     if (n == 0)

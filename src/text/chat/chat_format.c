@@ -14,8 +14,9 @@
     {                                                                                              \
         NULL                                                                                       \
     }
-#define THINK(open, close) open, close
-#define NO_THINK           NULL, NULL
+#define THINK(open, close)                 open, close, NULL, NULL
+#define THINK_CUT(open, close, last, next) open, close, last, next
+#define NO_THINK                           NULL, NULL, NULL, NULL
 #define DROPS(...)                                                                                 \
     {                                                                                              \
         __VA_ARGS__                                                                                \
@@ -72,6 +73,17 @@ const char *chat_format_think(const struct chat_format *f)
 const char *chat_format_answer(const struct chat_format *f)
 {
     return f->answer;
+}
+
+void chat_format_enough(const struct chat_format *f, int begun, int bare, struct str *out)
+{
+    if (!f->answer)
+        return;
+    if (begun && f->last)
+        str_putz(out, f->last);
+    str_putz(out, f->answer);
+    if (!bare)
+        str_putz(out, f->next ? f->next : strncmp(f->answer, "</", 2) ? "" : "\n\n");
 }
 
 /* ---------------------------------------------------------------- the grammar of calls */

@@ -5,14 +5,16 @@
  *         held back)
  *                            └─pattern of the family──> call         (chat_match.c: one pattern
  *                                against text that is still growing)
- *                                                        └─ arguments as JSON (chat_value.c)
+ *                                                        └─ arguments as JSON (chat_value.c;
+ *                                                           while they come: chat_literal.c)
  *
  * A family is a row of chat_formats.def. What may yet become a marker is held back; white space
  * beside a marker belongs to it. A call that does not keep to its pattern is content, from its
  * first byte to the one that does not fit; what was a whole call before that stays one. With
- * `partial` a call in JSON begins where its name is known and its arguments' object opens. What is
- * told then never changes, so one that breaks after that ends as it stands. Arguments as elements,
- * as Python writes them, in a string or before the name come whole. Every byte is looked at a
+ * `partial` a call begins where its name is known and its arguments open, or the first of them has
+ * its key. What is told then never changes, so one that breaks after that ends as it stands.
+ * Strings come as they are written, in whatever form; of a value whose kind its end decides nothing
+ * comes before that; arguments before the name come whole, with it. Every byte is looked at a
  * bounded number of times. */
 #ifndef PITH_TEXT_CHAT_PARSE_H
 #define PITH_TEXT_CHAT_PARSE_H
@@ -27,6 +29,8 @@ const char *chat_format_think(const struct chat_format *f);    /* what opens it,
 const char *chat_format_answer(
     const struct chat_format *f); /* what closes reasoning, NULL: the family has none */
 const char *chat_format_name(const struct chat_format *f);
+/* Appends what ends reasoning that has got too long; as pith_chat_enough. */
+void chat_format_enough(const struct chat_format *f, int begun, int bare, struct str *out);
 /* The JSON Schema of what follows *trigger when one of the tools is called. PITH_UNSUPPORTED: the
  * family's calls are not JSON. */
 pith_status chat_format_grammar(const struct chat_format *f, struct slice tools, struct str *schema,
