@@ -462,12 +462,8 @@ static void generate_params_range(void)
     g.n_tokens = 1;
     g.text = text;
     g.text_cap = sizeof text;
-    const int32_t force[] = {1, 1 << 30};
     g.n_force = 1;
     REFUSED("force", PITH_RANGE, "n_force is 1", "NULL", NULL, pith_generate(p.s, &g, &r, &err));
-    g.force = force;
-    g.n_force = 2;
-    REFUSED("force", PITH_RANGE, "force[1]", NULL, NULL, pith_generate(p.s, &g, &r, &err));
     g.n_force = 0;
     g.n_max = -3;
     REFUSED("n_max", PITH_RANGE, "n_max", "-3", NULL, pith_generate(p.s, &g, &r, &err));

@@ -542,6 +542,8 @@ static enum match_result tell_text(struct run *r)
     enum scan_result s = literal_text(r->left.p, m->scan, &m->told, &m->args);
     while (m->fresh && m->n_args < m->args.n && is_space(m->args.p[m->n_args]))
         m->n_args++;
+    if (m->args.failed)
+        return MATCH_NOMEM;
     int some = m->n_args < m->args.n, no_object = m->fresh && some && m->args.p[m->n_args] != '{';
     if (s != SCAN_MORE || no_object)
         m->open = m->in_text = 0;
