@@ -3,6 +3,8 @@
 #ifndef PITH_TESTS_BACKEND_GPU_TEST_OPS_H
 #define PITH_TESTS_BACKEND_GPU_TEST_OPS_H
 
+#include "backend/gpu/gpu.h"
+
 #define BENCH_DEVICE gpu_backend
 #define main         ops_main
 #include "../graph/test_ops.c"
@@ -70,19 +72,74 @@ static void product_case(struct rng *rng, enum dtype type, int M, int K, int T)
 
 static void products_of_every_type(void)
 {
-    static const enum dtype types[] = {DT_F32,  DT_F16,    DT_BF16,   DT_Q4_0, DT_Q4_1, DT_Q5_0,
-                                       DT_Q5_1, DT_Q8_0,   DT_Q2_K,   DT_Q3_K, DT_Q4_K, DT_Q5_K,
-                                       DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4};
     static const int T[] = {1, 2, 5, 8, 11};
     struct rng rng;
     rng_init(&rng, 17);
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        int block = dtypes[types[i]].block;
+    for (int i = 0; i < DT_COUNT; i++) {
+        enum dtype type = (enum dtype)i;
+        int block = dtypes[i].block;
+        if (dtypes[i].act == ACT_NONE) /* nothing multiplies it */
+            continue;
         for (size_t t = 0; t < sizeof T / sizeof *T; t++)
-            product_case(&rng, types[i], 1 + (int)t * 9, block > 1 ? 768 : 300 + (int)t, T[t]);
-        if (block == 32)
-            product_case(&rng, types[i], 3, 96, 3);
-        product_case(&rng, types[i], 60, block == 256 ? 1024 : 1056, 40);
+            product_case(&rng, type, 1 + (int)t * 9, block > 1 ? 768 : 300 + (int)t, T[t]);
+        if (block <= 128 && block > 1)
+            product_case(&rng, type, 3, block == 32 ? 96 : 3 * block, 3);
+        product_case(&rng, type, 60, block > 32 ? 1024 : 1056, 40);
+    }
+}
+
+/* Rows of a table of every type, by token: the numbers that its blocks stand for. */
+static node build_embed_of(struct graph *g, node x, void *ctx)
+{
+    (void)x;
+    return graph_embed(g, ctx, &(struct embed_op){.scale = 1});
+}
+
+static void rows_of_every_type(void)
+{
+    static float w[40 * 512], got[40 * 512], row[512];
+    struct pith_error err;
+    struct rng rng;
+    rng_init(&rng, 19);
+    for (int i = 0; i < DT_COUNT; i++) {
+        int n = dtypes[i].block > 1 ? 512 : 37;
+        if (dtypes[i].act == ACT_NONE)
+            continue;
+        bench_reset();
+        bench_fill(&rng, w, 40 * n, 0);
+        const struct tensor *t = bench_tensor((enum dtype)i, 0, 40, n, w);
+        struct bench_case c = {.build = build_embed_of,
+                               .ctx = (void *)(uintptr_t)t,
+                               .in = w,
+                               .T = 40,
+                               .n = n,
+                               .by_token = 1};
+        for (int r = 0; r < 40; r++)
+            bench_tokens[r] = (7 * r + 3) % 40;
+        c.level = CPU_BASE;
+        REQUIRE(bench_run(&c, got, &err) == PITH_OK, "%s: %s", dtypes[i].name, err.msg);
+        for (int r = 0, bad = 0; r < 40 && !bad; r++) {
+            dtypes[i].dequant((const uint8_t *)t->file + (uint64_t)bench_tokens[r] *
+                                                             dtype_row_bytes(t->type, n),
+                              row, n);
+            for (int k = 0; k < n && !bad; k++) {
+                bad = !(fabsf(got[r * n + k] - row[k]) <= 1e-6f * fabsf(row[k]));
+                CHECK_MSG(!bad, "%s, row %d, column %d: %.9g, wanted %.9g", dtypes[i].name, r, k,
+                          (double)got[r * n + k], (double)row[k]);
+            }
+        }
+    }
+}
+
+/* There is a kernel for each op, but for those that only the CPU's plans have. */
+static void every_op_has_a_kernel(void)
+{
+    static const enum op without[] = {OP_QUANT, OP_MATMUL_GLU, OP_COPY, OP_VIEW};
+    for (int i = 0; i < OP_COUNT; i++) {
+        int known = gpu_has((enum op)i);
+        for (size_t k = 0; k < sizeof without / sizeof *without; k++)
+            known |= (int)without[k] == i;
+        CHECK_MSG(known, "%s has no kernel", op_infos[i]->name);
     }
 }
 
@@ -133,7 +190,9 @@ static int gpu_test_ops(void)
         return test_end();
     }
     d->backend->close(d);
+    TEST(every_op_has_a_kernel);
     TEST(products_of_every_type);
+    TEST(rows_of_every_type);
     TEST(state_spaces);
     return test_scale() < 10 ? test_end() : ops_main();
 }

@@ -31,6 +31,7 @@ static int is_taken(const char *name)
            !strcmp(name, "llama-moe") || !strcmp(name, "qwen2-tied") || !strcmp(name, "qwen2moe");
 }
 #define GPU_TAKES(name) is_taken(name)
+#define GPU_WHOLE(name) is_whole(name)
 
 #include <dlfcn.h>
 #include "cann/standin.h"

@@ -74,7 +74,9 @@ static const char *const families[CU_N_FAMILIES] = {
 /* As types.cuh numbers them. */
 static const char *const types[] = {"f32",  "f16",    "bf16",   "q4_0", "q4_1", "q5_0",
                                     "q5_1", "q8_0",   "q2_K",   "q3_K", "q4_K", "q5_K",
-                                    "q6_K", "iq4_nl", "iq4_xs", "mxfp4"};
+                                    "q6_K", "iq4_nl", "iq4_xs", "mxfp4", "i32", "iq2_xxs",
+                                    "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m",
+                                    "tq1_0", "tq2_0", "nvfp4", "q1_0", "q2_0"};
 
 /* The least count that has a kernel: 1, 2, 4, 8 or 16. */
 static int chunks(int n)
@@ -97,7 +99,8 @@ static void name_kernel(const struct gpu_kernel *k, char *out, size_t cap)
         snprintf(out, cap, "pith_mma_%s", types[k->spec[0]]);
         break;
     case GPU_attn:
-        snprintf(out, cap, "pith_attn_%d", chunks(k->spec[4]));
+    case GPU_attn_states:
+        snprintf(out, cap, "pith_%s_%d", families[k->family], chunks(k->spec[4]));
         break;
     case GPU_attn_merge:
         snprintf(out, cap, "pith_attn_merge_%d", chunks(k->spec[1]));
@@ -177,9 +180,11 @@ int cu_impl(const struct device *d, const struct node *n, struct op_impl *out)
     };
 #undef X
     (void)d;
-    if (cu_masked(op_infos[n->op]->name) || !gpu_impl(n, out))
+    int product = op_has(n->op, OP_PRODUCT);
+    if (cu_masked(op_infos[n->op]->name) || (product && cu_masked(dtypes[n->w->type].name)) ||
+        !gpu_impl(n, out))
         return 0;
-    if (op_has(n->op, OP_PRODUCT))
+    if (product)
         out->kernel = products[n->w->type][cu_by_dp4a(n->w->type)];
     return 1;
 }

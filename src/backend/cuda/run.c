@@ -78,6 +78,7 @@ pith_status cu_prepare(struct device *d, const struct job_params *p, struct job 
     j->g.dev = d;
     j->g.stream = &stream;
     j->g.address = cu_address;
+    j->g.pointer = address_of;
     j->g.totals = &totals;
     plan_bind(p->plan, d->index, address_of);
     TRY(gpu_job_init(&j->g, p, "PITH_CUDA_RECORDINGS", err));
@@ -243,18 +244,17 @@ static pith_status put_step(struct job *j, const struct step *s, struct cu_stage
 {
     struct cu_gpu *v = j->v;
     struct cu_stage *u = &j->upload[j->next_upload];
-    uint64_t used, at = cu_address(&j->g.own);
+    uint64_t used, end, at = cu_address(&j->g.own);
     j->next_upload = (j->next_upload + 1) % UPLOADS;
     *out = u;
     pith_status st = cu_wait(v, u->value, err);
     if (st != PITH_OK)
         return st;
-    gpu_put_step(&j->g, s, u->map, &used);
+    gpu_put_step(&j->g, s, u->map, &used, &end);
     st = cu_check(v, cu.to_device(at, u->map, used, v->stream), "the step", err);
-    if (st == PITH_OK && j->g.consts > j->g.views)
+    if (st == PITH_OK && end > j->g.views)
         st = cu_check(
-            v,
-            cu.to_device(at + j->g.views, u->map + j->g.views, j->g.consts - j->g.views, v->stream),
+            v, cu.to_device(at + j->g.views, u->map + j->g.views, end - j->g.views, v->stream),
             "the step", err);
     return st == PITH_OK ? cu_mark(v, &u->value, err) : st;
 }

@@ -9,7 +9,8 @@
  * its bucket: rows up to 1, 2, 4 .. 32, spans of slots alike. A backend whose calls are no kernels
  * of ours (cann) shares devices by list, recordings, counts and pages.
  *
- *     memory of a job   [step][slabs of each group, of recurrent state][constants of calls] */
+ *     memory of a job   [step][slabs of each group, of recurrent state][adapters]
+ *                       [constants of calls][code books] */
 #ifndef PITH_BACKEND_GPU_GPU_H
 #define PITH_BACKEND_GPU_GPU_H
 
@@ -19,12 +20,17 @@
 
 /* Every family, one line each. */
 #define GPU_FAMILIES(X)                                                                            \
+    X(adapt)                                                                                       \
     X(attn)                                                                                        \
     X(attn_merge)                                                                                  \
+    X(attn_states)                                                                                 \
     X(cache_write)                                                                                 \
     X(columns)                                                                                     \
+    X(compress)                                                                                    \
     X(conv)                                                                                        \
     X(embed)                                                                                       \
+    X(grid)                                                                                        \
+    X(index)                                                                                       \
     X(linear)                                                                                      \
     X(matmul)                                                                                      \
     X(moe_sort)                                                                                    \
@@ -34,6 +40,8 @@
     X(rope_table)                                                                                  \
     X(rows)                                                                                        \
     X(ssm)                                                                                         \
+    X(stream)                                                                                      \
+    X(tokens)                                                                                      \
     X(topk)
 #define X(name) GPU_##name,
 enum gpu_family { GPU_FAMILIES(X) GPU_N_FAMILIES };
@@ -47,7 +55,8 @@ struct gpu_kernel {
 };
 
 /* What a kernel is called with. Addresses of the step, the result, two operands, weights; rows of
- * the result (kind + 4 * multiple) and its columns; from one row to the next, in numbers. */
+ * the result (kind + 4 * multiple) and its columns; from one row to the next, in numbers. p[11 ..
+ * 12]: the address of code books, where a kernel has nothing else there. */
 struct gpu_args {
     uint64_t step, dst, a, b, w, bias, extra;
     uint32_t rows, cols, ld, lda, ldb;
@@ -62,7 +71,8 @@ struct gpu_launch {
 };
 /* Where a job's values are, as kernels reach them. */
 struct gpu_places {
-    uint64_t act, step, views, consts;
+    uint64_t act, step, views, consts, adapters, books;
+    int32_t n_adapted; /* products of a set of adapters */
     uint32_t group_view[STEP_MAX_GROUPS]; /* first entry of a group's slabs in views */
     const struct slabs *cache[STEP_MAX_GROUPS], *blocks;
     uint32_t block_view;
@@ -70,9 +80,11 @@ struct gpu_places {
     int32_t spans;   /* of ATTN_SPAN slots that a row of it sees, at most */
 };
 
-/* ops.c. 0: there is no kernel. */
+/* ops.c. 0: there is no kernel, for any node of the op; for this one. */
+int gpu_has(enum op op);
 int gpu_impl(const struct node *n, struct op_impl *out);
 void gpu_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *out);
+int gpu_has_books(enum dtype t); /* its codes are entries of code books (books.c) */
 /* Bytes of constants that a call needs in memory, at at->consts; written where out is not NULL. */
 uint32_t gpu_constants(const struct call *c, const struct gpu_places *at, void *out);
 
@@ -122,10 +134,11 @@ struct gpu_job {
     const struct gpu_stream *stream;
     uint64_t value; /* of the last that was handed over and not waited for */
     uint64_t (*address)(const struct buffer *b);
+    void *(*pointer)(const struct buffer *b); /* the same, as binding takes it */
     struct job_params p;
     struct gpu_places at;
     struct buffer own;
-    uint64_t views, consts; /* where in it */
+    uint64_t views, adapters, consts, books; /* where in it */
     uint32_t *const_of;     /* [n_calls] bytes from consts */
     struct gpu_recording *recording;
     int32_t cap;
@@ -143,8 +156,8 @@ struct gpu_totals { /* of all jobs of a backend */
 
 /* Bytes of host memory besides the backend's own struct. */
 uint64_t gpu_job_bytes(const struct plan *p);
-/* j: zeroed but for dev, stream, address, totals. `env` names how many recordings are kept for each
- * part of a plan. Weights are bound before, by the backend. */
+/* j: zeroed but for dev, stream, address, pointer, totals. `env` names how many recordings are kept
+ * for each part of a plan. Weights are bound before, by the backend. */
 pith_status gpu_job_init(struct gpu_job *j, const struct job_params *p, const char *env,
                          struct pith_error *err);
 /* The beginning of it, for devices whose calls are no kernels of ours: parameters, recordings. */
@@ -161,9 +174,10 @@ int gpu_find(struct gpu_job *j, const struct gpu_key *k, struct gpu_recording **
 void gpu_recorded(struct gpu_job *j, const struct gpu_key *k, struct gpu_recording *r);
 void gpu_refused(struct gpu_job *j); /* run call by call */
 
-/* The step, and where slabs are, as they go to the beginning of the job's memory: *used bytes of
- * the step from 0, the table from j->views to j->consts. */
-void gpu_put_step(const struct gpu_job *j, const struct step *s, uint8_t *host, uint64_t *used);
+/* The step, where slabs are, and what adapters add, as they go to the beginning of the job's memory:
+ * *used bytes of the step from 0, tables from j->views to *end. */
+void gpu_put_step(const struct gpu_job *j, const struct step *s, uint8_t *host, uint64_t *used,
+                  uint64_t *end);
 /* Where call c's launch is and with which arguments, for rows of key k. 0: nothing to launch. */
 int gpu_launch_of(const struct gpu_job *j, const struct call *c, const struct gpu_key *k,
                   struct gpu_launch *out);
@@ -178,6 +192,10 @@ pith_status gpu_submit(struct job *j, const struct run *r, int32_t first, int32_
                        struct pith_error *err);
 pith_status gpu_wait(struct job *j, struct pith_error *err);
 void gpu_recordings(const struct job *j, struct recordings *out);
+
+/* books.c: the code books of types of weights, one after the other. */
+enum { GPU_BOOKS = 4608 };
+void gpu_books(uint16_t out[GPU_BOOKS]);
 
 /* ---------------------------------------------------------------- pages */
 

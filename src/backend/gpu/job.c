@@ -5,6 +5,7 @@
 #include <string.h>
 #include "base/env.h"
 #include "base/mem.h"
+#include "graph/ops/adapt.h"
 #include "graph/ops/attention.h"
 
 enum { MOST_RECORDINGS = 1024 };
@@ -24,6 +25,7 @@ AT(o_first, 22);
 AT(o_embd, 28);
 AT(o_state, 30);
 AT(o_keep, 32);
+AT(o_adapter, 34);
 AT(o_axes, 36);
 AT(o_plus, 38);
 AT(o_slot, 40);
@@ -47,24 +49,40 @@ static uint64_t view_entries(const struct job_params *p)
     return n;
 }
 
+static int has_books(const struct gpu_job *j)
+{
+    const struct plan *p = j->p.plan;
+    for (const struct call *c = p->calls; c < p->calls + p->n_calls; c++)
+        if (c->dst.device == j->dev->index && c->w && gpu_has_books(c->w->type))
+            return 1;
+    return 0;
+}
+
 /* Places of everything in the job's own memory. */
 static pith_status lay_out(struct gpu_job *j, struct pith_error *err)
 {
     const struct plan *p = j->p.plan;
     uint32_t n = 0, entries = 0;
     j->views = size_align((uint64_t)j->p.step_bytes, GPU_ALIGN);
-    j->consts = size_align(j->views + 8 * view_entries(&j->p), GPU_ALIGN);
+    j->adapters = size_align(j->views + 8 * view_entries(&j->p), GPU_ALIGN);
+    uint64_t sets = j->p.adapters ? adapters_table(p->params.n_sets, p->n_adapted) : 0;
+    j->consts = size_align(j->adapters + sets, GPU_ALIGN);
     for (int32_t i = 0; i < p->n_calls; i++) {
         if (p->calls[i].dst.device != j->dev->index)
             continue;
         j->const_of[i] = n;
         n += (uint32_t)size_align(gpu_constants(&p->calls[i], &j->at, NULL), 16);
     }
-    pith_status st = buffer_alloc(j->dev, j->consts + n + 16, PITH_MEM_SCRATCH, &j->own, err);
+    j->books = size_align(j->consts + n, GPU_ALIGN);
+    pith_status st = buffer_alloc(j->dev, j->books + (has_books(j) ? 2 * GPU_BOOKS : 16),
+                                  PITH_MEM_SCRATCH, &j->own, err);
     if (st != PITH_OK)
         return st;
     j->at.step = j->address(&j->own);
+    j->at.books = j->at.step + j->books;
     j->at.views = j->at.step + j->views;
+    j->at.adapters = j->at.step + j->adapters;
+    j->at.n_adapted = p->n_adapted;
     j->at.act = j->address(j->p.act);
     for (int g = 0; g < STEP_MAX_GROUPS; g++) {
         j->at.cache[g] = j->p.cache[g];
@@ -79,7 +97,12 @@ static pith_status lay_out(struct gpu_job *j, struct pith_error *err)
 static pith_status write_constants(struct gpu_job *j, struct pith_error *err)
 {
     const struct plan *p = j->p.plan;
+    uint16_t books[GPU_BOOKS];
     pith_status st = PITH_OK;
+    if (has_books(j)) {
+        gpu_books(books);
+        st = buffer_write((struct place){&j->own, j->books}, books, sizeof books, NULL, err);
+    }
     for (int32_t i = 0; i < p->n_calls && st == PITH_OK; i++) {
         const struct call *c = &p->calls[i];
         uint32_t n = c->dst.device == j->dev->index ? gpu_constants(c, &j->at, NULL) : 0;
@@ -236,14 +259,30 @@ static void put_view(const struct gpu_job *j, const struct slabs *s, uint64_t *v
         view[i] = j->address(&s->slab[i]);
 }
 
-void gpu_put_step(const struct gpu_job *j, const struct step *s, uint8_t *host, uint64_t *used)
+/* 1: some row has adapters, so the table of them is looked at. */
+static int has_adapters(const struct gpu_job *j, const struct step *s)
+{
+    for (int32_t r = 0; j->p.adapters && r < s->T; r++)
+        if (step_adapter(s)[r] >= 0)
+            return 1;
+    return 0;
+}
+
+void gpu_put_step(const struct gpu_job *j, const struct step *s, uint8_t *host, uint64_t *used,
+                  uint64_t *end)
 {
     uint64_t *views = (uint64_t *)(void *)(host + j->views);
     *used = (uint64_t)(s->embd ? s->bytes : (int64_t)sizeof *s + 4 * s->o_embd);
+    *end = j->adapters;
     memcpy(host, s, *used);
     for (int g = 0; g < STEP_MAX_GROUPS; g++)
         put_view(j, j->p.cache[g], views + j->at.group_view[g]);
     put_view(j, j->p.blocks, views + j->at.block_view);
+    if (!has_adapters(j, s))
+        return;
+    adapters_bind(j->p.adapters, j->dev->index, j->pointer,
+                  (struct adapter_at *)(void *)(host + j->adapters));
+    *end = j->consts;
 }
 
 int gpu_launch_of(const struct gpu_job *j, const struct call *c, const struct gpu_key *k,
@@ -259,6 +298,12 @@ int gpu_launch_of(const struct gpu_job *j, const struct call *c, const struct gp
     gpu_launch(c, &at, out);
     return out->groups[0] != 0;
 }
+
+/* Kernels have these places. */
+_Static_assert(sizeof(struct adapter_at) == 24 && offsetof(struct adapter_at, b) == 8 &&
+                   offsetof(struct adapter_at, rank) == 16 &&
+                   offsetof(struct adapter_at, scale) == 20,
+               "an adapter in kernels");
 
 void gpu_count(const struct gpu_job *j, const struct run *r, const struct call *c, int64_t ns)
 {

@@ -14,7 +14,7 @@ struct op_view {
     const void *p;
     int32_t n_src;
     const struct tensor *w, *b, *w2;
-    const struct state *kv;
+    const struct state *kv, *const *states;
     int32_t n_states;
     int64_t cols, in_cols; /* of the result, of the first operand */
     int w_per_key;         /* LINEAR: its fourth operand is a vector for each head */
@@ -35,6 +35,7 @@ static struct op_view view_node(const struct node *n)
                             .b = n->b,
                             .w2 = n->w2,
                             .kv = n->state[0],
+                            .states = n->state,
                             .n_states = n->n_states,
                             .cols = n->cols,
                             .in_cols = n->n_src ? n->src[0]->cols : 0,
@@ -50,6 +51,7 @@ static struct op_view view_call(const struct call *c)
                             .b = c->b,
                             .w2 = c->w2,
                             .kv = c->state[0],
+                            .states = c->state,
                             .n_states = c->n_states,
                             .cols = c->dst.cols,
                             .in_cols = c->n_src ? c->src[0].cols : 0,
@@ -63,7 +65,9 @@ static int type_of(enum dtype t)
         [DT_F32] = 1,    [DT_F16] = 2,   [DT_BF16] = 3,  [DT_Q4_0] = 4,    [DT_Q4_1] = 5,
         [DT_Q5_0] = 6,   [DT_Q5_1] = 7,  [DT_Q8_0] = 8,  [DT_Q2_K] = 9,    [DT_Q3_K] = 10,
         [DT_Q4_K] = 11,  [DT_Q5_K] = 12, [DT_Q6_K] = 13, [DT_IQ4_NL] = 14, [DT_IQ4_XS] = 15,
-        [DT_MXFP4] = 16, [DT_I32] = 17};
+        [DT_MXFP4] = 16, [DT_I32] = 17,  [DT_IQ2_XXS] = 18, [DT_IQ2_XS] = 19,  [DT_IQ2_S] = 20,
+        [DT_IQ3_XXS] = 21, [DT_IQ3_S] = 22, [DT_IQ1_S] = 23, [DT_IQ1_M] = 24,  [DT_TQ1_0] = 25,
+        [DT_TQ2_0] = 26, [DT_NVFP4] = 27, [DT_Q1_0] = 28,  [DT_Q2_0] = 29};
     return types[t] - 1;
 }
 
@@ -104,7 +108,7 @@ static uint32_t kind_of(const struct value *v)
     return (uint32_t)v->rows | (uint32_t)v->rows_mul << 2;
 }
 
-/* Operands, weights and a thread for each of the result's columns. */
+/* Operands, weights, code books, and a thread for each of the result's columns. */
 static void common(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
 {
     l->args = (struct gpu_args){.step = at->step,
@@ -114,6 +118,8 @@ static void common(const struct call *c, const struct gpu_places *at, struct gpu
                                 .rows = kind_of(&c->dst),
                                 .cols = (uint32_t)c->dst.cols,
                                 .ld = (uint32_t)c->dst.ld};
+    l->args.p[11] = (uint32_t)at->books;
+    l->args.p[12] = (uint32_t)(at->books >> 32);
     if (c->n_src > 0) {
         l->args.a = at->act + c->src[0].offset;
         l->args.lda = (uint32_t)c->src[0].ld;
@@ -275,10 +281,7 @@ static void norm_launch(const struct call *c, const struct gpu_places *at, struc
 
 static int rope_kernel(const struct op_view *v, struct gpu_kernel *k)
 {
-    const struct rope_table_op *table = v->p;
     *k = (struct gpu_kernel){v->op == OP_ROPE ? GPU_rope : GPU_rope_table, {0}};
-    if (v->op == OP_ROPE_TABLE && table->set->every > 1)
-        return 0;
     return 1;
 }
 
@@ -288,6 +291,7 @@ static void rope_launch(const struct call *c, const struct gpu_places *at, struc
     (void)at;
     if (c->op == OP_ROPE_TABLE) {
         p[0] = bits_of(((const struct rope_table_op *)c->p)->set->mscale);
+        p[1] = (uint32_t)((const struct rope_table_op *)c->p)->set->every;
         l->groups[0] = blocks(c->dst.cols / 2, 64);
         return;
     }
@@ -331,7 +335,7 @@ static int embed_kernel(const struct op_view *v, struct gpu_kernel *k)
     *k = (struct gpu_kernel){GPU_embed, {type_of(v->w->type), by}};
     if (v->op == OP_GATHER)
         return k->spec[0] >= 0;
-    return k->spec[0] >= 0 && v->w->type != DT_I32 && !((const struct embed_op *)v->p)->n_swapped;
+    return k->spec[0] >= 0 && v->w->type != DT_I32;
 }
 
 static void embed_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
@@ -344,10 +348,25 @@ static void embed_launch(const struct call *c, const struct gpu_places *at, stru
     if (c->op == OP_GATHER) {
         l->args.p[2] = (uint32_t)g->row;
         l->args.p[3] = (uint32_t)g->of_embd;
+    } else {
+        l->args.p[6] = (uint32_t)((const struct embed_op *)c->p)->n_swapped;
     }
     l->args.p[4] = bits_of(scale);
     l->args.p[5] = (uint32_t)width;
     l->groups[0] = blocks(c->dst.cols / width * ((width + 7) / 8), 64);
+}
+
+/* Tokens, and what they are embedded as. */
+static uint32_t embed_constants(const struct call *c, const struct gpu_places *at, void *out)
+{
+    const struct embed_op *p = c->p;
+    int32_t *y = out;
+    (void)at;
+    for (int32_t i = 0; y && i < p->n_swapped; i++) {
+        y[2 * i] = p->from[i];
+        y[2 * i + 1] = p->to[i];
+    }
+    return (uint32_t)p->n_swapped * 8;
 }
 
 static int columns_kernel(const struct op_view *v, struct gpu_kernel *k)
@@ -456,8 +475,7 @@ static int page_kernel(const struct state *kv, struct gpu_kernel *k)
     k->spec[0] = type_of(kv->k_type);
     k->spec[1] = kv_has_v(kv) ? type_of(kv->v_type) : k->spec[0];
     k->spec[2] = kv->rows == STATE_LATENT;
-    if (kv->ratio > 1)
-        return 0;
+    k->spec[3] = kv->ratio > 1 ? kv->ratio : 1;
     return page_type(kv->k_type) && (!kv_has_v(kv) || page_type(kv->v_type)) && !blocks_latent(kv);
 }
 
@@ -493,27 +511,41 @@ static void cache_write_launch(const struct call *c, const struct gpu_places *at
     l->groups[0] = blocks(kv->n_head_kv * (kv->d_k + (kv_has_v(kv) ? kv->d_v : 0)), 64);
 }
 
-/* One state, and no list of slots. */
+/* One state of a row for each token, and no list of slots. */
+static int is_plain(int32_t n_states, const struct state *kv, const struct attn_op *p)
+{
+    return n_states == 1 && !p->list && kv->ratio <= 1;
+}
+
 static int attn_kernel(const struct op_view *v, struct gpu_kernel *k)
 {
     const struct attn_op *p = v->p;
-    int chunks = (int)blocks(kv_padded(v->kv->d_v), 64);
-    if (v->n_states > 1 || p->list || v->kv->d_k > MOST_D_K || chunks > MOST_CHUNKS)
+    int chunks = (int)blocks(kv_padded(v->kv->d_v), 64), plain = is_plain(v->n_states, v->kv, p);
+    if (v->kv->d_k > MOST_D_K || chunks > MOST_CHUNKS)
         return 0;
     if (v->op == OP_ATTN_MERGE) {
         *k = (struct gpu_kernel){GPU_attn_merge, {v->w != NULL, chunks}};
         return is_f32(v->w);
     }
-    *k = (struct gpu_kernel){GPU_attn, {0}};
+    for (int32_t i = 0; i < v->n_states; i++)
+        if (!page_kernel(v->states[i], k))
+            return 0;
+    if (!plain)
+        *k = (struct gpu_kernel){GPU_attn_states, {0}};
+    else
+        k->family = GPU_attn;
     k->spec[3] = (p->cap > 0) | (p->slopes != NULL) << 1 | (p->table != 0) << 2;
     k->spec[4] = chunks;
     k->spec[5] = v->kv->d_k;
-    return page_kernel(v->kv, k);
+    return 1;
 }
 
 /* Partials of a row: by span where there is room for all, else one. */
-static uint32_t attn_parts(const struct value *parts, const struct gpu_places *at)
+static uint32_t attn_parts(const struct call *c, const struct value *parts,
+                           const struct gpu_places *at)
 {
+    if (!is_plain(c->n_states, c->state[0], c->p))
+        return 1;
     return at->spans > 1 && (int64_t)at->T * at->spans <= parts->cap_rows ? (uint32_t)at->spans : 1;
 }
 
@@ -524,26 +556,90 @@ static void attn_launch(const struct call *c, const struct gpu_places *at, struc
     if (c->op == OP_ATTN_MERGE) {
         l->args.p[0] = (uint32_t)p->n_head;
         l->args.p[1] = (uint32_t)c->state[0]->d_v;
-        l->args.p[2] = attn_parts(&c->src[0], at);
+        l->args.p[2] = attn_parts(c, &c->src[0], at);
+        return;
+    }
+    if (l->kernel.family == GPU_attn_states) {
+        l->args.p[0] = (uint32_t)p->n_head;
+        l->args.p[1] = bits_of(p->cap);
+        l->args.p[2] = (uint32_t)c->n_states;
+        if (p->table)
+            l->args.extra = at->act + c->src[p->table].offset;
         return;
     }
     page_args(c->state[0], at, &l->args);
     l->args.p[10] = (uint32_t)p->n_head;
     l->args.p[11] = bits_of(p->cap);
-    l->args.p[12] = l->groups[2] = attn_parts(&c->dst, at);
+    l->args.p[12] = l->groups[2] = attn_parts(c, &c->dst, at);
     if (p->table)
         l->args.bias = at->act + c->src[p->table].offset;
+}
+
+enum { STATE_INTS = 16, LIST_INTS = 4 };
+
+/* States and lists as attn_states.comp reads them. */
+static void put_states(const struct call *c, const struct gpu_places *at, uint32_t *y)
+{
+    const struct attn_op *p = c->p;
+    for (int32_t i = 0; i < c->n_states; i++, y += STATE_INTS) {
+        const struct state *kv = c->state[i];
+        struct gpu_args a;
+        page_args(kv, at, &a);
+        y[0] = (uint32_t)a.extra;
+        y[1] = (uint32_t)(a.extra >> 32);
+        memcpy(y + 2, a.p, 10 * sizeof *y);
+        y[12] = (uint32_t)type_of(kv->k_type);
+        y[13] = (uint32_t)type_of(kv_v_type(kv));
+        y[14] = kv->rows == STATE_LATENT;
+        y[15] = kv->ratio > 1 ? (uint32_t)kv->ratio : 1;
+    }
+    const struct value *list = p->list ? &c->src[p->list] : NULL;
+    uint64_t from = list ? at->act + list->offset : 0;
+    y[0] = (uint32_t)from;
+    y[1] = (uint32_t)(from >> 32);
+    y[2] = list ? (uint32_t)list->ld : 0;
+    y[3] = list ? (uint32_t)list->rows_mul : 0;
 }
 
 static uint32_t attn_constants(const struct call *c, const struct gpu_places *at, void *out)
 {
     const struct attn_op *p = c->p;
-    (void)at;
-    if (c->op != OP_ATTN || !p->slopes)
+    uint32_t before = 0, slopes = p->slopes ? (uint32_t)p->n_head * 4 : 0;
+    if (c->op != OP_ATTN)
         return 0;
-    if (out)
-        memcpy(out, p->slopes, (size_t)p->n_head * 4);
-    return (uint32_t)p->n_head * 4;
+    if (!is_plain(c->n_states, c->state[0], p)) {
+        before = 4 * (STATE_INTS * (uint32_t)c->n_states + LIST_INTS);
+        if (out)
+            put_states(c, at, out);
+    }
+    if (out && slopes)
+        memcpy((uint8_t *)out + before, p->slopes, slopes);
+    return before + slopes;
+}
+
+static int index_kernel(const struct op_view *v, struct gpu_kernel *k)
+{
+    const struct index_op *p = v->p;
+    *k = (struct gpu_kernel){GPU_index, {0}};
+    if (!page_kernel(v->kv, k))
+        return 0;
+    k->spec[4] = p->block;
+    k->spec[5] = (int32_t)p->of | (v->n_src > 2) << 2 | p->local << 3;
+    return 1;
+}
+
+static void index_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
+{
+    const struct index_op *p = c->p;
+    page_args(c->state[0], at, &l->args);
+    l->args.p[10] = (uint32_t)p->n_head;
+    l->args.p[11] = (uint32_t)p->top_k;
+    if (c->n_src > 2) {
+        l->args.bias = at->act + c->src[2].offset;
+        l->args.p[12] = (uint32_t)c->src[2].ld;
+    }
+    l->groups[0] = (uint32_t)c->dst.rows_mul;
+    l->groups[1] = row_groups(rows_at(at, c->dst.rows, 1));
 }
 
 /* ---------------------------------------------------------------- scans */
@@ -646,8 +742,8 @@ static int topk_kernel(const struct op_view *v, struct gpu_kernel *k)
 {
     const struct topk_op *p = v->p;
     *k = (struct gpu_kernel){GPU_topk, {(int32_t)p->gating}};
-    k->spec[1] = (p->norm != 0) | (v->b != NULL) << 1 | (v->w2 != NULL) << 2;
-    return !v->w && is_f32(v->b) && is_f32(v->w2) && v->in_cols <= MOST_EXPERTS &&
+    k->spec[1] = (p->norm != 0) | (v->b != NULL) << 1 | (v->w2 != NULL) << 2 | (v->w != NULL) << 3;
+    return is_f32(v->b) && is_f32(v->w2) && v->in_cols <= MOST_EXPERTS &&
            p->k <= MOST_CHOSEN && p->n_group <= 64;
 }
 
@@ -660,6 +756,7 @@ static void topk_launch(const struct call *c, const struct gpu_places *at, struc
                               bits_of(p->least),        bits_of(p->scale)};
     (void)at;
     memcpy(l->args.p, args, sizeof args);
+    l->args.extra = l->args.w;
     l->args.w = (uint64_t)(uintptr_t)c->w2_data;
     l->groups[0] = 1;
 }
@@ -678,6 +775,171 @@ static void moe_sort_launch(const struct call *c, const struct gpu_places *at, s
     l->args.p[0] = (uint32_t)p->n_expert;
     l->args.p[1] = (uint32_t)p->k;
     l->groups[0] = l->groups[1] = 1;
+}
+
+/* ---------------------------------------------------------------- streams, grids, tokens */
+
+static int stream_kernel(const struct op_view *v, struct gpu_kernel *k)
+{
+    *k = (struct gpu_kernel){GPU_stream, {v->op == OP_STREAM_MIX     ? 0
+                                          : v->op == OP_STREAM_GATES ? 1
+                                                                     : 2}};
+    return is_f32(v->w) && is_f32(v->b);
+}
+
+static void mix_args(const struct call *c, const struct gpu_places *at, struct gpu_args *a)
+{
+    const struct stream_mix_op *m = c->p;
+    const uint32_t args[8] = {
+        (uint32_t)m->n_in,    (uint32_t)m->n_out,
+        (m->keep != 0) | (uint32_t)(m->sum != 0) << 1 | (uint32_t)(c->n_src > 2) << 2,
+        (uint32_t)m->c_first, (uint32_t)m->c_out, (uint32_t)m->c_in, (uint32_t)m->y_first,
+        bits_of(m->y_add)};
+    memcpy(a->p, args, sizeof args);
+    if (c->n_src < 3)
+        return;
+    a->extra = at->act + c->src[2].offset;
+    a->p[8] = (uint32_t)c->src[2].ld;
+}
+
+static void stream_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
+{
+    uint32_t *p = l->args.p;
+    if (c->op == OP_STREAM_MIX) {
+        mix_args(c, at, &l->args);
+    } else if (c->op == OP_STREAM_GATES) {
+        const struct stream_gates_op *g = c->p;
+        p[0] = (uint32_t)g->n;
+        p[1] = (uint32_t)g->iterations;
+        p[2] = bits_of(g->eps);
+        p[3] = bits_of(g->magnitude);
+        p[4] = bits_of(g->post_eps);
+        l->groups[0] = blocks(l->groups[1], 64);
+        l->groups[1] = 1;
+    } else {
+        p[0] = (uint32_t)(c->src[1].cols / c->dst.cols);
+        p[1] = bits_of(((const struct stream_attend_op *)c->p)->eps);
+        l->groups[0] = 1;
+    }
+}
+
+static int grid_kernel(const struct op_view *v, struct gpu_kernel *k)
+{
+    *k = (struct gpu_kernel){GPU_grid, {v->op == OP_GROUP_NORM}};
+    return 1;
+}
+
+static void grid_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
+{
+    if (c->op == OP_GROUP_NORM) {
+        const struct group_norm_op *g = c->p;
+        l->args.p[0] = (uint32_t)g->groups;
+        l->args.p[1] = bits_of(g->eps);
+        l->groups[0] = (uint32_t)g->groups;
+        l->groups[1] = row_groups(at->N);
+        return;
+    }
+    const struct im2col_op *g = c->p;
+    const uint32_t args[5] = {(uint32_t)g->w, (uint32_t)g->h, (uint32_t)g->left, (uint32_t)g->top,
+                              (uint32_t)g->line};
+    memcpy(l->args.p, args, sizeof args);
+}
+
+static int tokens_kernel(const struct op_view *v, struct gpu_kernel *k)
+{
+    int op = v->op == OP_TOKEN_NUMBER ? 0 : v->op == OP_NGRAM ? 1 : 2;
+    *k = (struct gpu_kernel){GPU_tokens, {op, v->w ? type_of(v->w->type) : 0}};
+    return k->spec[1] >= 0;
+}
+
+static void tokens_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
+{
+    uint32_t *p = l->args.p;
+    if (c->op == OP_TOKEN_NUMBER) {
+        const struct token_number_op *t = c->p;
+        p[0] = (uint32_t)t->n;
+        p[1] = bits_of(t->other);
+    } else if (c->op == OP_BIAS_TABLE) {
+        p[0] = (uint32_t)tensor_k(c->w);
+    } else {
+        const struct ngram_op *g = c->p;
+        block_args(c, at, &l->args);
+        p[3] = (uint32_t)g->size;
+        p[4] = (uint32_t)g->heads;
+        p[5] = (uint32_t)g->end;
+        p[6] = (uint32_t)g->of_embd;
+    }
+}
+
+static uint32_t tokens_constants(const struct call *c, const struct gpu_places *at, void *out)
+{
+    (void)at;
+    if (c->op == OP_TOKEN_NUMBER) {
+        const struct token_number_op *t = c->p;
+        for (int32_t i = 0; out && i < t->n; i++) {
+            ((int32_t *)out)[2 * i] = t->token[i];
+            ((float *)out)[2 * i + 1] = t->number[i];
+        }
+        return (uint32_t)t->n * 8;
+    }
+    if (c->op == OP_BIAS_TABLE) {
+        if (out)
+            bias_table_rows(c->p, out);
+        return ATTN_TABLE * 4;
+    }
+    const struct ngram_op *g = c->p;
+    size_t size = (size_t)g->size, all = (size - 1) * (size_t)g->heads;
+    if (out) {
+        memcpy(out, g->factor, 8 * size);
+        memcpy((uint64_t *)out + size, g->first, 8 * all);
+        memcpy((uint64_t *)out + size + all, g->n, 8 * all);
+    }
+    return (uint32_t)(8 * (size + 2 * all));
+}
+
+static int compress_kernel(const struct op_view *v, struct gpu_kernel *k)
+{
+    *k = (struct gpu_kernel){GPU_compress, {0}};
+    return is_f32(v->w);
+}
+
+static void compress_launch(const struct call *c, const struct gpu_places *at,
+                            struct gpu_launch *l)
+{
+    const struct compress_op *p = c->p;
+    block_args(c, at, &l->args);
+    l->args.p[3] = (uint32_t)p->ratio;
+    l->args.p[4] = p->overlap != 0;
+    l->args.p[5] = c->n_src > 1;
+    l->args.p[6] = c->w != NULL;
+    l->groups[1] = row_groups(at->N);
+}
+
+/* ---------------------------------------------------------------- adapters */
+
+enum { MOST_RANK = 1024 };
+
+static int adapt_kernel(const struct op_view *v, struct gpu_kernel *k)
+{
+    const struct adapt_op *p = v->p;
+    *k = (struct gpu_kernel){GPU_adapt, {(int32_t)p->kind}};
+    return p->rank <= MOST_RANK;
+}
+
+static void adapt_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
+{
+    const struct adapt_op *p = c->p;
+    const uint32_t args[7] = {0, (uint32_t)p->k, (uint32_t)p->m, (uint32_t)p->stack,
+                              (uint32_t)p->product, (uint32_t)at->n_adapted,
+                              (uint32_t)(c->dst.rows_mul / c->src[1].rows_mul)};
+    memcpy(l->args.p, args, sizeof args);
+    l->args.w = at->adapters;
+    l->groups[0] = 1;
+    if (c->n_src < 3)
+        return;
+    l->args.extra = at->act + c->src[2].offset;
+    l->args.p[7] = (uint32_t)c->src[2].ld;
+    l->args.p[8] = (uint32_t)c->src[2].cols / 2;
 }
 
 /* ---------------------------------------------------------------- the table */
@@ -707,7 +969,7 @@ struct gpu_op {
         "attn", attn_kernel, attn_launch, attn_constants                                           \
     }
 static const struct gpu_op ops[OP_COUNT] = {
-    [OP_EMBED] = {"embed", embed_kernel, embed_launch, NULL},
+    [OP_EMBED] = {"embed", embed_kernel, embed_launch, embed_constants},
     [OP_GATHER] = {"embed", embed_kernel, embed_launch, NULL},
     [OP_ROPE_TABLE] = {"rope_table", rope_kernel, rope_launch, rope_constants},
     [OP_ROPE] = {"rope", rope_kernel, rope_launch, NULL},
@@ -747,12 +1009,28 @@ static const struct gpu_op ops[OP_COUNT] = {
     [OP_TOPK] = {"topk", topk_kernel, topk_launch, NULL},
     [OP_MOE_SORT] = {"moe_sort", moe_sort_kernel, moe_sort_launch, NULL},
     [OP_COLUMNS] = {"columns", columns_kernel, columns_launch, columns_constants},
+    [OP_STREAM_MIX] = {"stream", stream_kernel, stream_launch, NULL},
+    [OP_STREAM_GATES] = {"stream", stream_kernel, stream_launch, NULL},
+    [OP_STREAM_ATTEND] = {"stream", stream_kernel, stream_launch, NULL},
+    [OP_IM2COL] = {"grid", grid_kernel, grid_launch, NULL},
+    [OP_GROUP_NORM] = {"grid", grid_kernel, grid_launch, NULL},
+    [OP_TOKEN_NUMBER] = {"tokens", tokens_kernel, tokens_launch, tokens_constants},
+    [OP_NGRAM] = {"tokens", tokens_kernel, tokens_launch, tokens_constants},
+    [OP_BIAS_TABLE] = {"tokens", tokens_kernel, tokens_launch, tokens_constants},
+    [OP_COMPRESS] = {"compress", compress_kernel, compress_launch, NULL},
+    [OP_INDEX_TOPK] = {"index", index_kernel, index_launch, NULL},
+    [OP_ADAPT] = {"adapt", adapt_kernel, adapt_launch, NULL},
 };
 
 /* Nobody calls it: a plan wants to see that there is something to run. */
 static OP_FN(on_device)
 {
     (void)c, (void)x, (void)begin, (void)end, (void)ith;
+}
+
+int gpu_has(enum op op)
+{
+    return ops[op].kernel != NULL;
 }
 
 int gpu_impl(const struct node *n, struct op_impl *out)
@@ -765,6 +1043,12 @@ int gpu_impl(const struct node *n, struct op_impl *out)
         return 0;
     *out = (struct op_impl){.kernel = op->name, .fn = on_device};
     return 1;
+}
+
+int gpu_has_books(enum dtype t)
+{
+    int type = type_of(t);
+    return type >= type_of(DT_IQ2_XXS) && type <= type_of(DT_IQ1_M);
 }
 
 uint32_t gpu_constants(const struct call *c, const struct gpu_places *at, void *out)

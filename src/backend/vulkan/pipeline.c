@@ -178,9 +178,11 @@ int vk_impl(const struct device *d, const struct node *n, struct op_impl *out)
     uint64_t most = vk_largest(vk_of(d));
     if ((n->w && n->w->bytes > most) || (n->w2 && n->w2->bytes > most))
         return 0;
-    if (vk_masked(op_infos[n->op]->name) || !gpu_impl(n, out))
+    int product = op_has(n->op, OP_PRODUCT);
+    if (vk_masked(op_infos[n->op]->name) || (product && vk_masked(dtypes[n->w->type].name)) ||
+        !gpu_impl(n, out))
         return 0;
-    if (op_has(n->op, OP_PRODUCT))
+    if (product)
         out->kernel = products[n->w->type];
     return 1;
 }

@@ -90,6 +90,7 @@ pith_status vk_prepare(struct device *d, const struct job_params *p, struct job 
     j->g.dev = d;
     j->g.stream = &stream;
     j->g.address = address;
+    j->g.pointer = address_of;
     j->g.totals = &totals;
     plan_bind(p->plan, d->index, address_of);
     TRY(gpu_job_init(&j->g, p, "PITH_VULKAN_RECORDINGS", err));
@@ -210,17 +211,17 @@ static pith_status put_step(struct job *j, const struct step *s, struct vk_stage
 {
     struct vk_device *v = j->v;
     struct vk_stage *u = &j->upload[j->next_upload];
-    uint64_t used;
+    uint64_t used, end;
     j->next_upload = (j->next_upload + 1) % UPLOADS;
     pith_status st = vk_wait(v, u->value, err);
     if (st == PITH_OK)
         st = vk_begin(v, u->commands, 0, err);
     if (st != PITH_OK)
         return st;
-    gpu_put_step(&j->g, s, u->m.map, &used);
-    VkBufferCopy region[2] = {{0, 0, used}, {j->g.views, j->g.views, j->g.consts - j->g.views}};
+    gpu_put_step(&j->g, s, u->m.map, &used, &end);
+    VkBufferCopy region[2] = {{0, 0, used}, {j->g.views, j->g.views, end - j->g.views}};
     v->f.CmdCopyBuffer(u->commands, u->m.buffer, vk_memory(&j->g.own)->buffer,
-                       j->g.consts > j->g.views ? 2 : 1, region);
+                       end > j->g.views ? 2 : 1, region);
     *out = u;
     return vk_check(v, v->f.EndCommandBuffer(u->commands), "commands", err);
 }

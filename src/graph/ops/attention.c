@@ -267,18 +267,23 @@ static uint64_t row_bytes(enum dtype t, int32_t n)
     return (uint64_t)(n * dtypes[t].block_bytes / dtypes[t].block);
 }
 
-/* Slots of state k that the rows of the step see, for one kv head. */
+/* Slots of state k that the rows of the step see, for one kv head. Where the host cannot look at
+ * lists they are as long as can be. */
 static uint64_t visible(const struct call *c, const struct exec *x, int32_t k)
 {
+    const struct attn_op *p = c->p;
     const struct step *s = x->step;
+    const struct value *list = k == c->n_states - 1 && p->list ? &c->src[p->list] : NULL;
     int32_t group = c->state[k]->group, listed = -1;
     uint64_t n = 0;
     for (int32_t i = 0; i < s->T; i++) {
-        if (k == c->n_states - 1)
+        int32_t seen = state_rows_of(c->state[k], step_hi(s, group)[i]) -
+                       state_rows_of(c->state[k], step_lo(s, group)[i]);
+        if (list && x->base[list->device])
             attn_list(c, x, i, 0, &listed);
-        n += (uint64_t)(listed >= 0 ? listed
-                                    : state_rows_of(c->state[k], step_hi(s, group)[i]) -
-                                          state_rows_of(c->state[k], step_lo(s, group)[i]));
+        else if (list)
+            listed = seen < list->cols - 1 ? seen : (int32_t)list->cols - 1;
+        n += (uint64_t)(listed >= 0 ? listed : seen);
     }
     return n;
 }
@@ -637,6 +642,14 @@ static int32_t bucket_of(const struct bias_table_op *p, int32_t r)
     return base + (at < n - 1 ? at : n - 1);
 }
 
+void bias_table_rows(const void *op, int32_t row[ATTN_TABLE])
+{
+    for (int32_t i = 0; i < ATTN_TABLE; i++) {
+        int32_t r = i - ATTN_NEAR, far = ATTN_FAR;
+        row[i] = bucket_of(op, r < -far ? -far : r > far ? far : r);
+    }
+}
+
 static int64_t heads_of(const struct call *c, const struct exec *x)
 {
     (void)x;
@@ -653,11 +666,11 @@ static OP_FN(ref_bias_table)
     const struct bias_table_op *p = c->p;
     uint64_t row_size = dtype_row_bytes(c->w->type, p->n_head);
     float *row = (float *)(x->scratch + (size_t)ith * x->scratch_bytes);
+    int32_t at[ATTN_TABLE];
+    bias_table_rows(p, at);
     for (int32_t i = 0; i < ATTN_TABLE; i++) {
-        int32_t r = i - ATTN_NEAR, far = ATTN_FAR;
-        r = r < -far ? -far : r > far ? far : r;
         const uint8_t *from = c->w_data;
-        dtypes[c->w->type].dequant(from + (uint64_t)bucket_of(p, r) * row_size, row, p->n_head);
+        dtypes[c->w->type].dequant(from + (uint64_t)at[i] * row_size, row, p->n_head);
         for (int64_t h = begin; h < end; h++)
             value_row(x, &c->dst, 0)[h * ATTN_TABLE + i] = row[h];
     }

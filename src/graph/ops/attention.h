@@ -68,6 +68,9 @@ struct attn_op {
 const int32_t *attn_list(const struct call *c, const struct exec *x, int64_t r, int32_t head,
                          int32_t *n);
 
+/* Of BIAS_TABLE (op: its parameters) the row of w that each entry of a head is. */
+void bias_table_rows(const void *op, int32_t row[ATTN_TABLE]);
+
 /* How the partials of an attention call are laid out in this step: work is (row tile, kv head[,
  * part of its query heads][, span]); a row has n_parts partials. */
 struct attn_split {

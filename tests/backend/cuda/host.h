@@ -33,6 +33,14 @@ void host_warp_sync();
  * column 2 (l % 4), the one to the right, and those eight rows below. */
 void host_mma16(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b);
 
+/* One thread runs at a time. */
+static inline uint32_t atomicAdd(uint32_t *p, uint32_t x)
+{
+    uint32_t was = *p;
+    *p += x;
+    return was;
+}
+
 static inline float host_float(uint32_t u)
 {
     float x;

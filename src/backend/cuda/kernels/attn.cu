@@ -41,12 +41,10 @@ template <int CHUNKS> FN void merge_part(Partial<CHUNKS> &all, const Partial<CHU
     all.m = top;
 }
 
-FN float score(const Args &arg, const float *query, uint64_t page, uint32_t head, uint32_t at)
+FN float score_of(const Args &arg, const float *query, uint64_t k, uint32_t step)
 {
     float sum = 0;
     uint32_t n = (uint32_t)arg.spec[5];
-    uint64_t k = k_place(arg, page, head, at);
-    uint32_t step = (k_has_rows(arg) ? 1 : PAGE) * number_bytes(k_type(arg));
     if (k_type(arg) > T_BF16) {
         for (uint32_t d = 0; d < n; d += 8) {
             Eight w = decode8(k_type(arg), k, d / 8, n);
@@ -58,6 +56,11 @@ FN float score(const Args &arg, const float *query, uint64_t page, uint32_t head
             sum = fmaf(load_number(k_type(arg), k + (uint64_t)d * step), query[d], sum);
     }
     return arg.spec[3] & CAP ? arg_f(arg, 11) * exact_tanh(sum / arg_f(arg, 11)) : sum;
+}
+
+FN float score(const Args &arg, const float *query, uint64_t page, uint32_t head, uint32_t at)
+{
+    return score_of(arg, query, k_place(arg, page, head, at), k_step(arg));
 }
 
 /* Number d of a slot's V. */
@@ -165,6 +168,113 @@ template <int CHUNKS> FN void attn(const Args &arg)
     }
 }
 
+/* ---------------------------------------------------------------- several states, lists */
+
+/* A state in the place of the one that arguments tell: attn_states.comp says where it stands. */
+FN Args of_state(const Args &arg, uint32_t k, uint32_t *ratio)
+{
+    const uint32_t *from = (const uint32_t *)i32_at(arg.bias) + 16 * k;
+    Args s = arg;
+    s.extra = (uint64_t)from[0] | (uint64_t)from[1] << 32;
+    for (int i = 0; i < 10; i++)
+        s.p[i] = from[2 + i];
+    s.p[10] = arg.p[0];
+    s.p[11] = arg.p[1];
+    for (int i = 0; i < 3; i++)
+        s.spec[i] = (int32_t)from[12 + i];
+    s.bias = arg.spec[3] & TABLE ? arg.extra : arg.bias + 64 * (uint64_t)arg.p[2] + 16;
+    *ratio = from[15];
+    return s;
+}
+
+/* Rows [lo, hi) of a state, or entries of a list, which is NULL where there is none. */
+template <int CHUNKS>
+FN Partial<CHUNKS> span_of_rows(const Args &s, uint32_t ratio, const Seen &row, const float *query,
+                                float *weight, uint64_t *v_at, const int32_t *list, int lo, int hi)
+{
+    uint32_t t = threadIdx.x, at;
+    Partial<CHUNKS> p = no_part<CHUNKS>();
+    for (int p0 = lo / PAGE * PAGE; p0 < hi; p0 += PAGE) {
+        int j0 = lo > p0 ? lo - p0 : 0, j1 = hi - p0 < PAGE ? hi - p0 : PAGE, i = p0 + (int)t;
+        float x = none();
+        if ((int)t >= j0 && (int)t < j1) {
+            uint32_t slot = list ? (uint32_t)list[i] : (uint32_t)i * ratio + ratio - 1;
+            uint64_t page = page_of(s, row.seg, slot, &at);
+            x = near(s, score_of(s, query, k_place(s, page, row.head, at, ratio), k_step(s, ratio)),
+                     row.h, i, row.own);
+            v_at[t] = v_place(s, page, row.head, at, ratio);
+        }
+        float most = tree_max(x), m = most > p.m ? most : p.m;
+        x = exact_exp(x - m);
+        float sum = tree_sum(x);
+        weight[t] = x;
+        if (m != p.m) {
+            float k = exact_exp(p.m - m);
+            p.l = fmaf(p.l, k, sum);
+            UNROLL for (int c = 0; c < CHUNKS; c++)
+                p.o[c] = p.o[c] * k;
+            p.m = m;
+        } else {
+            p.l = p.l + sum;
+        }
+        __syncthreads();
+        UNROLL for (int c = 0; c < CHUNKS; c++) {
+            uint32_t d = t + 64 * c;
+            for (int j = j0; d < s.p[5] && j < j1; j++)
+                p.o[c] = fmaf(weight[j], value_of(s, v_at[j], d), p.o[c]);
+        }
+        __syncthreads();
+    }
+    return p;
+}
+
+/* The list of row r for a head of K, where state k has one: of its entries. */
+FN const int32_t *list_of(const Args &arg, uint32_t k, uint32_t r, uint32_t head, int *n)
+{
+    const uint32_t *lists = (const uint32_t *)i32_at(arg.bias) + 16 * arg.p[2];
+    uint32_t mul = lists[3];
+    *n = -1;
+    if (k + 1 != arg.p[2] || !mul)
+        return NULL;
+    const int32_t *list = ints_of((uint64_t)lists[0] | (uint64_t)lists[1] << 32,
+                                  (uint64_t)r * mul + (mul > 1 ? head : 0), lists[2]);
+    *n = list[0];
+    return *n < 0 ? NULL : list + 1;
+}
+
+template <int CHUNKS> FN void attn_states(const Args &arg)
+{
+    __shared__ float query[MOST_D_K], weight[PAGE];
+    __shared__ uint64_t v_at[PAGE];
+    uint32_t h = blockIdx.x, d_k = (uint32_t)arg.spec[5], n = rows_of(arg, arg.rows), ratio;
+    EACH_ROW(r, n) {
+        Partial<CHUNKS> all = no_part<CHUNKS>();
+        __syncthreads();
+        for (uint32_t d = threadIdx.x; d < d_k; d += 64)
+            query[d] = row_of(arg.a, r, arg.lda)[h * d_k + d];
+        __syncthreads();
+        for (uint32_t k = 0; k < arg.p[2]; k++) {
+            Args s = of_state(arg, k, &ratio);
+            Seen row = {h, h / (arg.p[0] / s.p[3]), (uint32_t)step_seg(arg, r),
+                        step_slot(arg, s.p[0], r)};
+            int lo = step_lo(arg, s.p[0], r) / (int)ratio, hi, listed;
+            const int32_t *list = list_of(arg, k, r, row.head, &listed);
+            hi = list ? listed : step_hi(arg, s.p[0], r) / (int)ratio;
+            lo = list ? 0 : lo;
+            for (int i = lo / SPAN; i * SPAN < hi; i++)
+                merge_part(all, span_of_rows<CHUNKS>(s, ratio, row, query, weight, v_at, list,
+                                                     lo > i * SPAN ? lo : i * SPAN,
+                                                     hi < (i + 1) * SPAN ? hi : (i + 1) * SPAN));
+        }
+        Args whole = arg;
+        whole.p[10] = arg.p[0];
+        whole.p[12] = 1;
+        write_part(whole, r, h, 0, all);
+    }
+}
+
+/* ---------------------------------------------------------------- one result */
+
 /* w: sinks; spec[0]: there are some. p: query heads, d_v, partials of a row. */
 template <int CHUNKS> FN void attn_merge(const Args &arg)
 {
@@ -195,6 +305,7 @@ template <int CHUNKS> FN void attn_merge(const Args &arg)
 
 #define CHUNKED(n)                                                                                 \
     KERNEL(attn_##n, 64) { attn<n>(arg); }                                                         \
+    KERNEL(attn_states_##n, 64) { attn_states<n>(arg); }                                           \
     KERNEL(attn_merge_##n, 64) { attn_merge<n>(arg); }
 CHUNKED(1)
 CHUNKED(2)

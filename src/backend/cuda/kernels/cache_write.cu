@@ -79,19 +79,21 @@ KERNEL(cache_write, 64)
     uint32_t k_units = arg.p[4] / (kt > T_BF16 ? 32 : 1), n_k = arg.p[3] * k_units, at;
     uint32_t v_units = is_latent(arg) ? 0 : arg.p[5] / (vt > T_BF16 ? 32 : 1);
     uint32_t n_v = arg.p[3] * v_units, i = thread_x(), n = rows_of(arg, arg.rows);
-    uint32_t k_step = (k_has_rows(arg) ? 1 : PAGE) * number_bytes(kt);
+    uint32_t ratio = (uint32_t)arg.spec[3];
     if (i >= n_k + n_v)
         return;
     EACH_ROW(r, n) {
-        uint64_t page = page_of(arg, (uint32_t)step_seg(arg, r),
-                                (uint32_t)step_slot(arg, arg.p[0], r), &at);
+        uint32_t slot = (uint32_t)step_slot(arg, arg.p[0], r);
+        if (slot % ratio != ratio - 1)
+            continue;
+        uint64_t page = page_of(arg, (uint32_t)step_seg(arg, r), slot, &at);
         if (i < n_k) {
             uint32_t h = i / k_units;
-            store_unit(kt, k_place(arg, page, h, at), k_step, i % k_units,
+            store_unit(kt, k_place(arg, page, h, at, ratio), k_step(arg, ratio), i % k_units,
                        row_of(arg.a, r, arg.lda) + h * arg.p[4]);
         } else {
             uint32_t h = (i - n_k) / v_units;
-            store_unit(vt, v_place(arg, page, h, at), number_bytes(vt), (i - n_k) % v_units,
+            store_unit(vt, v_place(arg, page, h, at, ratio), number_bytes(vt), (i - n_k) % v_units,
                        row_of(arg.b, r, arg.ldb) + h * arg.p[5]);
         }
     }

@@ -16,7 +16,10 @@ enum { CHAINS = 32 };
 /* Octets of a unit. */
 FN constexpr int unit_of(int type)
 {
-    return type == T_Q2_K || type == T_Q3_K || type == T_Q6_K ? 2 : 4;
+    return type == T_Q2_K || type == T_Q3_K || type == T_Q6_K || type == T_IQ2_XS ||
+                   type == T_IQ2_S || type == T_IQ1_M || type == T_NVFP4
+               ? 2
+               : 4;
 }
 /* The first block of a chain; of the one behind the last: the end. */
 FN uint32_t chain_start(uint32_t chain, uint32_t blocks)

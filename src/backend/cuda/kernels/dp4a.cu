@@ -56,7 +56,8 @@ FN void products(const Args &arg, const Span &g, uint32_t head, uint32_t m0)
             UNROLL for (uint32_t i = 0; i < ROWS; i++) {
                 Codes e[UNIT];
                 UNROLL for (uint32_t o = 0; o < UNIT; o++)
-                    e[o] = codes8(TYPE, w + (uint64_t)least(m0 + i, M - 1) * bytes, 4 * b + u + o);
+                    e[o] = codes8(TYPE, w + (uint64_t)least(m0 + i, M - 1) * bytes, 4 * b + u + o,
+                                  books_of(arg));
                 UNROLL for (int c = 0; c < COLS; c++) {
                     int sum = 0;
                     UNROLL for (int o = 0; o < UNIT; o++)

@@ -24,7 +24,8 @@ FN void products(const Args &arg, const Span &g, uint32_t head, uint32_t m0)
         UNROLL for (int c = 0; c < COLS; c++)
             x[c] = plain(T_F32, row[c], 8 * k8, K);
         UNROLL for (uint32_t i = 0; i < ROWS; i++) {
-            Eight e = decode8(TYPE, w + (uint64_t)least(m0 + i, M - 1) * bytes, k8, K);
+            Eight e =
+                decode8(TYPE, w + (uint64_t)least(m0 + i, M - 1) * bytes, k8, K, books_of(arg));
             UNROLL for (int c = 0; c < COLS; c++)
                 UNROLL for (int j = 0; j < 8; j++)
                     acc[i * COLS + c] = fmaf(e.v[j], x[c].v[j], acc[i * COLS + c]);

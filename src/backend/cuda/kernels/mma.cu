@@ -45,7 +45,8 @@ template <int TYPE> FN void load_w(const Args &arg, Tiles &s, uint64_t w, uint32
         uint32_t row = i / (4 * STEP), o = i % (4 * STEP), k8 = 4 * b0 + o;
         Codes e = {{0, 0}, 0, 0};
         if (8 * k8 < K)
-            e = codes8(TYPE, w + (uint64_t)least(m0 + row, arg.p[1] - 1) * row_bytes(TYPE, K), k8);
+            e = codes8(TYPE, w + (uint64_t)least(m0 + row, arg.p[1] - 1) * row_bytes(TYPE, K), k8,
+                       books_of(arg));
         s.w[row][2 * o] = e.q.x;
         s.w[row][2 * o + 1] = e.q.y;
         if (o % UNIT == 0) {

@@ -3,7 +3,7 @@
 #include "common.cuh"
 
 enum { MOST = 1024, SOFTMAX = 0, SIGMOID = 1, SOFTMAX_CHOSEN = 2, SQRT_SOFTPLUS = 3 };
-enum { NORM = 1, BIAS = 2, FACTOR = 4 }; /* spec[1] */
+enum { NORM = 1, BIAS = 2, FACTOR = 4, TABLE = 8 }; /* spec[1] */
 
 struct Choice { /* a block's */
     float p[MOST], by[MOST], best_value[64], group_score[64];
@@ -93,6 +93,13 @@ FN int take_best(Choice &s, uint32_t n, uint32_t used)
     return s.best_id[0];
 }
 
+/* The j-th expert of a token. */
+FN int look_up(const Args &arg, int token, uint32_t j)
+{
+    int e = i32_at(arg.extra)[(uint64_t)token * arg.p[1] + j];
+    return e >= 0 && e < (int)arg.p[0] ? e : 0;
+}
+
 /* One thread: in ascending order, with their weights. */
 FN void weigh(const Args &arg, Choice &s, uint32_t k, int32_t *out_id, float *out_w)
 {
@@ -147,8 +154,11 @@ KERNEL(topk, 64)
         __syncthreads();
         if (arg.p[2] > 1)
             limit_groups(arg, s, n);
+        int token = -1;
+        if (arg.spec[1] & TABLE)
+            token = step_token(arg, (arg.rows & 3) == 1 ? (uint32_t)step_out(arg, r) : r);
         for (uint32_t j = 0; j < k; j++) {
-            int e = take_best(s, n, j);
+            int e = token >= 0 ? look_up(arg, token, j) : take_best(s, n, j);
             __syncthreads();
             if (t == 0)
                 s.id[j] = e;

@@ -9,7 +9,12 @@ FN int table_row(const Args &arg, uint32_t r, uint32_t part)
     int n = (int)arg.p[0], at = (int)arg.p[2], by = arg.spec[1];
     if (by == EMBED || by == BY_TOKEN)
         at = step_token(arg, r) < 0 ? (int)arg.p[3] : step_token(arg, r);
-    else if (by == BY_POSITION)
+    if (by == EMBED) {
+        uint32_t token = (uint32_t)at;
+        for (uint32_t i = 0; i < arg.p[6]; i++)
+            if ((uint32_t)i32_at(arg.extra)[2 * i] == token)
+                at = i32_at(arg.extra)[2 * i + 1];
+    } else if (by == BY_POSITION)
         at += step_pos(arg, r);
     else if (by == BY_INTS)
         at = ints_of(arg.a, r, arg.lda)[part];
@@ -21,7 +26,7 @@ FN int table_row(const Args &arg, uint32_t r, uint32_t part)
 }
 
 /* One thread for eight numbers. spec: type, by. p: rows of the table, by, row, of_embd, scale;
- * numbers of a row of the table. */
+ * numbers of a row of the table; tokens that are embedded as others, which `extra` lists. */
 KERNEL(embed, 64)
 {
     uint32_t width = arg.p[5], octets = (width + 7) / 8, u = thread_x();
@@ -35,7 +40,7 @@ KERNEL(embed, 64)
                         : decode8(arg.spec[0],
                                   arg.w + (uint64_t)table_row(arg, r, part) *
                                               row_bytes(arg.spec[0], width),
-                                  k8, width);
+                                  k8, width, books_of(arg));
         for (uint32_t i = 0; i < 8 && 8 * k8 + i < width; i++)
             y[8 * k8 + i] = given ? w.v[i] : w.v[i] * arg_f(arg, 4);
         if (arg.spec[1] != EMBED || given || !step_plus(arg, r))

@@ -1,7 +1,8 @@
 /* pages.cuh -- K and V of a slot in a page (graph/kv_page.h). K of numbers is [d_k][64 slots], as
  * everywhere; of block types it has a row for each slot, as V has. arg: extra is the group's table
  * of slabs; p[0 .. 9]: group, shift, bytes of a page, kv heads, d_k, d_v, k_off, v_off, k_head,
- * v_head. spec: types of K and V, latent rows (whose first columns are V). */
+ * v_head. spec: types of K and V, latent rows (whose first columns are V). A state of one row for
+ * `ratio` slots has its rows in the place of the first. */
 #pragma once
 #include "types.cuh"
 
@@ -50,14 +51,23 @@ FN uint64_t page_of(const Args &a, uint32_t seg, uint32_t slot, uint32_t *at)
     return u64(a.extra + 8 * (uint64_t)(page >> a.p[1])) +
            (uint64_t)(page & ((1u << a.p[1]) - 1)) * a.p[2];
 }
+FN uint32_t every(uint32_t ratio) { return least(ratio, PAGE); }
 /* Where the row of a slot begins; or, of K that has none, its first number. */
-FN uint64_t k_place(const Args &a, uint64_t page, uint32_t head, uint32_t at)
+FN uint64_t k_place(const Args &a, uint64_t page, uint32_t head, uint32_t at, uint32_t ratio = 1)
 {
     page += a.p[6] + (uint64_t)head * a.p[8];
-    return page + at * (k_has_rows(a) ? a.p[8] / PAGE : number_bytes(k_type(a)));
+    return page + at / every(ratio) * (k_has_rows(a) ? a.p[8] * every(ratio) / PAGE
+                                                     : number_bytes(k_type(a)));
 }
-FN uint64_t v_place(const Args &a, uint64_t page, uint32_t head, uint32_t at)
+FN uint64_t v_place(const Args &a, uint64_t page, uint32_t head, uint32_t at, uint32_t ratio = 1)
 {
-    return is_latent(a) ? k_place(a, page, head, at)
-                        : page + a.p[7] + (uint64_t)head * a.p[9] + at * (a.p[9] / PAGE);
+    return is_latent(a) ? k_place(a, page, head, at, ratio)
+                        : page + a.p[7] + (uint64_t)head * a.p[9] +
+                              at / every(ratio) * (a.p[9] * every(ratio) / PAGE);
+}
+/* Bytes from one number of a key to the next. */
+FN uint32_t k_step(const Args &a, uint32_t ratio = 1)
+{
+    uint32_t lanes = PAGE / every(ratio) <= 16 ? 16u : 64u;
+    return (k_has_rows(a) ? 1 : lanes) * number_bytes(k_type(a));
 }

@@ -24,7 +24,19 @@ enum { HEADS = 1, EXPERTS = 2, ROWS = 4, WARPS = 4 };
     X(q6_K, T_Q6_K)                                                                                \
     X(iq4_nl, T_IQ4_NL)                                                                            \
     X(iq4_xs, T_IQ4_XS)                                                                            \
-    X(mxfp4, T_MXFP4)
+    X(mxfp4, T_MXFP4)                                                                              \
+    X(iq2_xxs, T_IQ2_XXS)                                                                          \
+    X(iq2_xs, T_IQ2_XS)                                                                            \
+    X(iq2_s, T_IQ2_S)                                                                              \
+    X(iq3_xxs, T_IQ3_XXS)                                                                          \
+    X(iq3_s, T_IQ3_S)                                                                              \
+    X(iq1_s, T_IQ1_S)                                                                              \
+    X(iq1_m, T_IQ1_M)                                                                              \
+    X(tq1_0, T_TQ1_0)                                                                              \
+    X(tq2_0, T_TQ2_0)                                                                              \
+    X(nvfp4, T_NVFP4)                                                                              \
+    X(q1_0, T_Q1_0)                                                                                \
+    X(q2_0, T_Q2_0)
 
 /* The first of the weight's rows that a warp works on. */
 FN uint32_t first_row() { return (blockIdx.x * WARPS + threadIdx.y) * ROWS; }

@@ -52,7 +52,10 @@ KERNEL(rope_table, 64)
     uint64_t turn = u64(arg.extra + 8 * (uint64_t)i);
     uint32_t axis = (uint32_t)u64(arg.extra + 8 * (uint64_t)(pairs + i));
     EACH_ROW(r, n) {
-        uint64_t all = turn * (uint64_t)(int64_t)step_axis(arg, r, axis);
+        int pos = step_axis(arg, r, axis);
+        if (arg.p[1] > 1)
+            pos = step_pos(arg, r) - step_pos(arg, r) % (int)arg.p[1];
+        uint64_t all = turn * (uint64_t)(int64_t)pos;
         uint32_t top = (uint32_t)(all >> 32), quarter = (top + 0x20000000u) >> 30;
         float x = (float)(int)(top - (quarter << 30)) * 1.4629180792671596e-9f; /* 2 pi / 2^32 */
         float s = small_sin(x), c = small_cos(x);

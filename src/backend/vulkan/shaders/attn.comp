@@ -24,7 +24,7 @@ float score(uint64_t page, uint head, uint at)
 {
     precise float sum = 0;
     uint64_t k = k_place(page, head, at);
-    uint step = K_ROWS ? number_bytes(K_TYPE) : PAGE * number_bytes(K_TYPE);
+    uint step = k_step();
     if (K_TYPE > T_BF16)
         for (uint d = 0; d < D_K; d += 8) {
             decode8(K_TYPE, k, d / 8, D_K);

@@ -1,5 +1,6 @@
 #include "common.glsl"
 #include "types.glsl"
+#define RATIO SPEC3
 #include "pages.glsl"
 /* cache_write.comp -- the step's rows of K and V into their slots (CACHE_WRITE): a thread a number,
  * or a block of 32, which is rounded as tensor/quant/legacy.c does. */
@@ -73,14 +74,16 @@ void main()
     uint k_units = arg.p[4] / (K_TYPE > T_BF16 ? 32 : 1), n_k = arg.p[3] * k_units, at;
     uint v_units = LATENT ? 0 : arg.p[5] / (V_TYPE > T_BF16 ? 32 : 1), n_v = arg.p[3] * v_units;
     uint i = gl_GlobalInvocationID.x, n = rows_of(arg.rows);
-    uint k_step = K_ROWS ? number_bytes(K_TYPE) : PAGE * number_bytes(K_TYPE);
     if (i >= n_k + n_v)
         return;
     for (uint r = gl_WorkGroupID.y; r < n; r += gl_NumWorkGroups.y) {
-        uint64_t page = page_of(uint(step_seg(r)), uint(step_slot(arg.p[0], r)), at);
+        uint slot = uint(step_slot(arg.p[0], r));
+        if (RATIO > 1 && slot % RATIO != RATIO - 1)
+            continue;
+        uint64_t page = page_of(uint(step_seg(r)), slot, at);
         if (i < n_k) {
             uint h = i / k_units;
-            store_unit(K_TYPE, k_place(page, h, at), k_step, i % k_units,
+            store_unit(K_TYPE, k_place(page, h, at), k_step(), i % k_units,
                        F32(uint64_t(row_of(arg.a, r, arg.lda)) + 4 * h * arg.p[4]));
         } else {
             uint h = (i - n_k) / v_units;

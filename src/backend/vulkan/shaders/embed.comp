@@ -1,7 +1,8 @@
 #include "common.glsl"
 #include "types.glsl"
 /* embed.comp -- rows of a table as numbers (EMBED, GATHER of graph/ops/move.c), one thread for
- * eight of them. p: rows of the table, by, row, of_embd, scale; numbers of a row of the table. */
+ * eight of them. p: rows of the table, by, row, of_embd, scale; numbers of a row of the table;
+ * tokens that are embedded as others, which `extra` lists. */
 layout(local_size_x = 64) in;
 
 const int BY_TOKEN = 0, BY_POSITION = 1, BY_ROW = 2, BY_VALUE = 3, BY_INTS = 4, EMBED = 5;
@@ -13,7 +14,12 @@ int table_row(uint r, uint part)
     int n = int(arg.p[0]), at = int(arg.p[2]);
     if (BY == EMBED || BY == BY_TOKEN)
         at = step_token(r) < 0 ? int(arg.p[3]) : step_token(r);
-    else if (BY == BY_POSITION)
+    if (BY == EMBED) {
+        uint token = uint(at);
+        for (uint i = 0; i < arg.p[6]; i++)
+            if (U32(arg.extra).v[2 * i] == token)
+                at = int(U32(arg.extra).v[2 * i + 1]);
+    } else if (BY == BY_POSITION)
         at += step_pos(r);
     else if (BY == BY_INTS)
         at = ints_of(arg.a, r, arg.lda).v[part];

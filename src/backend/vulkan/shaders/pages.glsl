@@ -1,11 +1,21 @@
 /* pages.glsl -- K and V of a slot in a page (graph/kv_page.h). K of numbers is [d_k][64 slots], as
  * everywhere; of block types it has a row for each slot, as V has. arg: extra is the group's table
  * of slabs; p[0 .. 9]: group, shift, bytes of a page, kv heads, d_k, d_v, k_off, v_off, k_head,
- * v_head. */
-#define K_TYPE SPEC0
-#define V_TYPE SPEC1
-#define LATENT (SPEC2 == 1) /* rows whose first columns are V */
+ * v_head. A state of one row for RATIO slots has its rows in the place of the first. Who has these
+ * numbers elsewhere defines PAGE_ARG and the others before. */
+#ifndef PAGE_ARG
+#define PAGE_ARG(i) arg.p[i]
+#define PAGE_VIEWS  arg.extra
+#define K_TYPE      SPEC0
+#define V_TYPE      SPEC1
+#define LATENT      (SPEC2 == 1) /* rows whose first columns are V */
+#endif
+#ifndef RATIO
+#define RATIO 1
+#endif
 #define K_ROWS (LATENT || K_TYPE > T_BF16)
+#define EVERY  (RATIO < PAGE ? RATIO : PAGE)
+#define LANES  (PAGE / EVERY <= 16 ? 16 : PAGE) /* from one number of a key to the next */
 
 uint number_bytes(int type) { return type == T_F32 ? 4 : 2; }
 
@@ -48,20 +58,23 @@ void store_number(int type, uint64_t at, float x)
 /* Of slot `slot` of segment seg: its page's first byte; where in the page it is. */
 uint64_t page_of(uint seg, uint slot, out uint at)
 {
-    int place = step_place(arg.p[0], seg, slot / PAGE);
+    int place = step_place(PAGE_ARG(0), seg, slot / PAGE);
     uint page = uint(place) / 4;
     at = uint(place) % 4 * QUARTER + slot % PAGE;
-    return U64(arg.extra).v[page >> arg.p[1]] +
-           uint64_t(page & ((1u << arg.p[1]) - 1)) * arg.p[2];
+    return U64(PAGE_VIEWS).v[page >> PAGE_ARG(1)] +
+           uint64_t(page & ((1u << PAGE_ARG(1)) - 1)) * PAGE_ARG(2);
 }
 /* Where the row of a slot begins; or, of K that has none, its first number. */
 uint64_t k_place(uint64_t page, uint head, uint at)
 {
-    page += arg.p[6] + uint64_t(head) * arg.p[8];
-    return page + at * (K_ROWS ? arg.p[8] / PAGE : number_bytes(K_TYPE));
+    page += PAGE_ARG(6) + uint64_t(head) * PAGE_ARG(8);
+    return page + at / EVERY * (K_ROWS ? PAGE_ARG(8) * EVERY / PAGE : number_bytes(K_TYPE));
 }
 uint64_t v_place(uint64_t page, uint head, uint at)
 {
     return LATENT ? k_place(page, head, at)
-                  : page + arg.p[7] + uint64_t(head) * arg.p[9] + at * (arg.p[9] / PAGE);
+                  : page + PAGE_ARG(7) + uint64_t(head) * PAGE_ARG(9) +
+                        at / EVERY * (PAGE_ARG(9) * EVERY / PAGE);
 }
+/* Bytes from one number of a key to the next. */
+uint k_step() { return (K_ROWS ? 1 : LANES) * number_bytes(K_TYPE); }

@@ -1,7 +1,8 @@
 #include "common.glsl"
 /* rope_table.comp -- cos and sin of each row's angles (graph/ops/rope.c). Angles are turns, in
  * fractions of 2^64, so that a position times one is exact but for whole turns. Behind the turns of
- * all pairs lies which of a row's four positions each goes by. */
+ * all pairs lies which of a row's four positions each goes by. p: factor; rows that are turned as
+ * the first of them, 0 or 1: each by itself. */
 layout(local_size_x = 64) in;
 
 /* sin and cos of x, |x| <= pi/4 [Cephes sinf, cosf]. */
@@ -25,7 +26,10 @@ void main()
     uint64_t turn = U64(arg.extra).v[i];
     uint axis = uint(U64(arg.extra).v[half_ + i]);
     for (uint r = gl_WorkGroupID.y; r < n; r += gl_NumWorkGroups.y) {
-        uint64_t all = turn * uint64_t(int64_t(step_axis(r, axis)));
+        int pos = step_axis(r, axis);
+        if (arg.p[1] > 1)
+            pos = step_pos(r) - step_pos(r) % int(arg.p[1]);
+        uint64_t all = turn * uint64_t(int64_t(pos));
         uint top = uint(all >> 32), quarter = (top + 0x20000000u) >> 30;
         float x = float(int(top - (quarter << 30))) * 1.4629180792671596e-9; /* 2 pi / 2^32 */
         float s = small_sin(x), c = small_cos(x);

@@ -2,7 +2,7 @@
 #include "tree.glsl"
 /* topk.comp -- the experts of a row and their weights (TOPK of graph/ops/moe.c), a workgroup a row.
  * p: experts, chosen, groups, groups used, of a choice's group, by best, least, scale. bias: added
- * for the choice; w: factors. */
+ * for the choice; w: factors; extra: the experts of each token. */
 layout(local_size_x = 64) in;
 
 const int MOST = 1024, SOFTMAX = 0, SIGMOID = 1, SOFTMAX_CHOSEN = 2, SQRT_SOFTPLUS = 3;
@@ -11,6 +11,7 @@ const float NONE = -1.0 / 0.0;
 #define NORM   ((SPEC1 & 1) != 0)
 #define BIAS   ((SPEC1 & 2) != 0)
 #define FACTOR ((SPEC1 & 4) != 0)
+#define TABLE  ((SPEC1 & 8) != 0)
 
 shared float p[MOST], by[MOST], best_value[64], group_score[64];
 shared int id[64], best_id[64];
@@ -99,6 +100,13 @@ int take_best(uint n, uint used)
     return best_id[0];
 }
 
+/* The j-th expert of a token. */
+int look_up(int token, uint j)
+{
+    int e = I32(arg.extra + 4 * uint64_t(token) * arg.p[1]).v[j];
+    return e >= 0 && e < int(arg.p[0]) ? e : 0;
+}
+
 /* One thread: in ascending order, with their weights. */
 void weigh(uint k, I32 out_id, F32 out_w)
 {
@@ -148,8 +156,9 @@ void main()
         barrier();
         if (arg.p[2] > 1)
             limit_groups(n);
+        int token = TABLE ? step_token((arg.rows & 3) == 1 ? uint(step_out(r)) : r) : -1;
         for (uint j = 0; j < k; j++) {
-            int e = take_best(n, j);
+            int e = token >= 0 ? look_up(token, j) : take_best(n, j);
             barrier();
             if (t == 0)
                 id[j] = e;

@@ -2,7 +2,9 @@
  * their bits are). */
 const int T_F32 = 0, T_F16 = 1, T_BF16 = 2, T_Q4_0 = 3, T_Q4_1 = 4, T_Q5_0 = 5, T_Q5_1 = 6,
           T_Q8_0 = 7, T_Q2_K = 8, T_Q3_K = 9, T_Q4_K = 10, T_Q5_K = 11, T_Q6_K = 12, T_IQ4_NL = 13,
-          T_IQ4_XS = 14, T_MXFP4 = 15, T_I32 = 16;
+          T_IQ4_XS = 14, T_MXFP4 = 15, T_I32 = 16, T_IQ2_XXS = 17, T_IQ2_XS = 18, T_IQ2_S = 19,
+          T_IQ3_XXS = 20, T_IQ3_S = 21, T_IQ1_S = 22, T_IQ1_M = 23, T_TQ1_0 = 24, T_TQ2_0 = 25,
+          T_NVFP4 = 26, T_Q1_0 = 27, T_Q2_0 = 28;
 
 uint u8(uint64_t p) { return uint(U8(p).v[0]); }
 uint u16(uint64_t p) { return uint(U16(p).v[0]); }
@@ -151,6 +153,145 @@ void decode256(int type, uint64_t row, uint k8)
     }
 }
 
+/* ---------------------------------------------------------------- code books, few levels */
+
+/* Entry i of the code books (gpu/books.c): 8 codes of 2 bits, or 4 of 4. */
+uint book(uint i)
+{
+    return u16((uint64_t(arg.p[11]) | uint64_t(arg.p[12]) << 32) + 2 * uint64_t(i));
+}
+/* Eight signs of seven bits: the number of minus signs is even. */
+uint even_signs(uint s) { return s | uint(bitCount(s) & 1) << 7; }
+uint word(uint64_t p) { return u16(p) | u16(p + 2) << 16; }
+
+/* Magnitudes 8, 25, 43. */
+void entry2(uint codes, uint signs, float d)
+{
+    [[unroll]] for (int i = 0; i < 8; i++) {
+        uint c = codes >> (2 * i) & 3;
+        float v = d * (c == 0 ? 8.0 : c == 1 ? 25.0 : c == 2 ? 43.0 : 0.0);
+        w8[i] = (signs >> i & 1) != 0 ? -v : v;
+    }
+}
+
+/* Two entries: magnitudes 4, 12, 20 .. 52, 62, or 1, 3 .. 15. */
+void entry3(uint low, uint high, uint signs, bool odd, float d)
+{
+    [[unroll]] for (int i = 0; i < 8; i++) {
+        uint c = (i < 4 ? low : high) >> (4 * (i & 3)) & 15;
+        float v = d * (odd ? float(2 * c + 1) : c == 7 ? 62.0 : float(8 * c + 4));
+        w8[i] = (signs >> i & 1) != 0 ? -v : v;
+    }
+}
+
+/* Eight times levels -1, 0, 1, and 1 more or less. */
+void entry1(uint codes, uint down, float d)
+{
+    int shift = down != 0 ? -1 : 1;
+    [[unroll]] for (int i = 0; i < 8; i++)
+        w8[i] = d * float(8 * (int(codes >> (2 * i) & 3) - 1) + shift);
+}
+
+float odd_scale(uint s) { return float(2 * s + 1); }
+
+/* Octet g of a block of 256. */
+void decode_book(int type, uint64_t row, uint k8)
+{
+    uint b = k8 / 32, g = k8 % 32, j = g / 4, in_part = g % 4;
+    if (type == T_IQ2_XXS) {
+        uint64_t p = row + 66 * b, q = p + 2 + 8 * j;
+        uint s = word(q + 4);
+        entry2(book(u8(q + in_part)), even_signs(s >> (7 * in_part) & 127),
+               0.125 * f16(p) * odd_scale(s >> 28));
+    } else if (type == T_IQ2_XS) {
+        uint64_t p = row + 74 * b;
+        uint q = u16(p + 2 + 2 * g), s = u8(p + 66 + j) >> (4 * (g / 2 & 1)) & 15;
+        entry2(book(256 + (q & 511)), even_signs(q >> 9), 0.125 * f16(p) * odd_scale(s));
+    } else if (type == T_IQ2_S) {
+        uint64_t p = row + 82 * b;
+        uint s = u8(p + 74 + j) >> (4 * (g / 2 & 1)) & 15;
+        uint i = u8(p + 2 + g) | (u8(p + 66 + j) >> (2 * in_part) & 3) << 8;
+        entry2(book(768 + i), u8(p + 34 + g), 0.125 * f16(p) * odd_scale(s));
+    } else if (type == T_IQ3_XXS) {
+        uint64_t p = row + 98 * b;
+        uint s = word(p + 66 + 4 * j);
+        entry3(book(1792 + u8(p + 2 + 2 * g)), book(1792 + u8(p + 3 + 2 * g)),
+               even_signs(s >> (7 * in_part) & 127), false, 0.25 * f16(p) * odd_scale(s >> 28));
+    } else if (type == T_IQ3_S) {
+        uint64_t p = row + 110 * b;
+        uint tops = u8(p + 66 + j) >> (2 * in_part), s = u8(p + 106 + j / 2) >> (4 * (j & 1)) & 15;
+        entry3(book(2048 + (u8(p + 2 + 2 * g) | (tops & 1) << 8)),
+               book(2048 + (u8(p + 3 + 2 * g) | (tops >> 1 & 1) << 8)), u8(p + 74 + g), true,
+               f16(p) * odd_scale(s));
+    } else if (type == T_IQ1_S) {
+        uint64_t p = row + 50 * b;
+        uint h = u16(p + 34 + 2 * j);
+        entry1(book(2560 + (u8(p + 2 + g) | (h >> (3 * in_part) & 7) << 8)), h >> 15,
+               0.125 * f16(p) * odd_scale(h >> 12 & 7));
+    } else { /* T_IQ1_M */
+        uint64_t p = row + 56 * b;
+        uint h = u8(p + 32 + g / 2) >> (4 * (g & 1)) & 15, d = 0;
+        for (int i = 0; i < 4; i++)
+            d |= u16(p + 48 + 2 * i) >> 12 << (4 * i);
+        uint s = u16(p + 48 + j / 2 * 2) >> (3 * (g / 2 & 3)) & 7;
+        entry1(book(2560 + (u8(p + g) | (h & 7) << 8)), h >> 3,
+               0.125 * unpackHalf2x16(d).x * odd_scale(s));
+    }
+}
+
+/* Half of E4M3; its NaN stands for 0. */
+float half_e4m3(uint s)
+{
+    uint e = s >> 3 & 15, m = s & 7;
+    if (s == 0x7f)
+        return 0;
+    return e != 0 ? float(8 + m) * uintBitsToFloat((e + 116) << 23) : float(m) * 0.0009765625;
+}
+
+/* Digits of base 3: number k of a block. */
+int digit(uint64_t p, uint k)
+{
+    uint n = k < 160 ? k / 32 : k < 240 ? (k - 160) / 16 : (k - 240) / 4;
+    uint at = k < 160 ? k % 32 : k < 240 ? 32 + k % 16 : 48 + k % 4;
+    uint power = n == 0 ? 1 : n == 1 ? 3 : n == 2 ? 9 : n == 3 ? 27 : 81;
+    return int((u8(p + at) * power & 255) * 3 >> 8) - 1;
+}
+
+void decode_levels(int type, uint64_t row, uint k8)
+{
+    if (type == T_NVFP4) {
+        uint64_t p = row + 36 * (k8 / 8);
+        uint j = k8 % 8 / 2;
+        uvec2 q = nibbles(quad8(p + 4 + 8 * j), k8 & 1);
+        float d = half_e4m3(u8(p + j));
+        [[unroll]] for (int i = 0; i < 8; i++)
+            w8[i] = d * float(doubled[byte_of(q, i)]);
+    } else if (type == T_Q1_0) {
+        uint64_t p = row + 18 * (k8 / 16);
+        uint bits = u8(p + 2 + k8 % 16);
+        float d = f16(p);
+        [[unroll]] for (int i = 0; i < 8; i++)
+            w8[i] = (bits >> i & 1) != 0 ? d : -d;
+    } else if (type == T_Q2_0) {
+        uint64_t p = row + 18 * (k8 / 8);
+        uint q = u16(p + 2 + 2 * (k8 % 8));
+        float d = f16(p);
+        [[unroll]] for (int i = 0; i < 8; i++)
+            w8[i] = d * float(int(q >> (2 * i) & 3) - 1);
+    } else if (type == T_TQ2_0) {
+        uint k = k8 % 32 * 8;
+        uint64_t p = row + 66 * (k8 / 32), q = p + (k >> 7) * 32 + (k & 31);
+        float d = f16(p + 64);
+        [[unroll]] for (int i = 0; i < 8; i++)
+            w8[i] = d * float(int(u8(q + i) >> ((k >> 5 & 3) * 2) & 3) - 1);
+    } else { /* T_TQ1_0 */
+        uint64_t p = row + 54 * (k8 / 32);
+        float d = f16(p + 52);
+        [[unroll]] for (int i = 0; i < 8; i++)
+            w8[i] = d * float(digit(p, k8 % 32 * 8 + i));
+    }
+}
+
 /* Numbers 8 k8 .. 8 k8 + 7 of a row of n; those behind its end are 0. */
 void decode8(int type, uint64_t row, uint k8, uint n)
 {
@@ -158,8 +299,12 @@ void decode8(int type, uint64_t row, uint k8, uint n)
         plain(type, row, 8 * k8, n);
     else if (type <= T_Q8_0 || type == T_IQ4_NL || type == T_MXFP4)
         decode32(type, row, k8);
-    else
+    else if (type <= T_MXFP4)
         decode256(type, row, k8);
+    else if (type <= T_IQ1_M)
+        decode_book(type, row, k8);
+    else
+        decode_levels(type, row, k8);
 }
 
 uint64_t row_bytes(int type, uint n)
@@ -179,5 +324,17 @@ uint64_t row_bytes(int type, uint n)
            : type == T_Q6_K                ? m / 256 * 210
            : type == T_IQ4_NL              ? m / 32 * 18
            : type == T_IQ4_XS              ? m / 256 * 136
-                                           : m / 32 * 17;
+           : type == T_MXFP4               ? m / 32 * 17
+           : type == T_IQ2_XXS             ? m / 256 * 66
+           : type == T_IQ2_XS              ? m / 256 * 74
+           : type == T_IQ2_S               ? m / 256 * 82
+           : type == T_IQ3_XXS             ? m / 256 * 98
+           : type == T_IQ3_S               ? m / 256 * 110
+           : type == T_IQ1_S               ? m / 256 * 50
+           : type == T_IQ1_M               ? m / 256 * 56
+           : type == T_TQ1_0               ? m / 256 * 54
+           : type == T_TQ2_0               ? m / 256 * 66
+           : type == T_NVFP4               ? m / 64 * 36
+           : type == T_Q1_0                ? m / 128 * 18
+                                           : m / 64 * 18;
 }
