@@ -187,6 +187,7 @@ int request_take(struct hosted *m, struct exchange *x, const struct fields *b, s
     r->shifts = field_bool(b, F_context_shift);
     r->n_keep = field_int(b, F_n_keep);
     r->n_discard = field_int(b, F_n_discard);
+    r->n_indent = field_int(b, F_n_indent);
     r->slot = (int)field_int(b, F_id_slot);
     if (r->slot >= m->server->p.parallel)
         return fault_set(f, 400, "invalid_value", "id_slot", "id_slot is %d; wanted -1 (any) to %d",

@@ -307,14 +307,30 @@ static void fail_sampling(struct sched *s, struct branch *b)
     request_fail(s, b->r, &f);
 }
 
+/* How much of a piece stands before the first word of a line, behind the first one, that has fewer
+ * blanks before it than were asked for; n: all of it. */
+static size_t indented(struct branch *b, const char *text, size_t n)
+{
+    for (size_t i = 0; b->r->n_indent > 0 && i < n; i++) {
+        int blank = text[i] == ' ' || text[i] == '\t';
+        if (b->in_indent && !blank && b->indent < b->r->n_indent)
+            return i;
+        b->indent = b->in_indent && blank ? b->indent + 1 : 0;
+        b->in_indent = text[i] == '\n' || (b->in_indent && blank);
+    }
+    return n;
+}
+
 /* The token as an event, with the text that may be shown. Returns the index of a stop string that
- * ended, -1: none. */
-static int tell_token(struct branch *b, const struct token_info *t)
+ * ended, -1: none. *cut: the text ends in the middle of it. */
+static int tell_token(struct branch *b, const struct token_info *t, int *cut)
 {
     struct request *r = b->r;
     struct pith_shown shown = PITH_SHOWN_INIT;
-    size_t n;
-    const char *text = pith_stream_put(b->stream, t->id, &n);
+    size_t n, n_all;
+    const char *text = pith_stream_put(b->stream, t->id, &n_all);
+    n = indented(b, text, n_all);
+    *cut = n < n_all;
     b->has_line |= memchr(text, '\n', n) != NULL;
     int hit = pith_stopper_put(b->stopper, text, n, &shown);
     if (shown.n_held)
@@ -327,6 +343,8 @@ static int tell_token(struct branch *b, const struct token_info *t)
                                    .text = text,
                                    .n_text = shown.n_fresh,
                                    .token = t});
+    if (*cut) /* nothing of what it has begun comes behind */
+        pith_stream_put(b->stream, -1, &n);
     return hit;
 }
 
@@ -393,11 +411,13 @@ void branch_take(struct sched *s, struct branch *b, const struct token_info *t)
         return;
     }
     r->enough = r->forces = 0;
-    int hit = tell_token(b, t);
+    int cut, hit = tell_token(b, t, &cut);
     if (r->forces)
         b->n_forced = r->n_force;
     if (hit >= 0)
         branch_finish(s, b, "stop", r->stop[hit], -1);
+    else if (cut)
+        branch_finish(s, b, "length", NULL, -1);
     else if (r->enough)
         branch_finish(s, b, "stop", NULL, -1);
     else if (!put_token(b, t->id) || (r->n_max > 0 && b->n_made >= r->n_max))

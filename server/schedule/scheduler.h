@@ -68,6 +68,7 @@ struct request {
     int shifts;          /* a full context goes on without its middle: the first n_keep tokens stay,
                             n_discard (0: half) of the others go */
     int64_t n_keep, n_discard;
+    int64_t n_indent;   /* a choice ends where a line behind the first has fewer blanks before it */
     int64_t predict_ns; /* a choice that has a line end is over so long after its first token; 0:
                            never */
     int left; /* tell what the samplers left for the draw instead of the model's probabilities */

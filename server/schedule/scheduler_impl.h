@@ -30,6 +30,8 @@ struct branch {
     int32_t seq;                           /* -1: none */
     int tried;                             /* it has had one */
     int n_forced;            /* tokens that it still has to say, the last ones of r->force_ids */
+    int in_indent;           /* its text ends in the blanks that a line begins with */
+    int64_t indent;          /* so many */
     int has_line, truncated; /* its text has a line end; it has lost its middle */
     int64_t first;           /* when its first token came */
     pith_sampler *sampler;

@@ -532,7 +532,8 @@ def test_token_ids(s):
           and all(k.startswith("token_id:") for t in a["top_logprobs"] for k in t)
           and a["text_offset"] == made_offsets(s, 3), a)
     a = s.post(CHAT, {"messages": [USER], "max_tokens": 3, "logprobs": True, "top_logprobs": 2,
-                      "return_tokens_as_token_ids": True, "return_token_ids": True})[1]
+                      "return_tokens_as_token_ids": True, "return_token_ids": True,
+                      "temperature": 0, "ignore_eos": True})[1]
     check("return_tokens_as_token_ids of a chat",
           [t["token"] for t in a["choices"][0]["logprobs"]["content"]]
           == ["token_id:%d" % i for i in a["choices"][0]["token_ids"]], a)
@@ -660,6 +661,24 @@ def test_small(s):
               s.post(TEXT, completion(P, 3, json_schema=bad))[0] == 400)
 
 
+def test_indent(s):
+    """A line that is less indented ends the text before its first word."""
+    text = "a\n    b\n\t  c\n d\ne"
+    gbnf = "root ::= " + json.dumps(text)
+    for path in (CHAT, TEXT, "/completion"):
+        for n, want in ((0, text), (1, text[:-1]), (2, text[:-3]), (3, text[:-3]),
+                        (4, "a\n    b\n\t  "), (5, "a\n    ")):
+            for cut in (0, 2): # as its tokens are, and with a stop text held back
+                got = both(s, path, 60, grammar=gbnf, n_indent=n, stop=["zz", "d\nx"][:cut])
+                check("n_indent %d of %s" % (n, path), got == want, got)
+    a = s.post("/completion", {**body_of("/completion", 60), "grammar": gbnf, "n_indent": 4})[1]
+    check("n_indent is a limit", a["stop_type"] == "limit", a)
+    got = both(s, TEXT, 60, grammar='root ::= "a\\n\\n  b"', n_indent=1)
+    check("a line of nothing", got == "a\n", got)
+    for bad in (-1, "x", 1.5):
+        check("bad n_indent %s" % bad, s.post(TEXT, completion(P, 2, n_indent=bad))[0] == 400)
+
+
 AGREE = {
     "stop": "w2", "stop_token_ids": [9, 77, 300], "include_stop_str_in_output": True,
     "min_tokens": 5, "truncate_prompt_tokens": 3, "ignore_eos": False, "n_keep": 3,
@@ -711,7 +730,7 @@ def main():
             for test in (test_unknown, test_effects, test_repetition, test_bias, test_shift,
                          test_continue, test_logprobs_everywhere, test_timings, test_guided,
                          test_allowed, test_control, test_token_ids, test_prompt_logprobs,
-                         test_left, test_salt, test_small, test_agree, test_bad):
+                         test_left, test_salt, test_small, test_indent, test_agree, test_bad):
                 test(s)
         test_strict(model)
         test_two_models(folder, model)
