@@ -178,7 +178,8 @@ struct model_opts {
 /* For commands that have a --threads of their own. */
 #define ARGS_MODEL_PLACES(opts, member)                                                            \
     ARGS_DEVICES(opts, member.devices),                                                            \
-    {.name = "--threads-prefill", .meta = "N|auto", .word = "auto", .lo = 1, .hi = 1024,           \
+    {.name = "--threads-prefill", .alias = "-tb", .meta = "N|auto", .word = "auto", .lo = 1,       \
+     .hi = 1024,                                                                                   \
      ARG_FIELD(opts, member.threads.n_prefill, ARG_INT),                                           \
      .otherwise = "as --threads, else the cores it may use",                                       \
      .help = "threads of steps with more than 16 tokens"},                                         \
@@ -205,9 +206,9 @@ struct model_opts {
              "times"}
 #define CACHE_TYPES "f32|f16|bf16|q8_0|q5_1|q5_0|q4_1|q4_0|iq4_nl"
 #define ARGS_MODEL_CACHE(opts, member)                                                             \
-    {.name = "--cache-type-k", ARG_FIELD(opts, member.cache_k, ARG_CHOICE),                        \
+    {.name = "--cache-type-k", .alias = "-ctk", ARG_FIELD(opts, member.cache_k, ARG_CHOICE),       \
      .choices = CACHE_TYPES, .dflt = "f16", .help = "type of the cached keys"},                    \
-    {.name = "--cache-type-v", ARG_FIELD(opts, member.cache_v, ARG_CHOICE),                        \
+    {.name = "--cache-type-v", .alias = "-ctv", ARG_FIELD(opts, member.cache_v, ARG_CHOICE),       \
      .choices = CACHE_TYPES, .dflt = "f16", .help = "type of the cached values"},                  \
     {.name = "--weights", ARG_FIELD(opts, member.weights, ARG_CHOICE),                             \
      .choices = "auto|mapped|packed", .dflt = "auto",                                              \

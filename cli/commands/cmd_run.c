@@ -33,7 +33,7 @@ static const struct arg args[] = {
     {.name = "--file", .alias = "-f", .meta = "FILE", ARG_FIELD(struct opts, file, ARG_TEXT),
      .otherwise = "stdin, unless it is a terminal",
      .help = "read the prompt from a file, byte for byte; - is stdin"},
-    {.name = "--system", .meta = "TEXT", ARG_FIELD(struct opts, system, ARG_TEXT),
+    {.name = "--system", .alias = "-sys", .meta = "TEXT", ARG_FIELD(struct opts, system, ARG_TEXT),
      .help = "the system text before a question or a chat"},
     {.name = "--raw", ARG_FIELD(struct opts, raw, ARG_SWITCH),
      .help = "the prompt is a text to go on with, whatever template the model has"},

@@ -118,8 +118,8 @@ static const struct arg args[] = {
     {.name = "--share-prefixes", ARG_FIELD(struct opts, share_prefixes, ARG_SWITCH),
      .help = "keys find what others have had computed, so whoever has one can tell by the time of "
              "an answer that somebody has sent the same beginning"},
-    {.name = "--parallel", ARG_FIELD(struct opts, parallel, ARG_INT), .lo = 1, .hi = 256,
-     .dflt = "32", .help = "most conversations that advance in one step"},
+    {.name = "--parallel", .alias = "-np", ARG_FIELD(struct opts, parallel, ARG_INT), .lo = 1,
+     .hi = 256, .dflt = "32", .help = "most conversations that advance in one step"},
     {.name = "--queue", ARG_FIELD(struct opts, queue, ARG_INT), .lo = 1, .hi = 1000000,
      .dflt = "256", .help = "most requests that wait; more are asked to try again, but a key may "
          "always have its part of them waiting"},

@@ -39,7 +39,9 @@ gives unknown_command 1 'unknown command "rnu"; did you mean run\?' rnu
 gives unknown_command_far 1 "unknown command \"xyzzy\"; 'pith --help'" xyzzy
 gives unknown_help 1 'did you mean bench' help ben
 gives unknown_flag 1 'unknown flag --tempp; did you mean --temp\?' run m --tempp 1
-gives flag_elsewhere 1 'unknown flag -np; did you mean --parallel\?' serve m -np 4
+gives flag_elsewhere 1 'unknown flag -to; did you mean --request-timeout\?' serve m -to 4
+gives flag_short 1 '[-][-]parallel is "0"; wanted' serve m -np 0
+gives flag_short_cache 1 '[-][-]cache-type-k is "x"; wanted' run m -ctk x
 gives flag_elsewhere_words 1 'unknown flag --jinja; chat templates are always' run m --jinja
 gives flag_elsewhere_other_command 1 'unknown flag --temp; --default temperature=T' serve m --temp 1
 gives flag_elsewhere_twice 1 'chat-template-kwargs; did you mean --template-kwargs\?' \
