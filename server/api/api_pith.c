@@ -181,36 +181,72 @@ static json_t *pour(struct exchange *x, int32_t *ids, char *text, size_t n, stru
     return json_true(); /* request_answer: it is answered */
 }
 
-static json_t *tokenize(struct hosted *m, struct fields *b, struct fault *f)
+/* The prompt of a conversation, with the text that its answer begins with. NULL: *f. */
+static pith_prompt *conversation(struct hosted *m, struct fields *b, int *flags, struct fault *f)
+{
+    json_t *lead = NULL;
+    pith_prompt *p = tools_functions(b, f) && answer_continue(b, &lead, f)
+                         ? request_prompt(m, b, flags, f)
+                         : NULL;
+    if (p && pith_prompt_put(p, PITH_FROM_VALUE,
+                             json_string_length(lead) ? json_string_value(lead) : "",
+                             json_string_length(lead), NULL)) {
+        fault_memory(f);
+        pith_prompt_close(p);
+        p = NULL;
+    }
+    json_decref(lead);
+    return p;
+}
+
+/* Of a text, or of a conversation. */
+static int32_t *ids_of(struct hosted *m, struct fields *b, int64_t *n, struct fault *f)
 {
     const json_t *text = b->v[F_content] ? b->v[F_content] : b->v[F_tokenize_prompt];
-    int special = field_bool(b, F_add_special) || field_bool(b, F_add_special_tokens);
-    int flags = (special ? PITH_ADD_SPECIAL : 0) |
+    int special = field_bool(b, F_add_special) || field_bool(b, F_add_special_tokens),
+        flags = (special ? PITH_ADD_SPECIAL : 0) |
                 (field_bool(b, F_parse_special) ? PITH_PARSE_SPECIAL : 0);
-    int64_t n = 0;
-    if (!text) {
-        fault_set(f, 400, "missing_field", "content", "content is missing");
+    if (!text == !b->v[F_messages]) {
+        fault_set(f, 400, text ? "invalid_value" : "missing_field", "content",
+                  text ? "content and messages; wanted one of them" : "content is missing");
         return NULL;
     }
-    int32_t *ids = request_tokenize(m, json_string_value(text), json_string_length(text), flags, &n,
-                                    "content", f);
-    if (ids && field_bool(b, F_with_pieces) && n > PIECES_MAX) {
+    if (text)
+        return request_tokenize(m, json_string_value(text), json_string_length(text), flags, n,
+                                "content", f);
+    pith_prompt *p = conversation(m, b, &flags, f);
+    int32_t *ids = p ? request_prompt_ids(m, p, flags | (special ? PITH_ADD_SPECIAL : 0), n, f)
+                     : NULL;
+    pith_prompt_close(p);
+    return ids;
+}
+
+static json_t *tokenize(struct hosted *m, struct fields *b, struct fault *f)
+{
+    int64_t n = 0;
+    int32_t *ids = ids_of(m, b, &n, f);
+    int pieces = field_bool(b, F_with_pieces), texts = field_bool(b, F_return_token_strs);
+    if (ids && (pieces || texts) && n > PIECES_MAX) {
         fault_set(f, 400, "out_of_range", "content",
                   "content has %lld tokens; at most %d are told with their pieces", (long long)n,
                   PIECES_MAX);
         free(ids);
         return NULL;
     }
-    if (ids && !field_bool(b, F_with_pieces) && n > SMALL)
+    if (ids && !pieces && !texts && n > SMALL)
         return pour(b->x, ids, NULL, (size_t)n, f);
-    json_t *list = ids ? json_array() : NULL;
-    for (int64_t i = 0; list && i < n; i++)
-        json_array_append_new(
-            list, field_bool(b, F_with_pieces)
-                      ? json_pack("{s:i, s:o}", "id", ids[i], "piece", piece_or_bytes(m, ids[i]))
-                      : json_integer(ids[i]));
+    json_t *list = ids ? json_array() : NULL, *strs = ids && texts ? json_array() : NULL;
+    for (int64_t i = 0; list && i < n; i++) {
+        json_array_append_new(list, pieces ? json_pack("{s:i, s:o}", "id", ids[i], "piece",
+                                                       piece_or_bytes(m, ids[i]))
+                                           : json_integer(ids[i]));
+        if (strs)
+            json_array_append_new(strs, piece(m, ids[i]));
+    }
     free(ids);
-    return list ? json_pack("{s:o, s:I}", "tokens", list, "count", (json_int_t)n) : NULL;
+    return list ? json_pack("{s:o, s:I, s:i, s:o*}", "tokens", list, "count", (json_int_t)n,
+                            "max_model_len", hosted_n_ctx(m), "token_strs", strs)
+                : NULL;
 }
 
 /* The bytes of tokens as valid UTF-8 (malloc). */
@@ -258,19 +294,9 @@ static json_t *apply_template(struct hosted *m, struct fields *b, struct fault *
 {
     size_t n = 0;
     int flags;
-    json_t *lead = NULL;
-    pith_prompt *p = tools_functions(b, f) && answer_continue(b, &lead, f)
-                         ? request_prompt(m, b, &flags, f)
-                         : NULL;
-    json_t *j = NULL;
-    if (p && (!pith_prompt_put(p, PITH_FROM_VALUE,
-                               json_string_length(lead) ? json_string_value(lead) : "",
-                               json_string_length(lead), NULL) ||
-              fault_memory(f))) {
-        const char *text = pith_prompt_text(p, &n);
-        j = json_pack("{s:o}", "prompt", json_text(text, n));
-    }
-    json_decref(lead);
+    pith_prompt *p = conversation(m, b, &flags, f);
+    const char *text = pith_prompt_text(p, &n);
+    json_t *j = p ? json_pack("{s:o}", "prompt", json_text(text, n)) : NULL;
     pith_prompt_close(p);
     return j;
 }

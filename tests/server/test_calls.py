@@ -399,6 +399,20 @@ def test_documents(model, folder):
         check("add_special_tokens of a chat", begun == [[1] + plain["prompt_token_ids"],
                                                         plain["prompt_token_ids"]],
               (begun, plain["prompt_token_ids"]))
+        ids = s.post("/tokenize", {"messages": TALK, "return_token_strs": True})[1]
+        check("tokens of a conversation", ids["tokens"] == plain["prompt_token_ids"]
+              and ids["count"] == len(ids["tokens"]) == len(ids["token_strs"])
+              and ids["max_model_len"] == 1024
+              and "user:" in "".join(ids["token_strs"]), ids)
+        for more in (body, {"messages": TALK, "add_generation_prompt": False},
+                     {"messages": [*TALK, {"role": "assistant", "content": "w8"}]},
+                     {"messages": TALK, "add_special_tokens": True}):
+            ids = s.post("/tokenize", more)[1]["tokens"]
+            same = s.post(CHAT, {**more, "max_tokens": 1, "return_token_ids": True})[1]
+            check("tokens of %s" % list(more), ids == same["prompt_token_ids"], (ids, same))
+        for bad in ({}, {"messages": TALK, "content": "w5"}, {"messages": []}, {"messages": "w5"},
+                    {"messages": TALK, "tools": NESTED}, {"content": "w5", "return_token_strs": 3}):
+            check("bad tokens of %s" % bad, s.post("/tokenize", bad)[0] == 400)
         for bad in ({"documents": "w2"}, {"documents": 3}, {"add_special_tokens": "x"},
                     {"chat_template": "{{ messages }}"}, {"chat_template": 3}):
             for path in (CHAT, "/apply-template"):
