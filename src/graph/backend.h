@@ -152,6 +152,7 @@ struct job; /* the backend's own */
  * those that were run call by call, since somebody looked on. */
 struct recordings {
     uint64_t replayed, recorded, evicted, refused;
+    const char *why; /* the last was refused; NULL: none was */
 };
 
 struct backend {

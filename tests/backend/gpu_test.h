@@ -685,7 +685,7 @@ static void decode(const char *room, int32_t n_seq, float *out, struct recording
     pith_session_close(s);
     pith_model_close(m);
     *count = (struct recordings){to.replayed - from.replayed, to.recorded - from.recorded,
-                                 to.evicted - from.evicted, to.refused - from.refused};
+                                 to.evicted - from.evicted, to.refused - from.refused, NULL};
 }
 
 static void recordings_serve(void)

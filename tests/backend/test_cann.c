@@ -288,8 +288,9 @@ static void refused_captures(void)
     set_env("PITH_CANN_MASK", "graph");
     decode("12", 2, got, &c);
     set_env("PITH_CANN_MASK", NULL);
-    CHECK_MSG(!memcmp(got, want, sizeof got) && !c.recorded && !c.replayed,
-              "without graphs: other bits, or %llu recorded", (unsigned long long)c.recorded);
+    CHECK_MSG(!memcmp(got, want, sizeof got) && !c.recorded && !c.replayed && c.refused == DECODED,
+              "without graphs: other bits, or %llu recorded, %llu refused",
+              (unsigned long long)c.recorded, (unsigned long long)c.refused);
     if (!lib)
         return;
     lib->no_capture = 1;
@@ -299,6 +300,95 @@ static void refused_captures(void)
               "captures refused: other bits, or %llu recorded, %llu refused",
               (unsigned long long)c.recorded, (unsigned long long)c.refused);
 }
+
+/* The report says why steps were not recorded. */
+static void why_is_told(const char *mask, int no_capture, const char *says)
+{
+    static char report[1 << 16];
+    struct pith_error err = {PITH_OK, ""};
+    int32_t token = 3;
+    set_env("PITH_CANN_MASK", mask);
+    pith_model *m = open_model("0", "1", &err);
+    pith_session *s = m ? open_session(m, &err) : NULL;
+    set_env("PITH_CANN_MASK", NULL);
+    if (lib)
+        lib->no_capture = no_capture;
+    for (int i = 0; s && i < 2; i++)
+        CHECK_MSG(pith_feed(s, 0, &token, 1, &err) == PITH_OK, "%s", err.msg);
+    if (lib)
+        lib->no_capture = 0;
+    CHECK_MSG(s && pith_report(s, 1, report, sizeof report) > 0 && strstr(report, says),
+              "the report does not say %s", says);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
+static void refusals_are_named(void)
+{
+    make_model("llama");
+    why_is_told("graph", 0, "\"refused\": 2, \"why\": \"CANN's library has no");
+    why_is_told(NULL, 0, "\"recorded\": 1, \"evicted\": 0, \"refused\": 0}");
+    if (lib)
+        why_is_told(NULL, 1, "\"refused\": 2, \"why\": \"aclmdlRICaptureBegin failed\"");
+}
+
+/* ---------------------------------------------------------------- the stand-in itself */
+
+#define LIB(name, ...) int (*name)(__VA_ARGS__) = (int (*)(__VA_ARGS__))dlsym(so, #name)
+
+/* Told what it was not told to fail, it says which call was wrong. */
+static void fault(int result, const char *says)
+{
+    CHECK_MSG(result && strstr(lib->fault, says), "%d, %s; wanted %s", result, lib->fault, says);
+    *lib->fault = 0;
+}
+
+static void standin_looks(void)
+{
+    char file[640];
+    void *s = NULL, *e = NULL, *c = NULL, *p = NULL, *graph = NULL;
+    char bytes[64];
+    if (!lib)
+        SKIP("there is no stand-in to ask");
+    standin_path("cann.so", file, sizeof file);
+    void *so = dlopen(file, RTLD_NOW);
+    LIB(aclrtCreateContext, void **, int32_t);
+    LIB(aclrtSetCurrentContext, void *);
+    LIB(aclrtDestroyContext, void *);
+    LIB(aclrtCreateStream, void **);
+    LIB(aclrtDestroyStream, void *);
+    LIB(aclrtSynchronizeStream, void *);
+    LIB(aclrtCreateEventExWithFlag, void **, uint32_t);
+    LIB(aclrtDestroyEvent, void *);
+    LIB(aclrtRecordEvent, void *, void *);
+    LIB(aclrtSynchronizeEvent, void *);
+    LIB(aclrtMalloc, void **, size_t, int);
+    LIB(aclrtFree, void *);
+    LIB(aclrtMemcpyAsync, void *, size_t, const void *, size_t, int, void *);
+    LIB(aclmdlRICaptureBegin, void *, int);
+    LIB(aclmdlRICaptureEnd, void *, void **);
+    LIB(aclmdlRIExecuteAsync, void *, void *);
+    LIB(aclmdlRIDestroy, void *);
+    CHECK(!aclrtCreateContext(&c, 0) && !aclrtSetCurrentContext(c));
+    CHECK(!aclrtCreateStream(&s) && !aclrtCreateEventExWithFlag(&e, 1) && !aclrtMalloc(&p, 64, 0));
+    fault(aclrtSynchronizeEvent(e), "never recorded");
+    fault(aclrtMemcpyAsync(p, 64, bytes, 64, 1, s), "not pinned");
+    fault(aclrtMemcpyAsync(p, 32, p, 64, 3, s), "no room");
+    fault(aclmdlRICaptureEnd(s, &graph), "not captured");
+    CHECK(!aclmdlRICaptureBegin(s, 1));
+    fault(aclmdlRICaptureBegin(s, 1), "captured, or not empty");
+    fault(aclrtSynchronizeStream(s), "captured");
+    fault(aclrtRecordEvent(e, s), "captured");
+    fault(aclrtMalloc(&p, 64, 0), "captured");
+    CHECK(!aclrtMemcpyAsync(p, 64, p, 64, 3, s) && !aclmdlRICaptureEnd(s, &graph) && graph);
+    CHECK(!aclmdlRIExecuteAsync(graph, s) && !aclrtSynchronizeStream(s));
+    CHECK(!aclmdlRIDestroy(graph) && !aclrtFree(p));
+    fault(aclrtFree(p), "was not given");
+    CHECK(!aclrtDestroyEvent(e) && !aclrtDestroyStream(s) && !aclrtDestroyContext(c));
+    CHECK_MSG(!*lib->fault && !lib->live, "%s, %llu live", lib->fault,
+              (unsigned long long)lib->live);
+}
+#undef LIB
 
 /* The logits of a prompt that is read in pieces of so many. */
 static struct recordings read_prompt(const char *all, float *out)
@@ -321,7 +411,7 @@ static struct recordings read_prompt(const char *all, float *out)
     pith_model_close(m);
     struct recordings to = gpu_counts();
     return (struct recordings){to.replayed - from.replayed, to.recorded - from.recorded,
-                               to.evicted - from.evicted, to.refused - from.refused};
+                               to.evicted - from.evicted, to.refused - from.refused, NULL};
 }
 
 /* Prompts are not recorded unless that is asked for. */
@@ -395,11 +485,13 @@ int main(void)
     TEST(caches);
     TEST(recordings_serve);
     TEST(refused_captures);
+    TEST(refusals_are_named);
     TEST(prompts);
     TEST(every_call_fails);
     TEST(devices_are_lost);
     TEST(memory_runs_out);
     TEST(order_is_kept);
+    TEST(standin_looks);
     TEST(library_calls_fail);
     TEST(what_is_absent_is_named);
     return test_end();

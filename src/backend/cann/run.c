@@ -30,7 +30,8 @@ static const struct gpu_stream stream;
 
 struct recordings cann_counts(void)
 {
-    return (struct recordings){totals.replayed, totals.recorded, totals.evicted, totals.refused};
+    return (struct recordings){totals.replayed, totals.recorded, totals.evicted, totals.refused,
+                               NULL};
 }
 
 uint64_t cn_job_bytes(const struct plan *p, int n_threads)
@@ -227,7 +228,7 @@ static int kept(const struct gpu_job *g, const struct step *s, struct gpu_key *k
     const struct job *j = (const struct job *)(const void *)g;
     struct cn_key own = cn_key_of(&j->c, s);
     *k = (struct gpu_key){k->first, k->n, own.T, own.R, own.N, own.S / CN_LEAST_SLOTS};
-    return own.keep && j->graphs;
+    return own.keep;
 }
 
 /* The step makes it, once its operators have run. */
@@ -240,21 +241,28 @@ static pith_status record(struct gpu_job *g, const struct gpu_key *k, struct gpu
     return PITH_OK;
 }
 
-/* The same operators as a graph; NULL: the library refuses. Nothing runs. */
-static acl_recording capture(struct job *j)
+/* The same operators as a graph; NULL: the library refuses, *why. Nothing runs. */
+static acl_recording capture(struct job *j, const char **why)
 {
     struct cn_npu *v = j->c.v;
     acl_recording graph = NULL;
+    pith_status st = PITH_OK;
+    *why = "CANN's library has no aclmdlRICaptureBegin";
+    if (!j->graphs)
+        return NULL;
     pthread_mutex_lock(&v->lock);
+    *why = "aclmdlRICaptureBegin failed";
     acl_error r = acl.capture_begin(v->recorder, ACL_CAPTURE_THREAD);
     if (r == ACL_OK) {
-        pith_status st =
-            put_phases(&j->c, v->recorder, 1, j->record.first, j->record.n, NULL);
+        st = put_phases(&j->c, v->recorder, 1, j->record.first, j->record.n, NULL);
         r = acl.capture_end(v->recorder, &graph);
-        if (graph && (st != PITH_OK || r != ACL_OK)) {
-            acl.recording_end(graph);
-            graph = NULL;
-        }
+        *why = st != PITH_OK  ? "an operator cannot be captured"
+               : r != ACL_OK ? "aclmdlRICaptureEnd failed"
+                             : NULL;
+    }
+    if (graph && *why) {
+        acl.recording_end(graph);
+        graph = NULL;
     }
     pthread_mutex_unlock(&v->lock);
     return graph;
@@ -271,8 +279,11 @@ static pith_status step(struct gpu_job *g, const struct step *s, struct gpu_reco
     else if (st == PITH_OK && r)
         st = put_phases(&j->c, v->stream, 0, j->record.first, j->record.n, err);
     st = marked(g, st, err);
+    const char *why = NULL;
     if (st == PITH_OK && r && !r->commands)
-        r->commands = capture(j);
+        r->commands = capture(j, &why);
+    if (why)
+        g->counts.why = why;
     return st;
 }
 

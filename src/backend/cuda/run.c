@@ -21,7 +21,8 @@ static struct gpu_totals totals;
 
 struct recordings cuda_counts(void)
 {
-    return (struct recordings){totals.replayed, totals.recorded, totals.evicted, totals.refused};
+    return (struct recordings){totals.replayed, totals.recorded, totals.evicted, totals.refused,
+                               NULL};
 }
 
 uint64_t cu_job_bytes(const struct plan *p, int n_threads)

@@ -106,7 +106,8 @@ struct gpu_stream {
      * steps of few rows are, by gpu_bucket. */
     int (*bucket)(const struct gpu_job *j, const struct step *s, struct gpu_key *k);
     /* Makes r->commands those of phases and rows of a key; what they were is not under way. It may
-     * leave that to the step which follows, with NULL; what is NULL after that is refused. */
+     * leave that to the step which follows, with NULL; what is NULL after that is refused, and
+     * counts.why says why. */
     pith_status (*record)(struct gpu_job *j, const struct gpu_key *k, struct gpu_recording *r,
                           struct pith_error *err);
     /* Hands over a step, and what is recorded for it; r NULL: the step alone. */
@@ -172,7 +173,7 @@ struct gpu_key gpu_bucket(struct gpu_key k);
  * gpu_recorded. */
 int gpu_find(struct gpu_job *j, const struct gpu_key *k, struct gpu_recording **out);
 void gpu_recorded(struct gpu_job *j, const struct gpu_key *k, struct gpu_recording *r);
-void gpu_refused(struct gpu_job *j); /* run call by call */
+void gpu_refused(struct gpu_job *j, const char *why); /* run call by call */
 
 /* The step, where slabs are, and what adapters add, as they go to the beginning of the job's memory:
  * *used bytes of the step from 0, tables from j->views to *end. */

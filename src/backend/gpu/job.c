@@ -245,8 +245,9 @@ void gpu_recorded(struct gpu_job *j, const struct gpu_key *k, struct gpu_recordi
     r->used = ++j->clock;
 }
 
-void gpu_refused(struct gpu_job *j)
+void gpu_refused(struct gpu_job *j, const char *why)
 {
+    j->counts.why = why;
     count_one(&j->totals->refused, &j->counts.refused);
 }
 

@@ -41,7 +41,7 @@ static pith_status run_recorded(struct gpu_job *j, const struct step *s, const s
     if (late && rec->commands)
         gpu_recorded(j, k, rec);
     else if (late)
-        gpu_refused(j);
+        gpu_refused(j, j->counts.why);
 fail:
     return st;
 }
@@ -52,7 +52,7 @@ static pith_status run_singly(struct gpu_job *j, const struct run *r, const stru
 {
     const struct plan *p = j->p.plan;
     pith_status st = PITH_OK;
-    gpu_refused(j);
+    gpu_refused(j, r->observe ? "somebody looks on" : "each call is timed");
     for (int32_t i = k->first; i < k->first + k->n; i++)
         for (int32_t n = 0; n < p->phases[i].n; n++) {
             const struct call *c = &p->calls[p->phases[i].first + n];

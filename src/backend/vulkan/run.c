@@ -22,7 +22,8 @@ static struct gpu_totals totals;
 
 struct recordings vulkan_counts(void)
 {
-    return (struct recordings){totals.replayed, totals.recorded, totals.evicted, totals.refused};
+    return (struct recordings){totals.replayed, totals.recorded, totals.evicted, totals.refused,
+                               NULL};
 }
 
 uint64_t vk_job_bytes(const struct plan *p, int n_threads)

@@ -74,16 +74,21 @@ static void put_recordings(const struct pith_session *s, int json, struct str *o
             all.recorded += r.recorded;
             all.evicted += r.evicted;
             all.refused += r.refused;
+            all.why = r.why ? r.why : all.why;
             some = 1;
         }
-    if (some)
-        str_printf(out,
-                   json ? "\"recordings\": {\"replayed\": %llu, \"recorded\": %llu, \"evicted\": "
-                          "%llu, \"refused\": %llu}, "
-                        : "recorded commands: run again %llu times, recorded %llu, evicted %llu, "
-                          "call by call %llu\n",
-                   (unsigned long long)all.replayed, (unsigned long long)all.recorded,
-                   (unsigned long long)all.evicted, (unsigned long long)all.refused);
+    if (!some)
+        return;
+    str_printf(out,
+               json ? "\"recordings\": {\"replayed\": %llu, \"recorded\": %llu, \"evicted\": "
+                      "%llu, \"refused\": %llu"
+                    : "recorded commands: run again %llu times, recorded %llu, evicted %llu, "
+                      "call by call %llu",
+               (unsigned long long)all.replayed, (unsigned long long)all.recorded,
+               (unsigned long long)all.evicted, (unsigned long long)all.refused);
+    if (all.why)
+        str_printf(out, json ? ", \"why\": \"%s\"" : ", since %s", all.why);
+    str_putz(out, json ? "}, " : "\n");
 }
 
 /* The first state whose type the session chose, else the first. */
