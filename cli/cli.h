@@ -130,7 +130,7 @@ struct device_opts {
 };
 struct model_opts {
     struct device_opts devices;
-    const char *path, *weights, *cache_k, *cache_v, *cache_dir, *store_dir;
+    const char *path, *weights, *cache_k, *cache_v, *cache_dir, *store_dir, *trace;
     struct thread_opts threads;
     int64_t n_ctx, cache_limit, store_limit;
     struct arg_texts overrides;
@@ -227,9 +227,17 @@ struct model_opts {
              "several times"},                                                                     \
     {.name = "--strict", ARG_FIELD(opts, member.strict, ARG_SWITCH),                               \
      .help = "refuse instead of falling back to a slower kernel or device"},                       \
+    {.name = "--trace", .meta = "FILE", ARG_FIELD(opts, member.trace, ARG_TEXT),                   \
+     .help = "write what ran when to this file, as a Chrome trace (devices, copies, sampling)"},   \
     {.name = "--verbose", .alias = "-v", ARG_FIELD(opts, member.verbose, ARG_SWITCH),              \
      .help = "progress, timings and the execution report on stderr"}
 /* clang-format on */
+
+/* Begins the trace that the options ask for, if they do and none goes on; it is written when the
+ * program ends (cli_trace_end, whose code is the program's: a trace that is not written is an
+ * error, behind any other). Both return an exit code, the message is out. */
+int cli_trace_begin(const struct model_opts *o);
+int cli_trace_end(int code);
 
 /* Opens with the options and what else *params says (its progress is set here), showing how far it
  * is. NULL: *code is the exit code, the message is out. */

@@ -98,7 +98,7 @@ static int run(const struct command *c, int argc, char **argv)
         interrupt_install();
         if (c != &cmd_run) /* which writes by itself, and lets the line editor have stdout */
             cli_guard(&stdout);
-        code = c->run(opts);
+        code = cli_trace_end(c->run(opts));
         break;
     case ARGS_HELP:
         args_help(&c->args, &conf, stdout);

@@ -87,6 +87,28 @@ static void take_devices(const struct device_opts *o, struct pith_model_params *
     params->cpu_experts = o->cpu_experts ? -1 : (int32_t)o->n_cpu_experts;
 }
 
+static int tracing;
+
+int cli_trace_begin(const struct model_opts *o)
+{
+    struct pith_error err = {0};
+    if (!o->trace || tracing)
+        return CLI_OK;
+    if (pith_trace_start(o->trace, 0, &err) != PITH_OK)
+        return cli_fail_file(o->trace, &err);
+    tracing = 1;
+    return CLI_OK;
+}
+
+int cli_trace_end(int code)
+{
+    struct pith_error err = {0};
+    if (!tracing || pith_trace_stop(&err) == PITH_OK)
+        return code;
+    int end = cli_fail(&err);
+    return code ? code : end;
+}
+
 pith_model *cli_model_try(const struct model_opts *o, struct pith_model_params *params,
                           struct pith_error *err, int *code)
 {
@@ -97,7 +119,9 @@ pith_model *cli_model_try(const struct model_opts *o, struct pith_model_params *
     double began = cli_seconds();
     char dir[4000];
     const char *path = o->path;
-    *code = cache_dir(o, dir, sizeof dir);
+    *code = cli_trace_begin(o);
+    if (!*code)
+        *code = cache_dir(o, dir, sizeof dir);
     if (*code)
         return NULL;
     params->cache_dir = *dir ? dir : NULL;

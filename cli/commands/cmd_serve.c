@@ -513,7 +513,9 @@ static int serve(const struct opts *o, const struct texts *t, const struct offer
     struct loading l = {.o = o, .n_models = offers->n};
     l.memory = o->memory ? (uint64_t)o->memory : offers->n > 1 ? offers_memory() : 0;
     struct pith_error err = {0};
-    int code = find_store(o, &l);
+    int code = cli_trace_begin(&o->model);
+    if (!code)
+        code = find_store(o, &l);
     if (code)
         return code;
     interrupt_asked(); /* from here on signals are looked for: a socket has to be taken away */

@@ -148,6 +148,25 @@ PITH_API pith_status pith_work_begin(struct pith_work *w, struct pith_error *err
 PITH_API void pith_work_end(
     struct pith_work *w); /* of the thread's innermost one; any other, or NULL, is left as it is */
 
+/* ---------------------------------------------------------------- traces */
+
+/* What the process does when, as a file for viewers of Chrome traces: a JSON array of complete
+ * events (times in microseconds since the trace began). Process 0 is the host, its lines are
+ * threads: steps, what is handed to devices and waited for, sampling. Each device is a process,
+ * whose lines are those of sessions (two where steps run beside each other): segments, which are
+ * what a device does of a step at a stretch, its groups of ops where the backend tells them, copies
+ * from other devices, changes of pages. On a line events nest.
+ *
+ * There is one trace at a time. It is kept in memory: the latest n_events (0: 200,000, of 128 bytes
+ * each; at most 10,000,000); how many were left out is in the file. The file appears when the trace
+ * is stopped, whole or not at all, but whether it can be written is found out at once.
+ *
+ * start   PITH_IO, or PITH_MISSING where there is no such folder: the file cannot be written
+ *         there; PITH_STATE: a trace goes on; PITH_RANGE
+ * stop    PITH_IO: it could not be written; PITH_STATE: none goes on. It has ended in any case. */
+PITH_API pith_status pith_trace_start(const char *path, int64_t n_events, struct pith_error *err);
+PITH_API pith_status pith_trace_stop(struct pith_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -123,6 +123,7 @@ typedef void (*observe_fn)(void *ctx, const char *name, int64_t rows, int64_t co
 /* One step as a session hands it to every device that takes part. */
 struct run {
     const struct step *step;
+    int64_t number; /* of the step in its session, for traces */
     int n_threads;
     _Atomic(int) *cancel;
     struct call_stats *stats; /* [n_calls] */
@@ -145,6 +146,7 @@ struct job_params {
                                         adapters_bind before it runs */
     struct pool *pool;               /* the host's threads */
     int n_nodes;        /* of memory, over which they are spread */
+    uint32_t line;      /* of traces */
 };
 struct job; /* the backend's own */
 
@@ -204,8 +206,9 @@ struct backend {
     /* Does the operations of its groups from *done on, and moves *done behind what it has done. */
     pith_status (*cache_ops)(struct job *j, const struct cache_log *log, uint32_t *done,
                              struct pith_error *err);
-    /* Begins phases [first, first + n), after all that was begun before; the step stays as it is
-     * until wait, which tells how they ended. */
+    int at_once; /* what was submitted has ended when submit returns */
+    /* Begins phases [first, first + n), after all that was begun before by jobs of this plan on the
+     * device; the step stays as it is until wait, which tells how they ended. */
     pith_status (*submit)(struct job *j, const struct run *r, int32_t first, int32_t n,
                           struct pith_error *err);
     pith_status (*wait)(struct job *j, struct pith_error *err);

@@ -442,14 +442,6 @@ static pith_status resolve(struct compiler *c, struct pith_error *err)
     return PITH_OK;
 }
 
-static int has_phases(const struct plan *p, int device)
-{
-    for (int32_t i = 0; i < p->n_phases; i++)
-        if (p->phases[i].device == device)
-            return 1;
-    return 0;
-}
-
 /* ---------------------------------------------------------------- compile, run */
 
 pith_status plan_compile(struct plan *p, struct graph *g, struct device **devices,
@@ -497,7 +489,7 @@ pith_status plan_compile(struct plan *p, struct graph *g, struct device **device
         set_value(&c, g->embd, &p->embd);
     }
     for (int i = 0; i < n_devices; i++)
-        p->act_bytes[i] = has_phases(p, i) ? size_align(p->act_bytes[i] + 4096, 4096) : 0;
+        p->act_bytes[i] = plan_uses(p, i) ? size_align(p->act_bytes[i] + 4096, 4096) : 0;
 fail:
     mem_free(c.order);
     mem_free(c.called);
@@ -512,153 +504,6 @@ void plan_deinit(struct plan *p)
 {
     arena_deinit(&p->arena);
     memset(p, 0, sizeof *p);
-}
-
-/* ---------------------------------------------------------------- running */
-
-pith_status plan_open(struct plan_run *r, struct plan *p, struct job_params *params,
-                      struct pith_error *err)
-{
-    pith_status st;
-    *r = (struct plan_run){.plan = p};
-    for (int d = 0; d < p->n_devices; d++) {
-        if (!has_phases(p, d))
-            continue;
-        TRY(buffer_alloc(p->devices[d], p->act_bytes[d], PITH_MEM_SCRATCH, &r->act[d], err));
-        params[d].plan = p;
-        params[d].act = &r->act[d];
-        TRY(p->devices[d]->backend->prepare(p->devices[d], &params[d], &r->job[d], err));
-    }
-    return PITH_OK;
-fail:
-    plan_close(r);
-    return st;
-}
-
-void plan_close(struct plan_run *r)
-{
-    for (int d = 0; r->plan && d < r->plan->n_devices; d++) {
-        if (r->job[d])
-            r->plan->devices[d]->backend->finish(r->job[d]);
-        buffer_release(&r->act[d]);
-    }
-    *r = (struct plan_run){0};
-}
-
-/* The run that has a job on a device, NULL: none. */
-static struct plan_run *run_on(struct plan_run *const *r, int n, int device)
-{
-    for (int i = 0; i < n; i++)
-        if (r[i] && r[i]->job[device])
-            return r[i];
-    return NULL;
-}
-
-pith_status plan_cache_ops(struct plan_run *const *r, int n, struct cache_log *log,
-                           struct pith_error *err)
-{
-    const struct plan *p = r[0]->plan;
-    pith_status st = PITH_OK;
-    if (!log->n)
-        return st;
-    for (int d = 0; d < p->n_devices && st == PITH_OK; d++) {
-        struct plan_run *on = run_on(r, n, d);
-        if (on)
-            st = p->devices[d]->backend->cache_ops(on->job[d], log, &on->done[d], err);
-    }
-    if (st != PITH_OK)
-        return st;
-    log->n = 0;
-    for (int i = 0; i < n; i++)
-        if (r[i])
-            memset(r[i]->done, 0, sizeof r[i]->done);
-    return st;
-}
-
-/* A value that goes to another device: both have finished before (where it goes somebody else may
- * still lie), and the copy before anything else begins. */
-static pith_status copy_value(struct plan_run *r, const struct run *run, const struct call *c,
-                              struct event *ev, struct pith_error *err)
-{
-    const struct plan *p = r->plan;
-    const struct exec x = {.step = run->step};
-    int from = c->src[0].device;
-    int64_t rows = exec_rows(&x, c->dst.rows, c->dst.rows_mul);
-    uint64_t bytes, ops;
-    int to = c->dst.device;
-    pith_status st = p->devices[from]->backend->wait(r->job[from], err);
-    if (st == PITH_OK)
-        st = p->devices[to]->backend->wait(r->job[to], err);
-    if (st != PITH_OK)
-        return st;
-    call_cost(c, &x, &bytes, &ops);
-    run->stats[c->index].n++;
-    run->stats[c->index].bytes += bytes;
-    return buffer_copy((struct place){&r->act[to], c->dst.offset},
-                       (struct place){&r->act[from], c->src[0].offset},
-                       (uint64_t)(rows * c->src[0].ld) * sizeof(float), ev, err);
-}
-
-/* Ends whatever is under way, also behind a failure: nobody writes to a step's memory then. */
-static pith_status wait_all(struct plan_run *r, struct event *ev, pith_status st,
-                            struct pith_error *err)
-{
-    pith_status end = event_wait(ev, st == PITH_OK ? err : NULL);
-    st = st == PITH_OK ? end : st;
-    for (int d = 0; d < r->plan->n_devices; d++) {
-        if (!r->job[d])
-            continue;
-        end = r->plan->devices[d]->backend->wait(r->job[d], st == PITH_OK ? err : NULL);
-        st = st == PITH_OK ? end : st;
-    }
-    return st;
-}
-
-pith_status plan_submit(struct plan_run *r, const struct run *run, struct pith_error *err)
-{
-    const struct plan *p = r->plan;
-    pith_status st = PITH_OK;
-    struct event ev = {0};
-    for (int32_t i = 0; i < p->n_phases && st == PITH_OK;) {
-        const struct phase *ph = &p->phases[i];
-        int32_t n = 1;
-        st = event_wait(&ev, err);
-        if (st != PITH_OK)
-            break;
-        if (ph->kind == PHASE_COPY) {
-            st = copy_value(r, run, &p->calls[ph->first], &ev, err);
-        } else {
-            while (i + n < p->n_phases && p->phases[i + n].device == ph->device &&
-                   p->phases[i + n].kind != PHASE_COPY)
-                n++;
-            st = p->devices[ph->device]->backend->submit(r->job[ph->device], run, i, n, err);
-        }
-        i += n;
-    }
-    return wait_all(r, &ev, st, err);
-}
-
-static struct place row_place(struct plan_run *r, const struct value *v, int64_t row)
-{
-    return (struct place){&r->act[v->device], v->offset + (uint64_t)(row * v->ld) * sizeof(float)};
-}
-
-pith_status plan_read(struct plan_run *r, const struct value *v, int64_t row, int64_t n, float *out,
-                      struct pith_error *err)
-{
-    pith_status st = PITH_OK;
-    for (int64_t i = 0; i < n && st == PITH_OK; i++) {
-        struct place at = row_place(r, v, row + i);
-        st = buffer_read(out + i * v->cols, at, (uint64_t)v->cols * sizeof(float), NULL, err);
-    }
-    return st;
-}
-
-const float *plan_map(struct plan_run *r, const struct value *v, int64_t row)
-{
-    struct place at = row_place(r, v, row);
-    const uint8_t *map = buffer_map(at.buffer);
-    return map ? (const float *)(const void *)(map + at.offset) : NULL;
 }
 
 /* ---------------------------------------------------------------- costs */

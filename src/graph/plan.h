@@ -45,12 +45,32 @@ void plan_deinit(struct plan *p);
 /* For backends: tells the calls of a device where its weights are; address: of a buffer's first
  * byte, for that device's kernels. */
 void plan_bind(struct plan *p, int device, void *(*address)(const struct buffer *));
-/* A plan that can be run: memory for its values, and a job on each of its devices. */
+static inline int plan_uses(const struct plan *p, int device)
+{
+    for (int32_t i = 0; i < p->n_phases; i++)
+        if (p->phases[i].device == device)
+            return 1;
+    return 0;
+}
+
+/* A plan that can be run: memory for its values, and a job on each of its devices (plan_run.c). */
 struct plan_run {
     const struct plan *plan;
     struct buffer act[MAX_DEVICES];
     struct job *job[MAX_DEVICES]; /* NULL: nothing of the plan is there */
     uint32_t done[MAX_DEVICES];   /* of the list of cache operations */
+    uint32_t line;                /* of traces */
+    /* The step under way: NULL: none; its next phase; a value on its way, of this call. */
+    const struct run *run;
+    int32_t at;
+    struct event ev;
+    const struct call *moving;
+    /* For traces, 0: not traced. When the value's copy began; of each device when the stretch began
+     * that nobody has waited for, and its phases. */
+    int64_t moved_at, begun_at[MAX_DEVICES];
+    struct {
+        int32_t first, n;
+    } begun[MAX_DEVICES];
 };
 /* params[d] for each device; act is set here. */
 pith_status plan_open(struct plan_run *r, struct plan *p, struct job_params *params,
@@ -62,6 +82,26 @@ pith_status plan_cache_ops(struct plan_run *const *r, int n, struct cache_log *l
                            struct pith_error *err);
 /* Runs every phase; PITH_CANCELLED when the run's flag kept some from running. */
 pith_status plan_submit(struct plan_run *r, const struct run *run, struct pith_error *err);
+/* The same in parts, so that others can run beside it: begin, then bring and go until it is over,
+ * then end, also behind a failure (st: the status so far, with its message in *err). bring: what
+ * the next stretch reads of other devices is on its way there. go: that stretch has begun. `run`
+ * stays as it is until the end. */
+void plan_begin(struct plan_run *r, const struct run *run);
+pith_status plan_bring(struct plan_run *r, struct pith_error *err);
+pith_status plan_go(struct plan_run *r, struct pith_error *err);
+pith_status plan_end(struct plan_run *r, pith_status st, struct pith_error *err);
+static inline int plan_over(const struct plan_run *r)
+{
+    return r->at >= r->plan->n_phases;
+}
+/* The device of the next stretch, once bring was called; NULL: it is over. */
+static inline const struct device *plan_next(const struct plan_run *r)
+{
+    return plan_over(r) ? NULL : r->plan->devices[r->plan->phases[r->at].device];
+}
+/* For backends: one phase of a job, in a trace. */
+void plan_trace_phase(const struct job_params *p, int device, const struct step *s, int32_t phase,
+                      int64_t began, int64_t ended);
 /* n rows of a value from `row` on, to the host; or where the host can see them, NULL: nowhere. */
 pith_status plan_read(struct plan_run *r, const struct value *v, int64_t row, int64_t n,
                       float *out, struct pith_error *err);

@@ -191,6 +191,11 @@ gives synth_unknown_arch 2 'unknown .*"no-such-arch"; Known are .*qwen3,' synth 
     --arch no-such-arch
 gives synth_near_arch 2 'did you mean qwen2' synth "$dir/x.gguf" --arch qwen2s
 gives synth_unknown_type 2 'q99' synth "$dir/x.gguf" --type q99
+"$pith" synth "$dir/traced.gguf" --vocab 300 >"$out" 2>&1
+traced="logits $dir/traced.gguf --out $dir/l --tokens"
+gives trace_nowhere 2 "none/t.json" $traced 1,2 --trace "$dir/none/t.json"
+gives trace_behind_an_error 2 "99999" $traced 1,99999 --trace "$dir/t.json"
+same trace_is_whole "$(tail -n 1 "$dir/t.json")" "]"
 gives synth_device 0 "" synth /dev/null
 [ -c /dev/null ] || fail synth_device "/dev/null was replaced"
 m=$dir/tiny.gguf

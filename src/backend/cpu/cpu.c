@@ -205,6 +205,7 @@ const struct backend backend_cpu = {
     .prepare = cpu_prepare,
     .finish = cpu_finish,
     .cache_ops = cpu_cache_ops,
+    .at_once = 1,
     .submit = cpu_submit,
     .wait = cpu_wait,
     .page_read = cpu_page_read,

@@ -23,6 +23,7 @@
 #include <string.h>
 #include "base/mem.h"
 #include "base/machine/pool.h"
+#include "base/machine/trace.h"
 #include "graph/ops/adapt.h"
 
 enum { CANCELLED_PHASE = INT_MAX };
@@ -52,12 +53,15 @@ struct job {
 struct runner {
     const struct exec *x;
     const struct run *run;
+    const struct job_params *p;
     struct pool *pool;
     struct cpu_phase *ph; /* [n] */
     struct share *share;  /* [n_threads] */
     int32_t first, n;
-    int n_threads, n_nodes;
+    int device, n_threads, n_nodes;
     _Atomic(uint32_t) cur; /* phase being worked on, relative to first; n: finished */
+    int timed;             /* somebody wants to know what each phase takes: t0 is when it began */
+    int traced;
     int64_t t0;
 };
 
@@ -200,7 +204,7 @@ static double weight_of(uint64_t bytes, uint64_t ops)
 static void account(struct runner *r, uint32_t i)
 {
     const struct phase *ph = &r->x->plan->phases[r->first + (int32_t)i];
-    int64_t now = r->run->profile ? clock_ns() : 0;
+    int64_t now = r->timed ? clock_ns() : 0;
     double all = 0;
     uint64_t bytes, ops;
     for (int32_t k = 0; r->run->profile && k < ph->n; k++) {
@@ -218,6 +222,8 @@ static void account(struct runner *r, uint32_t i)
             s->ns += (int64_t)((double)(now - r->t0) * weight_of(bytes, ops) / all);
         observe(r, c);
     }
+    if (r->traced)
+        plan_trace_phase(r->p, r->device, r->x->step, r->first + (int32_t)i, r->t0, now);
     r->t0 = now;
 }
 
@@ -286,6 +292,8 @@ pith_status cpu_submit(struct job *j, const struct run *run, int32_t first, int3
     x->n_threads = run->n_threads;
     struct runner r = {.x = x,
                        .run = run,
+                       .p = &j->p,
+                       .device = j->d->dev.index,
                        .pool = j->p.pool,
                        .ph = j->ph,
                        .share = j->share,
@@ -295,6 +303,8 @@ pith_status cpu_submit(struct job *j, const struct run *run, int32_t first, int3
                        .n_nodes = x->n_nodes > 1 && x->n_nodes <= x->n_threads ? x->n_nodes : 1};
     for (int i = 0; i < x->n_threads; i++)
         atomic_store_explicit(&r.share[i].word, 0, memory_order_relaxed);
+    r.traced = (r.t0 = trace_begin()) != 0;
+    r.timed = r.traced || run->profile;
     if (run->profile)
         r.t0 = clock_ns();
     atomic_init(&r.cur, 0);

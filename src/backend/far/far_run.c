@@ -5,6 +5,7 @@
 #include <string.h>
 #include "base/machine/pool.h"
 #include "base/mem.h"
+#include "base/machine/trace.h"
 #include "graph/kv_page.h"
 #include "graph/ops/adapt.h"
 #include "graph/plan.h"
@@ -194,7 +195,8 @@ static pith_status run_phases(struct job *j, struct pith_error *err)
     uint32_t fp = fp_enter();
     far_open(j->f);
     j->x.step = memcpy(far_address(&j->step), r->step, step_used(r->step));
-    for (int32_t i = j->first; i < j->first + j->n && st == PITH_OK; i++)
+    for (int32_t i = j->first; i < j->first + j->n && st == PITH_OK; i++) {
+        int64_t began = trace_begin();
         for (int32_t k = 0; k < p->phases[i].n && st == PITH_OK; k++) {
             if (atomic_load_explicit(r->cancel, memory_order_relaxed))
                 st = error_set(err, PITH_CANCELLED,
@@ -202,6 +204,8 @@ static pith_status run_phases(struct job *j, struct pith_error *err)
             else
                 run_call(j, &p->calls[p->phases[i].first + k]);
         }
+        plan_trace_phase(&j->p, j->f->dev.index, r->step, i, began, began ? trace_clock() : 0);
+    }
     far_close(j->f);
     fp_leave(fp);
     return st;

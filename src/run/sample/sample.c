@@ -13,6 +13,7 @@
 #include "base/machine/pool.h"
 #include "base/rng.h"
 #include "base/str.h"
+#include "base/machine/trace.h"
 #include "backend/cpu/kern_logits.h"
 
 /* ---------------------------------------------------------------- the table */
@@ -582,6 +583,14 @@ static int32_t draw(struct pith_sampler *s, const float *logits)
     return c->n > 0 ? candidates_id(c, at) : -1;
 }
 
+static void count_time(struct pith_sampler *s, int64_t began)
+{
+    s->ns += clock_ns() - began;
+    trace_end(trace_begin() ? began : 0,
+              &(struct trace_event){
+                  .kind = "sample", .name = "sample", .arg = {"vocab"}, .value = {s->n_vocab}});
+}
+
 int32_t sampler_sample(struct pith_sampler *s, const float *logits)
 {
     int64_t began = clock_ns();
@@ -591,7 +600,7 @@ int32_t sampler_sample(struct pith_sampler *s, const float *logits)
         const float *left = masked(s, logits, s->mask_steps > 0);
         id = left ? draw(s, left) : PITH_TOKEN_LATER;
     }
-    s->ns += clock_ns() - began;
+    count_time(s, began);
     return id;
 }
 
@@ -599,7 +608,7 @@ int32_t sampler_sample_masked(struct pith_sampler *s, const float *logits)
 {
     int64_t began = clock_ns();
     int32_t id = draw(s, logits);
-    s->ns += clock_ns() - began;
+    count_time(s, began);
     return id;
 }
 

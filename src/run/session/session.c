@@ -8,6 +8,7 @@
 #include <string.h>
 #include <xxhash.h>
 #include "base/mem.h"
+#include "base/machine/trace.h"
 #include "graph/kv_page.h"
 #include "graph/ops/attention.h"
 #include "graph/ops/rope.h"
@@ -987,6 +988,7 @@ static pith_status run_rows(struct pith_session *s, const struct pith_batch *b, 
     if (st != PITH_OK)
         return st;
     s->run.stats = s->role[ROLE_DECODER].stats;
+    s->run.number++;
     s->run.n_threads = n > PREFILL_ROWS ? s->n_threads_prefill : s->n_threads;
     st = cache_flush(&s->cache, err);
     if (st == PITH_OK)
@@ -1024,7 +1026,7 @@ pith_status session_ready(struct pith_session *s, struct pith_error *err)
     return st;
 }
 
-pith_status session_step(struct pith_session *s, const struct pith_batch *b, struct pith_error *err)
+static pith_status step(struct pith_session *s, const struct pith_batch *b, struct pith_error *err)
 {
     pith_status st = session_ready(s, err);
     if (st == PITH_OK)
@@ -1055,5 +1057,16 @@ pith_status session_step(struct pith_session *s, const struct pith_batch *b, str
         if (st == PITH_OK)
             store_publish(&s->store, &s->cache, q);
     }
+    return st;
+}
+
+pith_status session_step(struct pith_session *s, const struct pith_batch *b, struct pith_error *err)
+{
+    int64_t began = trace_begin();
+    pith_status st = step(s, b, err);
+    trace_end(began, &(struct trace_event){.kind = "step",
+                                           .name = "step",
+                                           .arg = {"rows", "outputs", "status"},
+                                           .value = {b->n, s->n_outputs, (int64_t)st}});
     return st;
 }

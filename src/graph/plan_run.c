@@ -1,0 +1,301 @@
+/* plan_run.c -- runs a plan: a job on each of its devices, and what goes from one to another.
+ *
+ *     stretch on A | copy A -> B | stretch on B | copy B -> A | ..
+ *
+ * A stretch is what a device does without hearing of others: all phases up to the next copy. Each
+ * run has values and jobs of its own, so several of one plan can be under way: devices carry out
+ * what they were given in the order in which they were, and what steps share (pages, recurrent
+ * state) is of a device. Whoever begins every stretch of a step behind the same stretch of the step
+ * before it has the bits of one after the other. */
+#include "graph/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "base/mem.h"
+#include "base/machine/trace.h"
+
+pith_status plan_open(struct plan_run *r, struct plan *p, struct job_params *params,
+                      struct pith_error *err)
+{
+    pith_status st;
+    *r = (struct plan_run){.plan = p, .line = trace_line()};
+    for (int d = 0; d < p->n_devices; d++) {
+        if (!plan_uses(p, d))
+            continue;
+        TRY(buffer_alloc(p->devices[d], p->act_bytes[d], PITH_MEM_SCRATCH, &r->act[d], err));
+        params[d].plan = p;
+        params[d].act = &r->act[d];
+        params[d].line = r->line;
+        TRY(p->devices[d]->backend->prepare(p->devices[d], &params[d], &r->job[d], err));
+    }
+    return PITH_OK;
+fail:
+    plan_close(r);
+    return st;
+}
+
+void plan_close(struct plan_run *r)
+{
+    for (int d = 0; r->plan && d < r->plan->n_devices; d++) {
+        if (r->job[d])
+            r->plan->devices[d]->backend->finish(r->job[d]);
+        buffer_release(&r->act[d]);
+    }
+    *r = (struct plan_run){0};
+}
+
+/* ---------------------------------------------------------------- traces */
+
+/* "blk.0.attn_norm .. blk.3.ffn_down" */
+static void name_stretch(const struct plan *p, int32_t first, int32_t n, char *out, size_t cap)
+{
+    const struct phase *a = &p->phases[first], *b = &p->phases[first + n - 1];
+    snprintf(out, cap, "%.17s .. %.17s", p->calls[a->first].name,
+             p->calls[b->first + b->n - 1].name);
+}
+
+void plan_trace_phase(const struct job_params *p, int device, const struct step *s, int32_t phase,
+                      int64_t began, int64_t ended)
+{
+    const struct phase *ph = &p->plan->phases[phase];
+    trace_span(began, ended,
+               &(struct trace_event){.track = p->plan->devices[device]->name,
+                                     .line = p->line,
+                                     .kind = "ops",
+                                     .name = p->plan->calls[ph->first].name,
+                                     .arg = {"calls", "rows"},
+                                     .value = {ph->n, s->T}});
+}
+
+/* What the host does for a device. */
+static void trace_host(int64_t began, const char *what, const struct device *d,
+                       const struct plan_run *r)
+{
+    char name[TRACE_NAME];
+    if (!began)
+        return;
+    snprintf(name, sizeof name, "%s %s", what, d->name);
+    trace_end(began, &(struct trace_event){.kind = what,
+                                           .name = name,
+                                           .arg = {"step"},
+                                           .value = {r->run ? r->run->number : 0}});
+}
+
+static void trace_stretch(struct plan_run *r, int d)
+{
+    char name[TRACE_NAME];
+    int64_t began = r->begun_at[d];
+    r->begun_at[d] = 0;
+    if (!began || !r->run)
+        return;
+    name_stretch(r->plan, r->begun[d].first, r->begun[d].n, name, sizeof name);
+    trace_end(began, &(struct trace_event){.track = r->plan->devices[d]->name,
+                                           .line = r->line,
+                                           .kind = "segment",
+                                           .name = name,
+                                           .arg = {"step", "phase", "rows"},
+                                           .value = {r->run->number, r->begun[d].first,
+                                                     r->run->step->T}});
+}
+
+/* ---------------------------------------------------------------- cache operations */
+
+/* The run that has a job on a device, NULL: none. */
+static struct plan_run *run_on(struct plan_run *const *r, int n, int device)
+{
+    for (int i = 0; i < n; i++)
+        if (r[i] && r[i]->job[device])
+            return r[i];
+    return NULL;
+}
+
+static int64_t ops_in(const struct cache_log *log, uint32_t at)
+{
+    int64_t n = 0;
+    while (cache_log_next(log, &at))
+        n++;
+    return n;
+}
+
+static pith_status ops_on(struct plan_run *r, int d, struct cache_log *log, struct pith_error *err)
+{
+    struct device *dev = r->plan->devices[d];
+    int64_t began = trace_begin(), n = began ? ops_in(log, r->done[d]) : 0;
+    pith_status st = dev->backend->cache_ops(r->job[d], log, &r->done[d], err);
+    trace_end(began, &(struct trace_event){.track = dev->name,
+                                           .line = r->line,
+                                           .kind = "cache",
+                                           .name = "pages",
+                                           .arg = {"ops"},
+                                           .value = {n}});
+    return st;
+}
+
+pith_status plan_cache_ops(struct plan_run *const *r, int n, struct cache_log *log,
+                           struct pith_error *err)
+{
+    const struct plan *p = r[0]->plan;
+    pith_status st = PITH_OK;
+    if (!log->n)
+        return st;
+    for (int d = 0; d < p->n_devices && st == PITH_OK; d++) {
+        struct plan_run *on = run_on(r, n, d);
+        if (on)
+            st = ops_on(on, d, log, err);
+    }
+    if (st != PITH_OK)
+        return st;
+    log->n = 0;
+    for (int i = 0; i < n; i++)
+        if (r[i])
+            memset(r[i]->done, 0, sizeof r[i]->done);
+    return st;
+}
+
+/* ---------------------------------------------------------------- a step */
+
+static pith_status settle(struct plan_run *r, int d, struct pith_error *err)
+{
+    const struct device *dev = r->plan->devices[d];
+    int64_t began = r->begun_at[d] ? trace_begin() : 0;
+    pith_status st = dev->backend->wait(r->job[d], err);
+    trace_host(began, "wait", dev, r);
+    trace_stretch(r, d);
+    return st;
+}
+
+static pith_status arrived(struct plan_run *r, struct pith_error *err)
+{
+    const struct call *c = r->moving;
+    pith_status st = event_wait(&r->ev, err);
+    r->moving = NULL;
+    if (c && r->run)
+        trace_end(r->moved_at, &(struct trace_event){
+                                   .track = r->plan->devices[c->dst.device]->name,
+                                   .line = r->line,
+                                   .kind = "copy",
+                                   .name = c->name,
+                                   .arg = {"step", "from", "rows"},
+                                   .value = {r->run->number, c->src[0].device, r->run->step->T}});
+    return st;
+}
+
+/* A value that goes to another device: both have finished before (where it goes somebody else may
+ * still lie), and the copy before anything else begins. */
+static pith_status copy_value(struct plan_run *r, const struct call *c, struct pith_error *err)
+{
+    const struct run *run = r->run;
+    const struct exec x = {.step = run->step};
+    int64_t rows = exec_rows(&x, c->dst.rows, c->dst.rows_mul);
+    uint64_t bytes, ops;
+    pith_status st = settle(r, c->src[0].device, err);
+    if (st == PITH_OK)
+        st = settle(r, c->dst.device, err);
+    if (st != PITH_OK)
+        return st;
+    call_cost(c, &x, &bytes, &ops);
+    run->stats[c->index].n++;
+    run->stats[c->index].bytes += bytes;
+    r->moving = c;
+    r->moved_at = trace_begin();
+    st = buffer_copy((struct place){&r->act[c->dst.device], c->dst.offset},
+                     (struct place){&r->act[c->src[0].device], c->src[0].offset},
+                     (uint64_t)(rows * c->src[0].ld) * sizeof(float), &r->ev, err);
+    if (st == PITH_OK && !r->ev.device)
+        st = arrived(r, err);
+    return st;
+}
+
+void plan_begin(struct plan_run *r, const struct run *run)
+{
+    r->run = run;
+    r->at = 0;
+    r->ev = (struct event){0};
+    r->moving = NULL;
+}
+
+pith_status plan_bring(struct plan_run *r, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    for (; st == PITH_OK && !plan_over(r) && r->plan->phases[r->at].kind == PHASE_COPY; r->at++) {
+        st = arrived(r, err);
+        if (st == PITH_OK)
+            st = copy_value(r, &r->plan->calls[r->plan->phases[r->at].first], err);
+    }
+    return st;
+}
+
+pith_status plan_go(struct plan_run *r, struct pith_error *err)
+{
+    const struct plan *p = r->plan;
+    pith_status st = arrived(r, err);
+    if (st != PITH_OK || plan_over(r))
+        return st;
+    int32_t n = 1, first = r->at, d = p->phases[first].device;
+    while (first + n < p->n_phases && p->phases[first + n].device == d &&
+           p->phases[first + n].kind != PHASE_COPY)
+        n++;
+    const struct device *dev = p->devices[d];
+    trace_stretch(r, d); /* one that nobody had to wait for */
+    r->begun[d].first = first;
+    r->begun[d].n = n;
+    r->begun_at[d] = trace_begin();
+    r->at += n;
+    st = dev->backend->submit(r->job[d], r->run, first, n, err);
+    if (dev->backend->at_once || st != PITH_OK)
+        trace_stretch(r, d);
+    else
+        trace_host(r->begun_at[d], "submit", dev, r);
+    return st;
+}
+
+pith_status plan_end(struct plan_run *r, pith_status st, struct pith_error *err)
+{
+    pith_status end = arrived(r, st == PITH_OK ? err : NULL);
+    st = st == PITH_OK ? end : st;
+    for (int d = 0; d < r->plan->n_devices; d++) {
+        if (!r->job[d])
+            continue;
+        end = settle(r, d, st == PITH_OK ? err : NULL);
+        st = st == PITH_OK ? end : st;
+    }
+    r->run = NULL;
+    return st;
+}
+
+pith_status plan_submit(struct plan_run *r, const struct run *run, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    plan_begin(r, run);
+    while (st == PITH_OK && !plan_over(r)) {
+        st = plan_bring(r, err);
+        if (st == PITH_OK)
+            st = plan_go(r, err);
+    }
+    return plan_end(r, st, err);
+}
+
+/* ---------------------------------------------------------------- values */
+
+static struct place row_place(struct plan_run *r, const struct value *v, int64_t row)
+{
+    return (struct place){&r->act[v->device], v->offset + (uint64_t)(row * v->ld) * sizeof(float)};
+}
+
+pith_status plan_read(struct plan_run *r, const struct value *v, int64_t row, int64_t n, float *out,
+                      struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    for (int64_t i = 0; i < n && st == PITH_OK; i++) {
+        struct place at = row_place(r, v, row + i);
+        st = buffer_read(out + i * v->cols, at, (uint64_t)v->cols * sizeof(float), NULL, err);
+    }
+    return st;
+}
+
+const float *plan_map(struct plan_run *r, const struct value *v, int64_t row)
+{
+    struct place at = row_place(r, v, row);
+    const uint8_t *map = buffer_map(at.buffer);
+    return map ? (const float *)(const void *)(map + at.offset) : NULL;
+}
