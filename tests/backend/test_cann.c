@@ -13,8 +13,10 @@
 #define gpu_counts  cann_counts
 
 #include <string.h>
+#include "golden.h"
 
-/* Models that run whole on the device, and some of whose ops others have to run. */
+/* Models that run whole on the device, and some of whose ops others have to run; all at TEST_SCALE
+ * 10. */
 static int is_whole(const char *name)
 {
     static const char *const whole[] = {"llama",      "llama-bias", "llama-freqs",
@@ -27,8 +29,12 @@ static int is_whole(const char *name)
 
 static int is_taken(const char *name)
 {
-    return is_whole(name) || !strcmp(name, "llama-hd-L3") || !strcmp(name, "llama-tied") ||
-           !strcmp(name, "llama-moe") || !strcmp(name, "qwen2-tied") || !strcmp(name, "qwen2moe");
+    static const char *const others[] = {"llama-hd-L3", "llama-tied", "llama-moe", "qwen2-tied",
+                                         "qwen2moe"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (!strcmp(name, others[i]))
+            return 1;
+    return is_whole(name) || test_scale() >= 10;
 }
 #define GPU_TAKES(name) is_taken(name)
 #define GPU_WHOLE(name) is_whole(name)
@@ -224,6 +230,58 @@ static void caches(void)
     }
 }
 
+/* ---------------------------------------------------------------- pieces */
+
+enum { MIXED = 3, EACH = 20 };
+
+/* Sequences of 20, 40 and 60 tokens in steps of a few rows of each, by turns with steps of one. */
+static void mixed_steps(const char *layers, uint64_t scores, float *out)
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    int32_t token[EACH * MIXED], seq[EACH * MIXED];
+    uint8_t want[EACH * MIXED];
+    sp.n_ctx = N_CTX;
+    sp.n_seq = MIXED;
+    cann_plan(&(struct cann_plan){.scores = scores});
+    pith_model *m = open_model("0", layers, &err);
+    pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+    cann_plan(&(struct cann_plan){.scores = 0});
+    for (int step = 0; s && step < EACH; step++) {
+        struct pith_batch b = PITH_BATCH_INIT;
+        for (int32_t q = 0; q < MIXED; q++)
+            for (int32_t k = 0; k < (step % 4 ? q + 1 : 1); k++, b.n++) {
+                token[b.n] = (7 * step + 3 * q + k) % V;
+                seq[b.n] = q;
+                want[b.n] = 1;
+            }
+        b.token = token;
+        b.seq = seq;
+        b.want = want;
+        CHECK_MSG(pith_step(s, &b, &err) == PITH_OK, "%s", err.msg);
+        memcpy(out + step * V, pith_logits(s, b.n - 1), V * sizeof *out);
+    }
+    CHECK_MSG(s, "%s", err.msg);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
+/* Attention over pieces of the rows and of the segments gives the bits that it gives at once. */
+static void attention_in_pieces(void)
+{
+    static float want[EACH * V], got[EACH * V];
+    make_model_of("llama", 64);
+    mixed_steps("0", 0, got);
+    mixed_steps("1", 0, want);
+    double off = apart(got, want, EACH * V);
+    CHECK_MSG(off <= 2e-3, "off by %.3g of what the CPU gives", off);
+    for (uint64_t scores = 1; scores <= 4096; scores *= 8) {
+        mixed_steps("1", scores, got);
+        CHECK_MSG(!memcmp(got, want, sizeof got), "%llu scores at once: other bits",
+                  (unsigned long long)scores);
+    }
+}
+
 /* ---------------------------------------------------------------- failures of the library */
 
 static uint64_t lib_calls(struct play *p)
@@ -244,7 +302,9 @@ static void library_calls_fail(void)
     if (!lib)
         SKIP("there is no stand-in to ask");
     make_model(GPU_ARCH);
-    uint64_t n = lib_calls(&p), step = 1 + n / (test_scale() < 10 ? 61 : 997);
+    uint64_t n = lib_calls(&p), step = 1;
+    if (test_scale() < 100)
+        step += n / (test_scale() < 10 ? 61 : 997);
     want = p;
     for (uint64_t i = 1; i <= n; i += step) {
         int failed = 0;
@@ -483,6 +543,7 @@ int main(void)
     TEST(others_fall_back);
     TEST(weights);
     TEST(caches);
+    TEST(attention_in_pieces);
     TEST(recordings_serve);
     TEST(refused_captures);
     TEST(refusals_are_named);

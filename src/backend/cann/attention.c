@@ -18,9 +18,6 @@
 #include "graph/kv_page.h"
 #include "graph/ops/attention.h"
 
-/* Numbers in scratch, unless one row or segment needs more. */
-enum { MOST_SCORES = 4 << 20, MOST_GATHERED = 4 << 20 };
-
 int cn_state_fits(const struct state *kv)
 {
     return kv->rows == STATE_KV && kv->ratio <= 1 && kv->d_k == kv->d_v && kv->d_k % 16 == 0 &&
@@ -120,11 +117,12 @@ static int64_t at_most(int64_t n, int64_t most)
 }
 
 /* N segments of R rows. */
-static struct room room_for(int64_t N, int64_t R, int64_t S, const struct state *kv, int64_t H)
+static struct room room_for(const struct cn_job *j, int64_t N, int64_t R, const struct state *kv,
+                            int64_t H)
 {
-    int64_t segs = at_most(N, MOST_GATHERED / (kv->n_head_kv * S * kv->d_k));
-    segs = at_most(segs, MOST_SCORES / (H * S * R));
-    int64_t rows = at_most(R, MOST_SCORES / (segs * H * S));
+    int64_t S = j->key.S, segs = at_most(N, j->most / (kv->n_head_kv * S * kv->d_k));
+    segs = at_most(segs, j->most / (H * S * R));
+    int64_t rows = at_most(R, j->most / (segs * H * S));
     struct room m = lay_out(segs, segs * rows, S, kv, H);
     m.rows = rows;
     return m;
@@ -263,8 +261,7 @@ static void put_part(struct cn_job *j, const struct call *c, const struct part_o
 static void put_segments(struct cn_job *j, const struct call *c, int64_t seg, int64_t n,
                          int64_t row, int64_t R)
 {
-    struct room m =
-        room_for(n, R, j->key.S, c->state[0], ((const struct attn_op *)c->p)->n_head);
+    struct room m = room_for(j, n, R, c->state[0], ((const struct attn_op *)c->p)->n_head);
     for (int64_t i = 0; i < n; i += m.segs)
         for (int64_t r = 0; r < R; r += m.rows) {
             struct part_of_step w = {.seg = seg + i,
@@ -301,8 +298,8 @@ uint64_t cn_attention_scratch(const struct cn_job *j, const struct call *c)
     int64_t H = c->op == OP_ATTN ? ((const struct attn_op *)c->p)->n_head : 0;
     for (int64_t S = CN_LEAST_SLOTS; H && S < 2 * j->cap_S; S *= 2) {
         int64_t s = S < j->cap_S ? S : j->cap_S;
-        int64_t segs = at_most(j->cap_N, MOST_GATHERED / (kv->n_head_kv * s * kv->d_k));
-        uint64_t n = lay_out(segs, at_most(j->cap_T, MOST_SCORES / (H * s)), s, kv, H).bytes;
+        int64_t segs = at_most(j->cap_N, j->most / (kv->n_head_kv * s * kv->d_k));
+        uint64_t n = lay_out(segs, at_most(j->cap_T, j->most / (H * s)), s, kv, H).bytes;
         most = n > most ? n : most;
     }
     return most;

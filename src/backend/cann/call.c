@@ -5,13 +5,19 @@
 
 struct acl_functions acl;
 
-static _Atomic(uint64_t) n_calls, fail_at, lose_at;
+static _Atomic(uint64_t) n_calls, fail_at, lose_at, scores;
 
 void cann_plan(const struct cann_plan *p)
 {
     n_calls = 0;
     fail_at = p->fail_at;
     lose_at = p->lose_at;
+    scores = p->scores;
+}
+
+int64_t cn_most(void)
+{
+    return scores ? (int64_t)scores : CN_MOST;
 }
 
 uint64_t cann_calls(void)

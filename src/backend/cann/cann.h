@@ -20,9 +20,10 @@
 extern const struct backend backend_cann;
 
 /* For tests: calls that can fail are counted from now on, over all devices; one of them fails as
- * the library's would, or loses its device. 0: none. */
+ * the library's would, or loses its device. 0: none. And sessions that are opened from now on
+ * work on so many scores at once, 0: as many as is good. */
 struct cann_plan {
-    uint64_t fail_at, lose_at;
+    uint64_t fail_at, lose_at, scores;
 };
 void cann_plan(const struct cann_plan *p);
 uint64_t cann_calls(void);

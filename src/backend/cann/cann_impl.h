@@ -44,6 +44,8 @@ static inline uint64_t cn_address(const struct buffer *b)
 }
 
 /* call.c */
+enum { CN_MOST = 4 << 20 };
+int64_t cn_most(void); /* see cann_plan */
 int cn_masked(const char *name); /* PITH_CANN_MASK lists it */
 /* A call begins, on this thread: see cann_plan. `memory`: one that fails for want of it. */
 pith_status cn_call(struct cn_npu *v, const char *what, int memory, struct pith_error *err);
@@ -133,7 +135,8 @@ struct cn_job {
     struct cn_shape shape[CN_SHAPES];
     const struct rope_set *set[CN_SETS];
     int32_t n_shapes, n_sets, cap_T, cap_R, cap_N, cap_S;
-    int all; /* steps of one sequence are recorded, too */
+    int all;      /* steps of one sequence are recorded, too */
+    int64_t most; /* numbers of scores, or of K or V, at once; one row or segment may need more */
     uint64_t in, tables[CN_SETS], count; /* addresses: inputs; cos [T, n_rot], sin; 0, 1, 2 .. */
     uint64_t scratch, scratch_bytes;
     struct buffer own;

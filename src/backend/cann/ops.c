@@ -179,9 +179,13 @@ static void rope_put(struct cn_job *j, const struct call *c)
                   CN_DIMS(T * c->src[0].ld, c->src[0].ld, value_step(&c->src[0], n), 1));
     acl_tensor *cs = cn_tensor(q, ACL_FLOAT, j->tables[i], 4, CN_DIMS(1, T, 1, n), NULL);
     acl_tensor *sn = cn_tensor(q, ACL_FLOAT, turn, 4, CN_DIMS(1, T, 1, n), NULL);
+    int aside = at(j, &c->dst) == at(j, &c->src[0]);
+    int64_t ld = aside ? c->dst.cols : c->dst.ld;
     CN_OP(q, rotate, x, cs, sn, p->set->neox ? 0 : 1,
-          cn_tensor(q, ACL_FLOAT, j->scratch, 4, CN_DIMS(1, T, H, n), NULL));
-    CN_OP(q, bring, whole(j, &c->dst), beside(j, &c->dst));
+          cn_tensor(q, ACL_FLOAT, aside ? j->scratch : at(j, &c->dst), 4, CN_DIMS(1, T, H, n),
+                    CN_DIMS(T * ld, ld, n, 1)));
+    if (aside)
+        CN_OP(q, bring, whole(j, &c->dst), beside(j, &c->dst));
 }
 
 /* ---------------------------------------------------------------- rows */
@@ -207,10 +211,13 @@ static void norm_put(struct cn_job *j, const struct call *c)
         cn_tensor(q, ACL_FLOAT, at(j, &c->src[0]), 3, CN_DIMS(T, H, n),
                   CN_DIMS(c->src[0].ld, value_step(&c->src[0], n), 1));
     acl_tensor *w = cn_tensor(q, ACL_FLOAT, weight(c->w_data), 1, CN_DIMS(n), NULL);
+    int aside = at(j, &c->dst) == at(j, &c->src[0]);
     CN_OP(q, rms_norm, x, w, (double)p->eps,
-          cn_tensor(q, ACL_FLOAT, j->scratch, 3, CN_DIMS(T, H, n), NULL),
+          cn_tensor(q, ACL_FLOAT, aside ? j->scratch : at(j, &c->dst), 3, CN_DIMS(T, H, n),
+                    CN_DIMS(aside ? c->dst.cols : c->dst.ld, n, 1)),
           cn_tensor(q, ACL_FLOAT, rstd, 3, CN_DIMS(T, H, 1), NULL));
-    CN_OP(q, bring, whole(j, &c->dst), beside(j, &c->dst));
+    if (aside)
+        CN_OP(q, bring, whole(j, &c->dst), beside(j, &c->dst));
 }
 
 static int pair_fits(const struct node *n)

@@ -116,6 +116,7 @@ pith_status cn_prepare(struct device *d, const struct job_params *p, struct job 
     TRY(gpu_records_init(&c->g, p, "PITH_CANN_RECORDINGS", err));
     TRY(env_int("PITH_CANN_PREFILL", 0, 1, 0, &all, err));
     c->all = all != 0;
+    c->most = cn_most();
     j->graphs = cn_has_graphs() && !cn_masked("graph");
     take_caps(c);
     TRY(cn_find_shapes(c, err));
