@@ -471,9 +471,92 @@ static void patterns(void)
     }
 }
 
+/* Many tools of equal members: what is equal is written once, so steps and bytes go by the text. */
+static void many_tools_are_cheap(void)
+{
+    enum { TOOLS = 60, STEPS_A_BYTE = 300, BYTES_A_BYTE = 1600 };
+    static const char *const members[] = {
+        "{\"type\":\"string\",\"description\":\"d%d\"}", "{\"type\":\"integer\",\"title\":\"d%d\"}",
+        "{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"description\":\"d%d\"}",
+        "{\"type\":\"string\",\"maxLength\":2000,\"description\":\"d%d\"}"};
+    static const char *const more[] = {"hermes", "mistral", "llama-3"};
+    struct str s;
+    str_init(&s, PITH_MEM_SCRATCH);
+    for (int i = 0; i < TOOLS; i++) {
+        str_printf(&s,
+                   "%s{\"name\":\"tool_%d\",\"parameters\":{\"type\":\"object\",\"properties\":{",
+                   i ? "," : "[", i);
+        for (int k = 0; k < 8; k++) {
+            str_printf(&s, "%s\"member_%d_%d\":", k ? "," : "", i, k);
+            str_printf(&s, members[k % 4], 8 * i + k);
+        }
+        str_putz(&s, "}}}");
+    }
+    str_putz(&s, "]");
+    for (int i = 0; i < N_FAMILIES + 3; i++) {
+        const char *family = i < N_FAMILIES ? families[i] : more[i - N_FAMILIES];
+        struct grammar_spec spec = {.kind = PITH_GRAMMAR_CALLS,
+                                    .text = {s.p, s.n},
+                                    .format = chat_format_named(family),
+                                    .trigger = slice_of(i < N_FAMILIES ? "" : "<tool_call>"),
+                                    .trigger_token = -1};
+        struct pith_work w = PITH_WORK_INIT;
+        struct pith_error err = {0};
+        pith_work_begin(&w, NULL);
+        struct pith_grammar *g = grammar_new(&spec, &err);
+        pith_work_end(&w);
+        CHECK_MSG(g != NULL, "%s: %s", family, err.msg);
+        CHECK_MSG(w.steps < STEPS_A_BYTE * s.n && w.peak_bytes < (int64_t)(BYTES_A_BYTE * s.n),
+                  "%s: %zu bytes take %.1f steps and %.1f bytes each", family, s.n,
+                  (double)w.steps / (double)s.n, (double)w.peak_bytes / (double)s.n);
+        if (getenv("PITH_COST"))
+            printf("# %s: %.1f steps and %.1f bytes a byte\n", family,
+                   (double)w.steps / (double)s.n, (double)w.peak_bytes / (double)s.n);
+        grammar_free(g);
+    }
+    str_deinit(&s);
+}
+
+/* References are about the schema that they stand in: equal ones in two tools mean other things. */
+static void references_of_two_tools(void)
+{
+    static const char two[] =
+        "[{\"name\":\"a\",\"parameters\":{\"type\":\"object\",\"properties\":{\"x\":{\"$ref\":"
+        "\"#/$defs/T\"}},\"required\":[\"x\"],\"$defs\":{\"T\":{\"enum\":[\"one\"]}}}},"
+        "{\"name\":\"b\",\"parameters\":{\"type\":\"object\",\"properties\":{\"x\":{\"$ref\":"
+        "\"#/$defs/T\"}},\"required\":[\"x\"],\"$defs\":{\"T\":{\"type\":\"integer\"}}}}]";
+    static const struct {
+        const char *family, *text;
+        int may;
+    } v[] = {
+        {"qwen3-coder", "<tool_call>\n<function=a>\n<parameter=x>\none\n</parameter>\n</function>",
+         1},
+        {"qwen3-coder", "<tool_call>\n<function=a>\n<parameter=x>\n1", 0},
+        {"qwen3-coder", "<tool_call>\n<function=b>\n<parameter=x>\n12\n</parameter>\n</function>",
+         1},
+        {"qwen3-coder", "<tool_call>\n<function=b>\n<parameter=x>\no", 0},
+        {"gemma-4", "<|tool_call>call:a{x:<|\"|>one<|\"|>}<tool_call|>", 1},
+        {"gemma-4", "<|tool_call>call:a{x:1", 0},
+        {"gemma-4", "<|tool_call>call:b{x:1}<tool_call|>", 1},
+        {"gemma-4", "<|tool_call>call:b{x:<", 0},
+        {"lfm2", "<|tool_call_start|>[a(x='one'), b(x=3)]<|tool_call_end|>", 1},
+        {"lfm2", "<|tool_call_start|>[a(x=3", 0},
+        {"lfm2", "<|tool_call_start|>[b(x='", 0},
+    };
+    for (size_t i = 0; i < sizeof v / sizeof *v; i++) {
+        struct pith_error err = {0};
+        struct pith_grammar *g = open_calls(v[i].family, two, 0, &err);
+        CHECK_MSG(g && (grammar_accept_text(g, slice_of(v[i].text), &err) == PITH_OK) == v[i].may,
+                  "%s: %s: %s", v[i].family, v[i].text, err.msg);
+        grammar_free(g);
+    }
+}
+
 int main(void)
 {
     TEST(patterns);
+    TEST(many_tools_are_cheap);
+    TEST(references_of_two_tools);
     TEST(what_is_written_is_read);
     TEST(answers_hold_calls);
     TEST(tokens_without_text);

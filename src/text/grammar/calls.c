@@ -31,7 +31,8 @@ struct search {
     uint32_t state[MOST_STATES]; /* of rules, by prefix */
     struct slice prefix[MOST_STATES];
     uint32_t n_states;
-    uint32_t end; /* of the rule: an answer may end in all states */
+    uint32_t end;      /* of the rule: an answer may end in all states */
+    uint16_t *leads;   /* [n_states, 256] a state, or n_states + the marker that is whole */
 };
 struct link {                            /* a state on the way into a bare call */
     uint32_t state, shadow, first, next; /* shadow: of the search; children */
@@ -41,6 +42,8 @@ struct link {                            /* a state on the way into a bare call 
 struct calls {
     struct rules *r;
     const struct calls_spec *spec;
+    struct native native;
+    struct map made; /* native's */
     struct search free, think;
     struct link *link;
     uint32_t n_links, cap_links;
@@ -74,6 +77,43 @@ static void add_marker(struct calls *c, struct search *s, struct slice text, int
     s->marker[s->n++] = (struct marker){text, token, behind};
 }
 
+/* What a byte behind a state makes whole, or the longest begin that it is the end of. */
+static uint32_t next_of(const struct search *s, uint32_t at, uint8_t byte)
+{
+    char text[MOST_STATES + 1];
+    size_t n = s->prefix[at].n;
+    if (n)
+        memcpy(text, s->prefix[at].p, n);
+    text[n++] = (char)byte;
+    for (size_t from = 0; from < n; from++) {
+        struct slice tail = {text + from, n - from};
+        for (int m = 0; m < s->n; m++)
+            if (slice_eq(s->marker[m].text, tail))
+                return s->n_states + (uint32_t)m;
+        for (uint32_t i = 1; i < s->n_states; i++)
+            if (slice_eq(s->prefix[i], tail))
+                return i;
+    }
+    return 0;
+}
+
+/* All of that, once: bytes of no marker lead to the empty begin. */
+static void put_leads(struct calls *c, struct search *s)
+{
+    uint8_t used[256] = {0};
+    s->leads = arena_array(&c->r->arena, (size_t)s->n_states * 256, sizeof *s->leads);
+    if (!s->leads) {
+        rules_fail(c->r, PITH_NOMEM, "out of memory for what opens calls");
+        return;
+    }
+    for (int m = 0; m < s->n; m++)
+        for (size_t i = 0; i < s->marker[m].text.n; i++)
+            used[(uint8_t)s->marker[m].text.p[i]] = 1;
+    for (uint32_t at = 0; at < s->n_states; at++)
+        for (int b = 0; b < 256 && rules_spend(c->r, 1 + (used[b] ? s->n_states / 4 : 0)); b++)
+            s->leads[at * 256 + (uint32_t)b] = used[b] ? (uint16_t)next_of(s, at, (uint8_t)b) : 0;
+}
+
 /* The states, one for each begin of a marker; the empty one is first. */
 static void put_states(struct calls *c, struct search *s)
 {
@@ -97,29 +137,15 @@ static void put_states(struct calls *c, struct search *s)
             s->state[i] = rules_state(c->r);
             s->n_states++;
         }
+    put_leads(c, s);
 }
 
 /* Where a byte leads: another state of the search (*at), or behind the marker that is returned. */
 static const struct marker *look(const struct search *s, uint32_t *at, uint8_t byte)
 {
-    char text[256];
-    size_t n = s->prefix[*at].n;
-    if (n)
-        memcpy(text, s->prefix[*at].p, n);
-    text[n++] = (char)byte;
-    for (size_t from = 0; from < n; from++) {
-        struct slice tail = {text + from, n - from};
-        for (int m = 0; m < s->n; m++)
-            if (slice_eq(s->marker[m].text, tail))
-                return &s->marker[m];
-        for (uint32_t i = 1; i < s->n_states; i++)
-            if (slice_eq(s->prefix[i], tail)) {
-                *at = i;
-                return NULL;
-            }
-    }
-    *at = 0;
-    return NULL;
+    uint32_t to = s->leads[*at * 256 + byte];
+    *at = to < s->n_states ? to : *at;
+    return to < s->n_states ? NULL : &s->marker[to - s->n_states];
 }
 
 /* Edges as the search has them in one of its states, to be put there or beside it, but for the
@@ -176,8 +202,7 @@ static uint32_t put_rest(struct calls *c, const struct jtree *schema)
 {
     static const char *const keys[] = {"\"arguments\"", "\"parameters\""};
     struct rules *r = c->r;
-    struct native n = {.r = r, .in_order = c->spec->in_order};
-    uint32_t args = native_arguments(&n, schema, SCHEMA_JSON);
+    uint32_t args = native_arguments(&c->native, schema, SCHEMA_JSON);
     uint32_t rest = rules_new(r, SLICE("rest of a call"));
     if (!rules_ok(r))
         return rest;
@@ -191,23 +216,25 @@ static uint32_t put_rest(struct calls *c, const struct jtree *schema)
     return rest;
 }
 
-/* One more alternative for a call behind the trigger. */
-static void put_call(struct calls *c, uint32_t from, uint32_t to, struct slice name, uint32_t rest)
+/* The state behind a name in quotes, as a key or a value. */
+static uint32_t put_quoted(struct calls *c, uint32_t from, struct slice name)
 {
-    const struct chat_format *f = c->spec->format;
-    struct rules *r = c->r;
     struct str s;
     str_init(&s, PITH_MEM_SCRATCH);
-    str_json(&s, f->name_key, strlen(f->name_key));
-    uint32_t at = rules_call(r, rules_text(r, from, "{", 1), c->blanks);
-    at = put_part(c, rules_text(r, at, s.p ? s.p : "", s.n), ":");
-    str_clear(&s);
     str_json(&s, name.p, name.n);
     if (s.failed)
-        rules_fail(r, PITH_NOMEM, "out of memory for the name of a tool");
+        rules_fail(c->r, PITH_NOMEM, "out of memory for the name of a tool");
     else
-        rules_edge(r, rules_call(r, rules_text(r, at, s.p, s.n), rest), to, EDGE_EPS, 0);
+        from = rules_text(c->r, from, s.p, s.n);
     str_deinit(&s);
+    return from;
+}
+
+/* What all calls behind the trigger begin with: {"name": */
+static uint32_t put_begin(struct calls *c, uint32_t from)
+{
+    from = rules_call(c->r, rules_text(c->r, from, "{", 1), c->blanks);
+    return put_part(c, put_quoted(c, from, slice_of(c->spec->format->name_key)), ":");
 }
 
 /* ---------------------------------------------------------------- bare calls */
@@ -316,7 +343,7 @@ static void put_tagged(struct calls *c, uint32_t behind, uint32_t tagged, uint32
 static void put_tools(struct calls *c, const struct jtree *tools, uint32_t call, uint32_t begin)
 {
     struct rules *r = c->r;
-    uint32_t from = r->rule[call].start, to = r->rule[call].end;
+    uint32_t from = r->rule[call].start, to = r->rule[call].end, names;
     int i = 0, bare = has_pattern(c->spec->format, "%c"), many = c->spec->format->many;
     if (many) {
         uint32_t end = to;
@@ -325,6 +352,7 @@ static void put_tools(struct calls *c, const struct jtree *tools, uint32_t call,
         rules_edge(r, rules_text(r, rules_call(r, to, c->blanks), "]", 1), end, EDGE_EPS, 0);
         rules_edge(r, put_part(c, to, ","), from, EDGE_EPS, 0);
     }
+    names = put_begin(c, from);
     for (const struct jtree *t = tools->first; t && rules_ok(r); t = t->next, i++) {
         struct slice name;
         const struct jtree *fn = native_function(r, t, i, &name);
@@ -332,7 +360,7 @@ static void put_tools(struct calls *c, const struct jtree *tools, uint32_t call,
             return;
         uint32_t rest = put_rest(c, jtree_get(fn, "parameters"));
         if (c->spec->trigger.n || c->spec->token >= 0)
-            put_call(c, from, to, name, rest);
+            rules_edge(r, rules_call(r, put_quoted(c, names, name), rest), to, EDGE_EPS, 0);
         if (bare)
             put_bare(c, name, rest, begin);
     }
@@ -463,11 +491,11 @@ static int is_marker(const struct search *s, struct slice mark)
     return i < s->n;
 }
 
-static void put_native(struct calls *c, const struct jtree *tools, uint32_t whole)
+static void put_native(struct calls *c, uint32_t whole)
 {
     const struct chat_format *f = c->spec->format;
     struct rules *r = c->r;
-    struct native n = {r, tools, c->spec->vocab, c->spec->in_order, c->blanks};
+    const struct native *n = &c->native;
     c->free.end = c->think.end = r->rule[whole].end;
     for (int i = 0; i < CHAT_CALLS && f->calls[i]; i++) {
         const char *rest, *pattern = f->calls[i] + (*f->calls[i] == '!');
@@ -489,7 +517,7 @@ static void put_native(struct calls *c, const struct jtree *tools, uint32_t whol
         return;
     uint32_t free = c->free.state[0], think = c->think.state[0];
     for (int i = 0; i < n_calls && rules_ok(r); i++)
-        put_behind(c, &n, c->free.marker[i].behind, c->free.marker[i].text, free, think);
+        put_behind(c, n, c->free.marker[i].behind, c->free.marker[i].text, free, think);
     if (f->think) {
         rules_edge(r, c->free.marker[n_calls].behind, think, EDGE_EPS, 0);
         rules_edge(r, c->think.marker[0].behind, free, EDGE_EPS, 0);
@@ -502,11 +530,10 @@ static void put_native(struct calls *c, const struct jtree *tools, uint32_t whol
 }
 
 /* The calls alone, behind what opens them. */
-static void put_only(struct calls *c, const struct jtree *tools, uint32_t whole)
+static void put_only(struct calls *c, uint32_t whole)
 {
     const struct chat_format *f = c->spec->format;
     struct rules *r = c->r;
-    struct native n = {r, tools, c->spec->vocab, c->spec->in_order, c->blanks};
     size_t len;
     const char *begin = calls_opening(f, &len);
     if (!begin)
@@ -514,7 +541,7 @@ static void put_only(struct calls *c, const struct jtree *tools, uint32_t whole)
                    "calls of family \"%s\" are held to a schema: pith_chat_grammar", f->name);
     for (int i = 0; begin && i < CHAT_CALLS && f->calls[i] && rules_ok(r); i++)
         if (chat_literal(f->calls[i]) == len && !memcmp(f->calls[i], begin, len))
-            rules_edge(r, native_rest(&n, r->rule[whole].start, f->calls[i] + len),
+            rules_edge(r, native_rest(&c->native, r->rule[whole].start, f->calls[i] + len),
                        r->rule[whole].end, EDGE_EPS, 0);
 }
 
@@ -543,18 +570,27 @@ uint32_t calls_read(struct rules *r, const struct calls_spec *spec)
     if (spec->trigger.n >= MOST_STATES)
         rules_fail(r, PITH_RANGE, "grammar: the trigger has %zu bytes; wanted below %d",
                    spec->trigger.n, MOST_STATES);
+    map_init(&c.made, PITH_MEM_SCRATCH);
+    c.native = (struct native){.r = r,
+                               .tools = tools,
+                               .vocab = spec->vocab,
+                               .in_order = spec->in_order,
+                               .schemas = schema_set_new(r, spec->in_order),
+                               .made = &c.made};
     if (rules_ok(r) && (spec->only || !spec->format->trigger)) {
-        c.blanks = rules_new(r, SLICE("blanks"));
+        c.native.blanks = c.blanks = rules_new(r, SLICE("blanks"));
         check_tools(r, tools);
         if (rules_ok(r)) {
             r->rule[c.blanks].defined = r->rule[whole].defined = 1;
             rules_edge(r, rules_blanks(r, r->rule[c.blanks].start, INDENT), r->rule[c.blanks].end,
                        EDGE_EPS, 0);
-            spec->only ? put_only(&c, tools, whole) : put_native(&c, tools, whole);
+            spec->only ? put_only(&c, whole) : put_native(&c, whole);
         }
     } else if (rules_ok(r)) {
         put_all(&c, tools, whole);
     }
+    schema_set_free(c.native.schemas);
+    map_deinit(&c.made);
     mem_free(c.link);
     return whole;
 }

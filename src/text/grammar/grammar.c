@@ -90,9 +90,7 @@ static uint32_t put_trigger(struct rules *r, uint32_t root, struct slice trigger
 static uint32_t put_other(struct rules *r, uint32_t root, const struct grammar_spec *spec)
 {
     struct slice prefix = spec->or_prefix;
-    uint32_t other = schema_read(r, spec->or_schema,
-                                 &(struct schema_how){.in_order = spec->schema_order}),
-             both;
+    uint32_t other = schema_read(r, spec->or_schema, spec->schema_order), both;
     if (!rules_ok(r))
         return root;
     both = rules_new(r, SLICE("one or the other"));
@@ -159,7 +157,7 @@ static pith_status compile(struct grammar_core *c, const struct grammar_spec *sp
     } else {
         root = schema_read(
             &r, spec->kind == PITH_GRAMMAR_JSON ? SLICE("{\"type\":\"object\"}") : spec->text,
-            &(struct schema_how){.in_order = spec->schema_order});
+            spec->schema_order);
     }
     if (rules_ok(&r) && spec->or_schema.n)
         root = put_other(&r, root, spec);

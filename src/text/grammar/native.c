@@ -11,9 +11,10 @@
 /* One argument, as one of two: a string as it stands, or another value. */
 struct argument {
     struct slice key;
-    const struct jtree *node;   /* its schema, references followed */
-    const struct jtree *schema; /* of all arguments */
-    unsigned kinds;             /* bits of enum jtree_kind that this way of writing it has */
+    const struct jtree *property; /* its schema */
+    const struct jtree *node;     /* the same, references followed */
+    const struct jtree *schema;   /* of all arguments */
+    unsigned kinds;               /* bits of enum jtree_kind that this way of writing it has */
     int free;                   /* nothing is said about it */
     int mixed;                  /* the other way has more than null and words */
     int line_end;               /* one before what ends it is not part of it */
@@ -138,34 +139,48 @@ static const struct jtree *referred(const struct native *n, const struct jtree *
     return NULL;
 }
 
-uint32_t native_arguments(const struct native *n, const struct jtree *schema, int form)
+uint32_t native_arguments(const struct native *n, const struct jtree *schema, enum schema_form form)
 {
-    struct str s;
-    str_init(&s, PITH_MEM_SCRATCH);
-    if (schema)
-        jtree_write(&s, schema);
-    else
-        str_putz(&s, "{\"type\":\"object\"}");
-    if (s.failed)
-        rules_fail(n->r, PITH_NOMEM, "out of memory for the schema of a tool");
-    struct schema_how how = {.in_order = n->in_order, .form = (enum schema_form)form};
-    uint32_t rule = rules_ok(n->r) ? schema_read(n->r, (struct slice){s.p, s.n}, &how) : 0;
-    str_deinit(&s);
-    return rule;
+    static const char any[] = "{\"type\":\"object\"}";
+    struct rules *r = n->r;
+    if (!schema && rules_ok(r))
+        schema = jtree_read(&r->arena, any, sizeof any - 1, &r->err);
+    return schema ? schema_add(n->schemas, schema, schema, form) : 0;
 }
 
 /* The rule of one argument as JSON, or as Python writes it. */
 static uint32_t member(const struct native *n, const struct argument *a, enum schema_form form)
 {
-    struct str s;
-    str_init(&s, PITH_MEM_SCRATCH);
-    jtree_write(&s, a->schema);
-    if (s.failed)
-        rules_fail(n->r, PITH_NOMEM, "out of memory for the schema of a tool");
-    struct schema_how how = {n->in_order, form, a->key};
-    uint32_t rule = rules_ok(n->r) ? schema_read(n->r, (struct slice){s.p, s.n}, &how) : 0;
-    str_deinit(&s);
-    return rule;
+    return schema_add(n->schemas, a->schema, a->property, form);
+}
+
+/* ---------------------------------------------------------------- what is equal */
+
+/* The beginning of a key in n->made: what it is a key of, and numbers. */
+static void begin_key(struct str *key, char what, uint32_t a, uint32_t b)
+{
+    str_init(key, PITH_MEM_SCRATCH);
+    str_putc(key, what);
+    str_put(key, (const char *)&a, sizeof a);
+    str_put(key, (const char *)&b, sizeof b);
+}
+
+/* The rule with a key, which ends here. 1: it is there already; 0: it is new and has to be written.
+ */
+static int made_before(const struct native *n, struct str *key, struct slice name, uint32_t *rule)
+{
+    struct rules *r = n->r;
+    struct slice kept = {key->failed ? NULL : arena_strndup(&r->arena, key->p, key->n), key->n};
+    int there = kept.p && map_get(n->made, kept, rule);
+    str_deinit(key);
+    if (there)
+        return 1;
+    *rule = rules_new(r, name);
+    if (!kept.p || map_put(n->made, kept, *rule) < 0)
+        rules_fail(r, PITH_NOMEM, "out of memory for the arguments of a tool");
+    if (rules_ok(r))
+        r->rule[*rule].defined = 1;
+    return !rules_ok(r);
 }
 
 /* ---------------------------------------------------------------- values */
@@ -198,12 +213,20 @@ static uint32_t counted(const struct native *n, const struct argument *a, uint32
         refuse(n, a->key, "minLength and maxLength cannot be kept here");
         return from;
     }
-    struct rules_mark made = rules_mark(n->r);
-    struct rules_piece piece = {rules_state(n->r), rules_state(n->r)};
-    rules_chars(n->r, piece.start, piece.end, &(struct charset){but_mark, 2, 2, 0}, 0);
-    piece = rules_repeat(n->r, made, piece, min, max);
-    rules_edge(n->r, from, piece.start, EDGE_EPS, 0);
-    return native_text(n, a->line_end ? optional_line_end(n, piece.end) : piece.end, mark);
+    struct str key;
+    uint32_t rule;
+    begin_key(&key, 'c', min, max);
+    str_putc(&key, mark.p[0]);
+    if (!made_before(n, &key, a->key, &rule)) {
+        struct rules_mark made = rules_mark(n->r);
+        struct rules_piece piece = {rules_state(n->r), rules_state(n->r)};
+        rules_chars(n->r, piece.start, piece.end, &(struct charset){but_mark, 2, 2, 0}, 0);
+        piece = rules_repeat(n->r, made, piece, min, max);
+        rules_edge(n->r, n->r->rule[rule].start, piece.start, EDGE_EPS, 0);
+        rules_edge(n->r, piece.end, n->r->rule[rule].end, EDGE_EPS, 0);
+    }
+    from = rules_ok(n->r) ? rules_call(n->r, from, rule) : from;
+    return native_text(n, a->line_end ? optional_line_end(n, from) : from, mark);
 }
 
 /* The same for a text that cannot be taken for a number, a list or an object. */
@@ -349,6 +372,16 @@ static uint32_t type_word(const struct native *n, uint32_t from, const char *op,
     return to;
 }
 
+/* A value and the mark behind it. */
+static void write_value(const struct native *n, uint32_t from, uint32_t to, struct slice mark,
+                        const struct argument *a)
+{
+    uint32_t at = a->kinds & strings
+                      ? bare_string(n, a, from, mark)
+                      : native_text(n, optional_line_end(n, other_value(n, a, from)), mark);
+    rules_edge(n->r, at, to, EDGE_EPS, 0);
+}
+
 /* The value at op, and the mark behind it. *op moves behind both. */
 static uint32_t put_value(const struct native *n, uint32_t from, const char **op,
                           const struct argument *a)
@@ -356,15 +389,16 @@ static uint32_t put_value(const struct native *n, uint32_t from, const char **op
     char close[256];
     struct slice mark = {NULL, 0};
     struct argument way = *a;
-    int line_end = 0;
+    struct str key;
+    uint32_t rule;
     if ((*op)[1] == 'x') {
         int len = snprintf(close, sizeof close, "]<]minimax[>[</%.*s>", (int)a->key.n, a->key.p);
         mark = (struct slice){close, (size_t)len < sizeof close ? (size_t)len : 0};
         *op += 2;
     } else {
         *op += 2;
-        line_end = **op == '\n';
-        *op += line_end;
+        way.line_end = **op == '\n';
+        *op += way.line_end;
         mark = (struct slice){*op, chat_literal(*op)};
         *op += mark.n;
     }
@@ -372,23 +406,25 @@ static uint32_t put_value(const struct native *n, uint32_t from, const char **op
         refuse(n, a->key, "nothing ends its value");
         return from;
     }
-    way.line_end = line_end;
-    if (a->kinds & strings)
-        return bare_string(n, &way, from, mark);
-    return native_text(n, optional_line_end(n, other_value(n, a, from)), mark);
+    begin_key(&key, 'v', schema_plain(n->schemas, a->schema, a->property), a->kinds);
+    str_put(&key, (char[]){(char)a->free, (char)a->mixed, (char)way.line_end}, 3);
+    str_put(&key, mark.p, mark.n);
+    if (!made_before(n, &key, a->key, &rule))
+        write_value(n, n->r->rule[rule].start, n->r->rule[rule].end, mark, &way);
+    return rules_ok(n->r) ? rules_call(n->r, from, rule) : from;
 }
 
 /* ---------------------------------------------------------------- arguments */
 
 /* Splits an argument into the ways that it can be written in. 0: it is refused. */
-static int ways_of(const struct native *n, const struct jtree *tool, const struct jtree *schema,
+static int ways_of(const struct native *n, const struct jtree *schema,
                    const struct jtree *property, struct argument way[2])
 {
     static const char *const typed[] = {"type", "enum", "const", "nullable", NULL};
     const struct jtree *node = referred(n, schema, property, property->key);
-    unsigned kinds = chat_argument_kinds(tool, property->key),
+    unsigned kinds = chat_kinds(schema, property),
              words = 1u << JTREE_NULL | 1u << JTREE_TRUE | 1u << JTREE_FALSE;
-    struct argument a = {property->key, node, schema, kinds, 0, 0, 0};
+    struct argument a = {property->key, property, node, schema, kinds, 0, 0, 0};
     if (!node)
         return 0;
     const struct jtree *values = jtree_get(node, "enum");
@@ -448,7 +484,7 @@ static uint32_t member_rule(const struct native *n, const char *op, const char *
 {
     struct argument way[2];
     uint32_t rule = rules_new(n->r, property->key);
-    int n_ways = rules_ok(n->r) ? ways_of(n, tool, schema, property, way) : 0;
+    int n_ways = rules_ok(n->r) ? ways_of(n, schema, property, way) : 0;
     if (!rules_ok(n->r))
         return 0;
     n->r->rule[rule].defined = 1;
@@ -460,13 +496,10 @@ static uint32_t member_rule(const struct native *n, const char *op, const char *
     return rule;
 }
 
-static int is_required(const struct jtree *schema, struct slice key)
+static int is_required(const struct native *n, const struct jtree *schema, struct slice key)
 {
     const struct jtree *list = jtree_get(schema, "required");
-    const struct jtree *v = list && list->kind == JTREE_ARRAY ? list->first : NULL;
-    while (v && !(v->kind == JTREE_STRING && slice_eq(v->text, key)))
-        v = v->next;
-    return v != NULL;
+    return list && list->kind == JTREE_ARRAY && schema_look_up(n->schemas, list, key);
 }
 
 /* Whether the arguments' schema says no more than what its members are. */
@@ -479,17 +512,17 @@ static void check_arguments(const struct native *n, const struct jtree *schema)
         refuse(n, other->key, "this keyword beside properties is not supported here");
     for (const struct jtree *v = list && list->kind == JTREE_ARRAY ? list->first : NULL; v;
          v = v->next)
-        if (!jtree_find(jtree_get(schema, "properties"), v->text))
+        if (!schema_look_up(n->schemas, jtree_get(schema, "properties"), v->text))
             refuse(n, v->text, "it is required and no property");
 }
 
 static uint32_t empty_rule(const struct native *n)
 {
-    uint32_t rule = rules_new(n->r, SLICE("nothing"));
-    if (!rules_ok(n->r))
-        return 0;
-    n->r->rule[rule].defined = 1;
-    rules_edge(n->r, n->r->rule[rule].start, n->r->rule[rule].end, EDGE_EPS, 0);
+    struct str key;
+    uint32_t rule = 0;
+    begin_key(&key, 'e', 0, 0);
+    if (!made_before(n, &key, SLICE("nothing"), &rule))
+        rules_edge(n->r, n->r->rule[rule].start, n->r->rule[rule].end, EDGE_EPS, 0);
     return rule;
 }
 
@@ -524,9 +557,10 @@ static uint32_t put_members(const struct native *n, uint32_t from, struct rules_
     return later;
 }
 
-/* All members of a tool's arguments: op..end is one of them, NULL: KEY=VALUE as Python has it. */
-static uint32_t put_arguments(const struct native *n, uint32_t from, const char *op,
-                              const char *end, const struct jtree *tool, uint32_t comma)
+/* The state behind all members of a tool's arguments: op..end is one of them, NULL: KEY=VALUE as
+ * Python has it. */
+static uint32_t write_arguments(const struct native *n, uint32_t from, const char *op,
+                                const char *end, const struct jtree *tool, uint32_t comma)
 {
     const struct jtree *schema = chat_parameters(tool), *list = jtree_get(schema, "properties");
     uint32_t n_all = list && list->kind == JTREE_OBJECT ? list->n : 0;
@@ -542,7 +576,7 @@ static uint32_t put_arguments(const struct native *n, uint32_t from, const char 
         if (op) {
             rule = member_rule(n, op, end, tool, schema, p);
         } else {
-            struct argument a = {.key = p->key, .schema = schema};
+            struct argument a = {.key = p->key, .property = p, .schema = schema};
             rule = rules_new(n->r, p->key);
             if (!rules_ok(n->r))
                 break;
@@ -551,9 +585,25 @@ static uint32_t put_arguments(const struct native *n, uint32_t from, const char 
             at = rules_call(n->r, rules_text(n->r, at, "=", 1), member(n, &a, SCHEMA_PYTHON));
             rules_edge(n->r, at, n->r->rule[rule].end, EDGE_EPS, 0);
         }
-        set->v[set->n++] = (struct rules_choice){rule, is_required(schema, p->key)};
+        set->v[set->n++] = (struct rules_choice){rule, is_required(n, schema, p->key)};
     }
     return rules_ok(n->r) ? put_members(n, from, set, comma) : from;
+}
+
+/* The same, written once for tools with equal arguments and for all patterns with such members. */
+static uint32_t put_arguments(const struct native *n, uint32_t from, const char *op,
+                              const char *end, const struct jtree *tool, uint32_t comma)
+{
+    const struct jtree *schema = chat_parameters(tool);
+    struct str key;
+    uint32_t rule;
+    begin_key(&key, 'a', schema ? schema_plain(n->schemas, schema, schema) : 0, comma);
+    str_put(&key, op ? op : "", op ? (size_t)(end - op) : 0);
+    if (!made_before(n, &key, SLICE("arguments"), &rule)) {
+        uint32_t to = write_arguments(n, n->r->rule[rule].start, op, end, tool, comma);
+        rules_edge(n->r, to, n->r->rule[rule].end, EDGE_EPS, 0);
+    }
+    return rules_ok(n->r) ? rules_call(n->r, from, rule) : from;
 }
 
 /* ---------------------------------------------------------------- calls */
@@ -610,16 +660,19 @@ static uint32_t put_python(const struct native *n, uint32_t from)
 static uint32_t put_json(const struct native *n, uint32_t from)
 {
     static const char *const parts[] = {"{", "\"name\"", ":", "", ",", "\"arguments\"", ":"};
+    enum { NAME = 3 };
     struct rules *r = n->r;
     uint32_t behind = rules_state(r);
+    for (int i = 0; i < NAME; i++)
+        from = rules_call(r, rules_text(r, from, parts[i], strlen(parts[i])), n->blanks);
     for (const struct jtree *t = n->tools->first; t && rules_ok(r); t = t->next) {
         struct slice name = name_of(n, t);
         struct str quoted;
         uint32_t at = from;
         str_init(&quoted, PITH_MEM_SCRATCH);
         str_json(&quoted, name.p, name.n);
-        for (int i = 0; i < 7 && !quoted.failed; i++) {
-            struct slice part = i == 3 ? (struct slice){quoted.p, quoted.n} : slice_of(parts[i]);
+        for (int i = NAME; i < 7 && !quoted.failed; i++) {
+            struct slice part = i == NAME ? (struct slice){quoted.p, quoted.n} : slice_of(parts[i]);
             at = rules_call(r, rules_text(r, at, part.p, part.n), n->blanks);
         }
         if (quoted.failed)

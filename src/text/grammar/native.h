@@ -15,14 +15,17 @@
 
 #include "text/jtree.h"
 #include "text/grammar/rules.h"
+#include "text/grammar/schema/schema.h"
 #include "text/vocab/vocab.h"
 
 struct native {
     struct rules *r;
-    const struct jtree *tools;
+    const struct jtree *tools; /* in r->arena */
     const struct vocab *vocab; /* NULL: bytes alone */
     int in_order;
-    uint32_t blanks; /* rule: white space between parts of a call */
+    uint32_t blanks;            /* rule: white space between parts of a call */
+    struct schema_set *schemas; /* of all tools */
+    struct map *made;           /* arguments and values -> their rules: equal ones are one */
 };
 
 /* The state behind a text of the template, in which tokens without text stand for theirs. */
@@ -42,6 +45,7 @@ uint32_t native_rest(const struct native *n, uint32_t from, const char *op);
 const struct jtree *native_function(struct rules *r, const struct jtree *tool, int i,
                                     struct slice *name);
 /* The rule of arguments as one object: a JSON Schema's, NULL: any object. */
-uint32_t native_arguments(const struct native *n, const struct jtree *schema, int form);
+uint32_t native_arguments(const struct native *n, const struct jtree *schema,
+                          enum schema_form form);
 
 #endif

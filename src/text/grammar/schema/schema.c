@@ -336,48 +336,122 @@ static void write_rule(struct schema *s, const struct job *job)
         write_types(s, &p, typed ? types : about, about, from, to);
 }
 
-/* The node that is asked for. */
-static const struct jtree *asked_node(struct schema *s, const struct schema_how *how)
+/* ---------------------------------------------------------------- schemas of a grammar */
+
+struct schema_set {
+    struct rules *r;
+    int in_order;
+    struct says says;
+    struct jtree *null;
+    struct schema form[SCHEMA_FORMS];
+};
+
+struct schema_set *schema_set_new(struct rules *r, int in_order)
 {
-    const struct jtree *v = s->root;
-    if (!how->member.p)
-        return v;
-    v = jtree_find(jtree_get(v, "properties"), how->member);
-    return v ? v : s->root;
+    static const char null[] = "{\"type\":\"null\"}";
+    struct schema_set *set = mem_zalloc(sizeof *set, PITH_MEM_SCRATCH);
+    if (!set) {
+        rules_fail(r, PITH_NOMEM, "out of memory for a schema");
+        return NULL;
+    }
+    set->r = r;
+    set->in_order = in_order;
+    schema_says_init(&set->says);
+    for (int i = 0; i < SCHEMA_FORMS; i++) {
+        map_init(&set->form[i].jobs, PITH_MEM_SCRATCH);
+        map_init(&set->form[i].rests, PITH_MEM_SCRATCH);
+        map_init(&set->form[i].wholes, PITH_MEM_SCRATCH);
+    }
+    if (rules_ok(r))
+        set->null = jtree_read(&r->arena, null, sizeof null - 1, &r->err);
+    return set;
 }
 
-uint32_t schema_read(struct rules *r, struct slice text, const struct schema_how *how)
+void schema_set_free(struct schema_set *set)
 {
-    struct schema s = {.r = r, .in_order = how->in_order, .form = how->form};
-    uint32_t whole = rules_new(r, SLICE("root"));
-    struct jtree *root = jtree_read(&r->arena, text.p ? text.p : "", text.n, &r->err);
-    s.root = root;
-    s.last = &s.first;
-    map_init(&s.jobs, PITH_MEM_SCRATCH);
-    map_init(&s.rests, PITH_MEM_SCRATCH);
-    map_init(&s.ids, PITH_MEM_SCRATCH);
-    map_init(&s.places, PITH_MEM_SCRATCH);
-    struct jtree *holder = jtree_read(&r->arena, "[{\"type\":\"null\"}]", 17, &r->err);
-    if (rules_ok(r) && holder) { /* one tree, so that all has its number */
-        s.null = holder->first;
-        holder->first->next = root;
-        holder->n = 2;
-        root->parent = holder;
-        schema_number_nodes(&s, holder);
-        root->parent = NULL;
+    if (!set)
+        return;
+    for (int i = 0; i < SCHEMA_FORMS; i++) {
+        map_deinit(&set->form[i].jobs);
+        map_deinit(&set->form[i].rests);
+        map_deinit(&set->form[i].wholes);
     }
-    if (rules_ok(r)) {
-        r->rule[whole].defined = 1;
-        uint32_t at = rules_call(r, r->rule[whole].start, schema_rule_of(&s, asked_node(&s, how)));
-        rules_edge(r, schema_space(&s, at), r->rule[whole].end, EDGE_EPS, 0);
+    schema_says_deinit(&set->says);
+    mem_free(set);
+}
+
+/* The rules of a form, to which those of this schema are added. */
+static struct schema *form_of(struct schema_set *set, const struct jtree *root,
+                              enum schema_form form)
+{
+    struct schema *s = &set->form[form];
+    if (!s->r) {
+        s->r = set->r;
+        s->in_order = set->in_order;
+        s->form = form;
+        s->says = &set->says;
+        s->null = set->null;
+        s->last = &s->first;
+        schema_number_nodes(s, set->null);
     }
-    for (; s.first && rules_ok(r); s.first = s.first->next)
-        write_rule(&s, s.first);
-    map_deinit(&s.jobs);
-    map_deinit(&s.rests);
-    map_deinit(&s.ids);
-    map_deinit(&s.places);
-    mem_free(s.at);
-    mem_free(s.first_of);
+    schema_number_nodes(s, (struct jtree *)(uintptr_t)root);
+    s->n_combined = 0;
+    return s;
+}
+
+uint32_t schema_plain(struct schema_set *set, const struct jtree *root, const struct jtree *node)
+{
+    if (rules_ok(set->r))
+        form_of(set, root, SCHEMA_JSON);
+    return node->plain;
+}
+
+const struct jtree *schema_look_up(struct schema_set *set, const struct jtree *in,
+                                   struct slice name)
+{
+    return rules_ok(set->r) ? schema_find(form_of(set, set->null, SCHEMA_JSON), in, name) : NULL;
+}
+
+/* The rule of a value with the space behind it. */
+static uint32_t whole_rule(struct schema *s, uint32_t value)
+{
+    struct rules *r = s->r;
+    struct slice key = {arena_strndup(&r->arena, (const char *)&value, sizeof value), sizeof value};
+    uint32_t rule;
+    if (key.p && map_get(&s->wholes, key, &rule))
+        return rule;
+    rule = rules_new(r, SLICE("root"));
+    if (!key.p || map_put(&s->wholes, key, rule) < 0)
+        rules_fail(r, PITH_NOMEM, "out of memory for a schema");
+    if (!rules_ok(r))
+        return 0;
+    r->rule[rule].defined = 1;
+    uint32_t at = rules_call(r, r->rule[rule].start, value);
+    rules_edge(r, schema_space(s, at), r->rule[rule].end, EDGE_EPS, 0);
+    return rule;
+}
+
+uint32_t schema_add(struct schema_set *set, const struct jtree *root, const struct jtree *node,
+                    enum schema_form form)
+{
+    struct rules *r = set->r;
+    if (!rules_ok(r))
+        return 0;
+    struct schema *s = form_of(set, root, form);
+    uint32_t value = rules_ok(r) ? schema_rule_of(s, node) : 0;
+    uint32_t whole = rules_ok(r) ? whole_rule(s, value) : 0;
+    for (; s->first && rules_ok(r); s->first = s->first->next)
+        write_rule(s, s->first);
+    s->last = &s->first;
+    return whole;
+}
+
+uint32_t schema_read(struct rules *r, struct slice text, int in_order)
+{
+    struct schema_set *set = schema_set_new(r, in_order);
+    const struct jtree *root =
+        rules_ok(r) ? jtree_read(&r->arena, text.p ? text.p : "", text.n, &r->err) : NULL;
+    uint32_t whole = root ? schema_add(set, root, root, SCHEMA_JSON) : 0;
+    schema_set_free(set);
     return whole;
 }

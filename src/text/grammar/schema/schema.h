@@ -21,20 +21,32 @@ enum schema_form {
     SCHEMA_PYTHON, /* True, False, None and 'strings', too */
     SCHEMA_GEMMA,  /* keys without quotes, strings as they are between SCHEMA_QUOTE; such keys are
                       words, and an object with `properties` holds those alone */
+    SCHEMA_FORMS
 };
 #define SCHEMA_QUOTE "<|\"|>"
-struct schema_how {
-    int in_order;
-    enum schema_form form;
-    struct slice member; /* p not NULL: not the whole, but this one of its `properties` */
-};
 
 /* The pattern of a string's characters by `pattern`, or `format` where it is a known one; p NULL:
  * none. */
 struct jtree;
 struct slice schema_string_pattern(const struct jtree *node);
 
-/* Writes the rules; returns the one of the whole text. A failure stays in r. */
-uint32_t schema_read(struct rules *r, struct slice text, const struct schema_how *how);
+/* Writes the rules; returns the one of the whole text. in_order: members of objects come in the
+ * order of the schema. A failure stays in r. */
+uint32_t schema_read(struct rules *r, struct slice text, int in_order);
+
+/* Schemas of one grammar: what is equal in them is written once, whichever of them has it. NULL,
+ * with a failure in r: no memory. */
+struct schema_set *schema_set_new(struct rules *r, int in_order);
+void schema_set_free(struct schema_set *set); /* NULL allowed; rules stay */
+/* The rule of what satisfies `node` of the schema `root`, which is what "$ref" is about; both lie
+ * in r->arena. */
+uint32_t schema_add(struct schema_set *set, const struct jtree *root, const struct jtree *node,
+                    enum schema_form form);
+/* Equal for nodes that allow the same, whatever their annotations. */
+uint32_t schema_plain(struct schema_set *set, const struct jtree *root, const struct jtree *node);
+/* A member of an object by its key, or a string in a list; NULL: none. At once, also in long ones.
+ */
+const struct jtree *schema_look_up(struct schema_set *set, const struct jtree *in,
+                                   struct slice name);
 
 #endif

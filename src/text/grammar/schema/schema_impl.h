@@ -50,6 +50,18 @@ enum shared_rule {
     RULE_INTEGER,
     N_SHARED
 };
+/* What all schemas of a set say (schema_same.c), whatever form their values have. */
+struct says {
+    struct map ids; /* what a part says -> its number */
+    uint32_t n_ids, cap_first;
+    const struct jtree *
+        *first_of;     /* [cap_first] by `plain`: the first schema that says it, NULL: none yet */
+    struct map places; /* what is where in long lists and objects -> its number in `at` */
+    const struct jtree **at;
+    uint32_t n_at, cap_at;
+    uint32_t whole; /* number of the schema that "$ref" is about now, by its text; 0: not made */
+};
+/* The rules of one form. */
 struct schema {
     struct rules *r;
     const struct jtree *root, *null; /* null: the schema of null alone */
@@ -57,13 +69,8 @@ struct schema {
     enum schema_form form;
     struct map jobs;                 /* parts -> rule */
     struct map rests;                /* rule of a value -> rule of what stands behind its key */
-    struct map ids;                  /* what a part says -> its number (schema_same.c) */
-    uint32_t n_ids;
-    const struct jtree *
-        *first_of;     /* [n_ids + 1] by `plain`: the first schema that says it, NULL: none yet */
-    struct map places; /* what is where in long lists and objects -> its number in `at` */
-    const struct jtree **at;
-    uint32_t n_at, cap_at;
+    struct map wholes;               /* rule of a value -> the same with space behind it */
+    struct says *says;
     uint64_t n_combined; /* branches written beside other choices that hold as well */
     struct job *first, **last;
     uint32_t shared[N_SHARED]; /* rule + 1, 0: not made */
@@ -77,8 +84,10 @@ uint32_t schema_rule(struct schema *s, const struct parts *p);
 uint32_t schema_rule_of(struct schema *s, const struct jtree *node);
 /* One more part; true is none, one that is there is not put again. */
 void schema_put(struct schema *s, struct parts *p, const struct jtree *node, uint32_t skip);
-/* Numbers all parts of a schema: jtree's says, plain and value. */
+/* Numbers all parts of a schema: jtree's says, plain and value; those of a root once. */
 void schema_number_nodes(struct schema *s, struct jtree *root);
+void schema_says_init(struct says *says);
+void schema_says_deinit(struct says *says);
 const struct jtree *schema_first(struct schema *s,
                                  const struct jtree *node); /* that says the same */
 /* A member of an object by its key, or a string in a list; NULL: none. At once, also in long ones.

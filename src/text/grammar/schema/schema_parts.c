@@ -150,12 +150,12 @@ void schema_put(struct schema *s, struct parts *p, const struct jtree *node, uin
         p->v[p->n++] = (struct part){node, skip};
 }
 
-static struct slice name_of(const struct jtree *node)
+static struct slice name_of(const struct schema *s, const struct jtree *node)
 {
     const struct jtree *named = node;
-    while (named->parent && named->parent->kind != JTREE_OBJECT)
+    while (named != s->root && named->parent && named->parent->kind != JTREE_OBJECT)
         named = named->parent;
-    return named->parent ? named->key : SLICE("schema");
+    return named != s->root && named->parent ? named->key : SLICE("schema");
 }
 
 /* Any value: the one rule of no parts, written when its turn comes. */
@@ -195,7 +195,7 @@ uint32_t schema_rule(struct schema *s, const struct parts *p)
     struct slice key = {(const char *)job->v, bytes};
     if (map_get(&s->jobs, key, &rule))
         return rule;
-    rule = rules_new(s->r, name_of(p->v[p->n - 1].node));
+    rule = rules_new(s->r, name_of(s, p->v[p->n - 1].node));
     if (!rules_ok(s->r))
         return 0;
     s->r->rule[rule].defined = 1;

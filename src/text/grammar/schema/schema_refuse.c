@@ -17,7 +17,7 @@ void schema_refuse(struct schema *s, const struct jtree *at, const char *fmt, ..
     vsnprintf(why, sizeof why, fmt, ap);
     va_end(ap);
     str_init(&where, PITH_MEM_SCRATCH);
-    for (; at && at->parent && n < JTREE_DEPTH; at = at->parent)
+    for (; at && at != s->root && at->parent && n < JTREE_DEPTH; at = at->parent)
         path[n++] = at;
     while (n-- > 0) {
         uint32_t index = 0;

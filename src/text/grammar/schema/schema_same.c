@@ -32,16 +32,16 @@ static void no_memory(struct schema *s)
 /* The number of a text of our own making; 0: no memory. */
 static uint32_t number_of(struct schema *s, struct slice text)
 {
-    uint32_t id = s->n_ids + 1;
+    uint32_t id = s->says->n_ids + 1;
     rules_spend(s->r, 1 + text.n / 16);
-    if (!rules_ok(s->r) || map_get(&s->ids, text, &id))
+    if (!rules_ok(s->r) || map_get(&s->says->ids, text, &id))
         return rules_ok(s->r) ? id : 0;
     struct slice kept = {arena_strndup(&s->r->arena, text.p, text.n), text.n};
-    if (!kept.p || map_put(&s->ids, kept, id) < 0) {
+    if (!kept.p || map_put(&s->says->ids, kept, id) < 0) {
         no_memory(s);
         return 0;
     }
-    return s->n_ids = id;
+    return s->says->n_ids = id;
 }
 
 /* Digits without zeros at either end, and the power of ten behind the first one. */
@@ -89,6 +89,24 @@ static int by_key(const void *a, const void *b)
 
 enum which { SAYS, PLAIN, VALUE };
 
+/* The number of the schema that a reference is about: equal ones in two schemas lead to other
+ * places, unless these are the same. */
+static uint32_t number_of_whole(struct schema *s)
+{
+    struct str text;
+    if (s->says->whole || !s->root)
+        return s->says->whole;
+    str_init(&text, PITH_MEM_SCRATCH);
+    str_putc(&text, 'r');
+    jtree_write(&text, s->root);
+    if (text.failed)
+        no_memory(s);
+    else
+        s->says->whole = number_of(s, (struct slice){text.p, text.n});
+    str_deinit(&text);
+    return s->says->whole;
+}
+
 /* The number of a container by those of what is in it. */
 static uint32_t of_container(struct schema *s, const struct jtree *v, enum which which,
                              struct str *text, struct str *key)
@@ -109,6 +127,10 @@ static uint32_t of_container(struct schema *s, const struct jtree *v, enum which
         text->failed |= key->failed;
         id.key = key->failed ? 0 : number_of(s, (struct slice){key->p, key->n});
         str_put(text, (const char *)&id, sizeof id);
+        if (which != VALUE && slice_eq_z(k->key, "$ref")) {
+            id = (struct member_id){UINT32_MAX, number_of_whole(s)};
+            str_put(text, (const char *)&id, sizeof id);
+        }
     }
     if (which == VALUE && v->kind == JTREE_OBJECT && v->n > 1 && !text->failed) {
         struct member_id *m = arena_array(&s->r->arena, v->n, sizeof *m); /* aligned */
@@ -150,8 +172,12 @@ static void number_node(struct schema *s, struct jtree *v, struct str *text, str
 
 void schema_number_nodes(struct schema *s, struct jtree *root)
 {
+    struct says *says = s->says;
     struct str text, key;
-    struct jtree *v = root;
+    struct jtree *v = root->says ? NULL : root;
+    uint32_t was = says->cap_first;
+    s->root = root;
+    says->whole = 0;
     str_init(&text, PITH_MEM_SCRATCH);
     str_init(&key, PITH_MEM_SCRATCH);
     while (v && rules_ok(s->r)) {
@@ -167,16 +193,33 @@ void schema_number_nodes(struct schema *s, struct jtree *root)
     }
     str_deinit(&text);
     str_deinit(&key);
-    s->first_of = mem_array((size_t)s->n_ids + 1, sizeof *s->first_of, PITH_MEM_SCRATCH);
-    if (!s->first_of)
+    if (!mem_grow(&says->first_of, &says->cap_first, (uint64_t)says->n_ids + 1,
+                  sizeof *says->first_of, PITH_MEM_SCRATCH))
         no_memory(s);
+    else if (says->cap_first > was)
+        memset(says->first_of + was, 0, (says->cap_first - was) * sizeof *says->first_of);
+}
+
+void schema_says_init(struct says *says)
+{
+    *says = (struct says){.n_ids = 0};
+    map_init(&says->ids, PITH_MEM_SCRATCH);
+    map_init(&says->places, PITH_MEM_SCRATCH);
+}
+
+void schema_says_deinit(struct says *says)
+{
+    map_deinit(&says->ids);
+    map_deinit(&says->places);
+    mem_free(says->at);
+    mem_free(says->first_of);
 }
 
 const struct jtree *schema_first(struct schema *s, const struct jtree *node)
 {
     if (!rules_ok(s->r))
         return node;
-    const struct jtree **first = &s->first_of[node->plain];
+    const struct jtree **first = &s->says->first_of[node->plain];
     *first = *first ? *first : node;
     return *first;
 }
@@ -184,22 +227,24 @@ const struct jtree *schema_first(struct schema *s, const struct jtree *node)
 /* ---------------------------------------------------------------- looking up */
 
 enum { FEW = 8 };
-struct place { /* the key of s->places: what is in which container, by name or by value */
+struct place { /* the key of says->places: what is in which container, by name or by value */
     const struct jtree *in;
     uint32_t how, value;
     char name[];
 };
 enum { HERE, BY_NAME, BY_VALUE };
 
-/* s->at[number]: what a place holds. 0: no memory. */
+/* says->at[number]: what a place holds. 0: no memory. */
 static int put_place(struct schema *s, const struct jtree *in, uint32_t how, uint32_t value,
                      struct slice name, const struct jtree *node)
 {
     size_t n = sizeof(struct place) + name.n;
     struct place *p = arena_alloc(&s->r->arena, n);
+    struct says *says = s->says;
     rules_spend(s->r, 2);
     if (!p ||
-        !mem_grow(&s->at, &s->cap_at, (uint64_t)s->n_at + 1, sizeof *s->at, PITH_MEM_SCRATCH)) {
+        !mem_grow(&says->at, &says->cap_at, (uint64_t)says->n_at + 1, sizeof *says->at,
+                  PITH_MEM_SCRATCH)) {
         no_memory(s);
         return 0;
     }
@@ -208,11 +253,11 @@ static int put_place(struct schema *s, const struct jtree *in, uint32_t how, uin
     p->value = value;
     if (name.n)
         memcpy(p->name, name.p, name.n);
-    int put = map_put(&s->places, (struct slice){(const char *)p, n}, s->n_at);
+    int put = map_put(&says->places, (struct slice){(const char *)p, n}, says->n_at);
     if (put < 0)
         no_memory(s);
     if (put == 1)
-        s->at[s->n_at++] = node;
+        says->at[says->n_at++] = node;
     return put >= 0;
 }
 
@@ -229,11 +274,11 @@ static const struct jtree *get_place(struct schema *s, const struct jtree *in, u
     str_init(&key, PITH_MEM_SCRATCH);
     str_put(&key, (const char *)&p, sizeof p);
     str_put(&key, name.p, name.n);
-    int found = !key.failed && map_get(&s->places, (struct slice){key.p, key.n}, &at);
+    int found = !key.failed && map_get(&s->says->places, (struct slice){key.p, key.n}, &at);
     if (key.failed)
         no_memory(s);
     str_deinit(&key);
-    return found ? s->at[at] : NULL;
+    return found ? s->says->at[at] : NULL;
 }
 
 /* All that a container holds, by names (keys, or the texts of a list) or by values, the first time
