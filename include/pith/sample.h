@@ -213,10 +213,11 @@ PITH_API pith_status pith_grammar_mask(pith_grammar *g, float *logits, int32_t n
  * on. NULL ends that. g stays the caller's and must outlive its use; pith_sampler_reset resets it
  * too. */
 PITH_API pith_status pith_sampler_grammar(pith_sampler *s, pith_grammar *g, struct pith_error *err);
-/* Most steps (of some 10 ns) that a mask may take inside of a draw; 0, the default: no bound. Past
- * it, or while another thread works with the same compiled grammar, a draw gives PITH_TOKEN_LATER
- * and nothing has changed. Then a copy of the logits can be masked on any thread, by
- * pith_grammar_mask with a clone of the grammar, and pith_sample_masked draws from it what
+/* Most steps (of some 10 ns) that a mask may take inside of a draw, and a token that is accepted;
+ * 0, the default: no bound. A token that takes more is followed with the mask behind it. Where that
+ * takes more, or while another thread works with the same compiled grammar, a draw gives
+ * PITH_TOKEN_LATER and nothing has changed. Then a copy of the logits can be masked on any thread,
+ * by pith_grammar_mask with a clone of the grammar, and pith_sample_masked draws from it what
  * pith_sample would have drawn. Draws of one pith_sample_rows that share a compiled grammar share
  * these steps. */
 PITH_API void pith_sampler_mask_steps(pith_sampler *s, uint64_t most);

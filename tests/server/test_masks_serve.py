@@ -11,7 +11,7 @@ SCHEMA = {"type": "object", "properties":
           {"a": {"type": "string", "maxLength": 9},
            "b": {"type": "array", "items": {"type": "integer"}, "maxItems": 3}},
           "required": ["a", "b"]}
-AMBIGUOUS = "root ::= s\ns ::= [a-z0-9 ] s s s s | [a-z0-9 ] s s s | [a-z0-9 ] s s | [a-z0-9 ]"
+AMBIGUOUS = 'root ::= s\ns ::= [a-z0-9 ] s [a-z0-9 ] | ""'
 BESIDE, COMPILED, KEPT = ("pith:masks_beside_total", "pith:grammars_compiled_total",
                           "pith:grammars_kept_total")
 

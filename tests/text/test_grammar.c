@@ -734,6 +734,7 @@ static void masks_are_the_truth(void)
                                     .vocab = vocab,
                                     .trie = trie,
                                     .trigger_token = -1,
+                                    .unsearched = 1,
                                     .cache_bytes = 1 << 20};
         struct pith_grammar *g = grammar_new(&spec, &err);
         while (enumerate(&s))
@@ -996,6 +997,7 @@ static void check_mask_against_accept(const struct vocab *v, const struct trie *
                                 .vocab = v,
                                 .trie = t,
                                 .trigger_token = -1,
+                                .unsearched = 1,
                                 .cache_bytes = seed % 2 ? 1 << 20 : 100};
     struct pith_grammar *g = grammar_new(&spec, &err);
     CHECK_MSG(g != NULL, "%s: %s", text, err.msg);
@@ -1190,8 +1192,14 @@ static void too_ambiguous(void)
     CHECK_MSG(err.code == PITH_RANGE && strstr(err.msg, "too many ways"), "%s", err.msg);
 
     static const char cubic[] = "root ::= s\ns ::= [ab] s s | [ab]";
-    pith_grammar *g =
-        pith_grammar_open(NULL, PITH_GRAMMAR_GBNF, cubic, sizeof cubic - 1, NULL, &err);
+    CHECK(!pith_grammar_open(NULL, PITH_GRAMMAR_GBNF, cubic, sizeof cubic - 1, NULL, &err));
+    CHECK_MSG(err.code == PITH_RANGE && strstr(err.msg, "rule \"s\" can be read in too many ways"),
+              "%s", err.msg);
+    struct grammar_spec spec = {.kind = PITH_GRAMMAR_GBNF,
+                                .text = slice_of(cubic),
+                                .trigger_token = -1,
+                                .unsearched = 1};
+    pith_grammar *g = grammar_new(&spec, &err);
     memset(letters, 'a', sizeof letters);
     CHECK(g && pith_grammar_accept_text(g, letters, 100, &err) == PITH_OK);
     CHECK(pith_grammar_accept_text(g, letters, sizeof letters, &err) == PITH_RANGE &&

@@ -5,6 +5,7 @@
 #include "base/str.h"
 #include "hook.h"
 #include "text/grammar/grammar.h"
+#include "text/grammar/growth.h"
 #include "vocab_image.h"
 
 /* ---------------------------------------------------------------- inputs */
@@ -288,6 +289,162 @@ static void ambiguous_rules_become_loops(void)
     }
 }
 
+/* ---------------------------------------------------------------- what grows */
+
+/* begin, then loop as often as it fits, and end again and again: a text that is read in as many
+ * ways as there are, or in one. */
+struct grown {
+    const char *grammar, *begin, *loop, *end;
+    const char *rule; /* that it is refused by; NULL: it is taken, and stays cheap */
+    size_t n;         /* bytes of loops, 0: 3000 */
+};
+static const struct grown ambiguous[] = {
+    {"root ::= s\ns ::= [a-z ] s s | [a-z ] s | [a-z ]", "", "a", "", NULL, 0},
+    {"root ::= s\ns ::= [a-z ] s s s s | [a-z ] s s s | [a-z ] s s | [a-z ]", "", "a", "", "s", 0},
+    {"root ::= s\ns ::= [ab] s s | [ab]", "", "a", "", "s", 0},
+    {"root ::= s\ns ::= \"a\" s s | \"a\" | \"(\" s \")\"", "", "a", "", "s", 0},
+    {"root ::= l\nl ::= \"[\" e \"]\"\ne ::= l | l e | l e e | \"x\" e e | \"x\"", "[", "x", "",
+     "e", 0},
+    {"root ::= e\ne ::= t | t o e | e2\nt ::= \"x\" | \"(\" e \")\"\no ::= [+*]\ne2 ::= t o e o e",
+     "", "x+", "", "e2", 0},
+    {"root ::= e\ne ::= \"x\" t\nt ::= \"\" | [+*] e t t", "", "x+", "", "t", 0},
+    {"root ::= s\ns ::= \"i\" s | \"i\" s \"e\" s | \"x\"", "", "i", "xe", "s", 0},
+    {"root ::= w\nw ::= \"a\" w w | \"aa\" w | \"aaa\" | \"a\" | \"<\" w \">\"", "", "a", "", "w",
+     0},
+    {"root ::= x \"!\"\nx ::= \"(\" x \")\" x x | \"\"", "", "()", "", "x", 0},
+    {"root ::= s\ns ::= \"a\" s \"b\" s s | \"a\" s | \"b\" | \"a\"", "", "aab", "", "s", 0},
+    {"root ::= p\np ::= \"<\" q \">\" | \"<\" p \">\"\nq ::= \"x\" q q | \"x\" p | \"x\"", "<", "x",
+     "", "q", 0},
+    {"root ::= a\na ::= [xy] b a | [xy]\nb ::= [xy] a b | [xy]", "", "xy", "", "a", 0},
+    {"root ::= \"0123456789\" s\ns ::= \"a\" s s | \"a\" | \"(\" s \")\"", "0123456789", "a", "",
+     "s", 0},
+};
+static const struct grown innocent[] = {
+    {"root ::= v\nv ::= o | l | s | n\no ::= \"{\" w (s w \":\" w v (w \",\" w s w \":\" w v)*)? w "
+     "\"}\"\n"
+     "l ::= \"[\" w (v (w \",\" w v)*)? w \"]\"\ns ::= \"\\\"\" [^\"\\x00-\\x1f]* \"\\\"\"\nn ::= "
+     "[0-9]+\n"
+     "w ::= [ \\n]*",
+     "", "[", "1", NULL, 0},
+    {"root ::= e\ne ::= t ([+-] t)*\nt ::= f ([*/] f)*\nf ::= [0-9]+ | \"(\" e \")\" | \"-\" f", "",
+     "(-", "7", NULL, 0},
+    {"root ::= x\nx ::= \"(\" x* \")\" | [a-z]+ \" \"", "", "(", "a ", NULL, 0},
+    {"root ::= b\nb ::= \"(\" b \")\" b | \"[\" b \"]\" b | \"\"", "", "([", "])", NULL, 0},
+    {"root ::= t\nt ::= \"<a>\" t* \"</a>\" | \"<b>\" t* \"</b>\" | [x-z]", "", "<a><b>", "x", NULL,
+     0},
+    {"root ::= \"a\" root \"b\" | \"\"", "", "a", "b", NULL, 0},
+    {"root ::= \"a\" root \"a\" | \"b\" root \"b\" | \"\"", "", "a", "a", NULL, 300},
+    {"root ::= s\ns ::= \"if \" s \"fi \" | \"if \" s \"else \" s \"fi \" | \"x \"", "", "if ",
+     "x fi ", NULL, 0},
+    {"root ::= l\nl ::= i (\", \" i)*\ni ::= [a-z]+ | \"(\" l \")\"", "", "(", "a, a", NULL, 0},
+    {"root ::= s+\ns ::= \"{\" s* \"}\" | [a-z] \"=\" e \";\"\ne ::= [a-z] | \"(\" e \"+\" e \")\"",
+     "", "{", "a=b;", NULL, 0},
+    {"root ::= e\ne ::= u | u \"?\" e \":\" e\nu ::= [a-z] | \"!\" u", "", "!", "a?", NULL, 0},
+    {"root ::= c\nc ::= [a-z]+ (\"(\" (c (\",\" c)*)? \")\")? (\".\" c)?", "", "f(", "a,a", NULL,
+     0},
+    {"root ::= x x x x\nx ::= \"a\" x | y\ny ::= \"a\" y \"b\" | \"b\"", "", "a", "b", NULL, 0},
+};
+
+/* Steps of the costliest 64 bytes of a text that loops. 0: it is not taken. */
+static uint64_t walk_grown(const struct grown *g, pith_grammar *at, size_t n)
+{
+    uint64_t most = 0;
+    struct str s;
+    struct pith_error err = {0};
+    str_init(&s, PITH_MEM_SCRATCH);
+    str_putz(&s, g->begin);
+    while (s.n < n)
+        str_putz(&s, g->loop);
+    while (s.n < n + n / 2 && *g->end)
+        str_putz(&s, g->end);
+    for (size_t i = 0; i < s.n; i += 64) {
+        struct pith_work w = PITH_WORK_INIT;
+        pith_work_begin(&w, NULL);
+        pith_status st = pith_grammar_accept_text(at, s.p + i, s.n - i < 64 ? s.n - i : 64, &err);
+        pith_work_end(&w);
+        if (st == PITH_STATE && i + 64 > n) /* the loops are all closed, or one is enough */
+            break;
+        CHECK_MSG(st == PITH_OK, "%s, byte %zu: %s", g->grammar, i, err.msg);
+        most = st != PITH_OK ? 0 : w.steps > most ? w.steps : most;
+        if (st != PITH_OK)
+            break;
+    }
+    str_deinit(&s);
+    return most;
+}
+
+/* What is read in ever more ways is refused when it is compiled, by its rule, within the bound of
+ * the search; what is not is taken, and its last bytes cost no more than a token may. */
+static void check_grown(const struct grown *v, size_t n)
+{
+    enum { BYTES = 3000 };
+    for (size_t i = 0; i < n; i++) {
+        struct pith_error err = {0};
+        struct pith_work w = PITH_WORK_INIT;
+        char name[40];
+        pith_work_begin(&w, NULL);
+        pith_grammar *g = pith_grammar_open(NULL, PITH_GRAMMAR_GBNF, v[i].grammar,
+                                            strlen(v[i].grammar), NULL, &err);
+        pith_work_end(&w);
+        if (getenv("PITH_COST"))
+            printf("# %.90s: %llu steps %s\n", v[i].grammar, (unsigned long long)w.steps, err.msg);
+        snprintf(name, sizeof name, "rule \"%s\" ", v[i].rule ? v[i].rule : "");
+        CHECK_MSG(w.steps < 3 * GROWTH_STEPS, "%s: %llu steps", v[i].grammar,
+                  (unsigned long long)w.steps);
+        CHECK_MSG(!v[i].rule == (g != NULL), "%s: %s", v[i].grammar, err.msg);
+        if (v[i].rule)
+            CHECK_MSG(err.code == PITH_RANGE && strstr(err.msg, name), "%s: %s", v[i].grammar,
+                      err.msg);
+        uint64_t most = g ? walk_grown(&v[i], g, v[i].n ? v[i].n : BYTES) : 1;
+        CHECK_MSG(most && most < 64 * (uint64_t)GROWTH_TOKEN / 8, "%s: %llu steps", v[i].grammar,
+                  (unsigned long long)most);
+        pith_grammar_close(g);
+    }
+}
+
+static void what_grows_is_refused(void)
+{
+    check_grown(ambiguous, sizeof ambiguous / sizeof *ambiguous);
+}
+
+static void what_looks_alike_is_taken(void)
+{
+    check_grown(innocent, sizeof innocent / sizeof *innocent);
+}
+
+/* Behind a trigger, too, and who waits for the search may end it. */
+static void growth_behind_a_trigger(void)
+{
+    const struct input in = {.kind = PITH_GRAMMAR_GBNF};
+    struct pith_grammar_params p = PITH_GRAMMAR_PARAMS_INIT;
+    struct pith_error err = {0};
+    const char *text = ambiguous[2].grammar;
+    p.trigger = "<call>";
+    CHECK(!pith_grammar_open(NULL, PITH_GRAMMAR_GBNF, text, strlen(text), &p, &err));
+    CHECK_MSG(err.code == PITH_RANGE && strstr(err.msg, "rule \"s\""), "%s", err.msg);
+    struct str s;
+    struct asked a = {.stop_at = -1};
+    struct pith_work w = PITH_WORK_INIT;
+    str_init(&s, PITH_MEM_SCRATCH);
+    str_putz(&s, text);
+    long held = atomic_load(&hook.blocks);
+    w.go_on = go_on;
+    w.ctx = &a;
+    CHECK(!open_within(&in, &s, &w, &err) && a.widest <= 65536);
+    int times = a.n;
+    CHECK_MSG(times > 3, "asked %d times", times);
+    for (int k = 0; k < times; k += times / 5 + 1) {
+        struct pith_work again = PITH_WORK_INIT;
+        a = (struct asked){.stop_at = k};
+        again.go_on = go_on;
+        again.ctx = &a;
+        CHECK_MSG(!open_within(&in, &s, &again, &err) && err.code == PITH_CANCELLED, "%d: %s", k,
+                  err.msg);
+        CHECK(atomic_load(&hook.blocks) == held);
+    }
+    str_deinit(&s);
+}
+
 /* Tokens of letters, n of them, behind one that ends the generation. */
 static struct vocab *large_vocab(int n)
 {
@@ -405,6 +562,9 @@ int main(void)
     TEST(compiling_can_be_ended);
     TEST(combinations_are_bounded);
     TEST(ambiguous_rules_become_loops);
+    TEST(what_grows_is_refused);
+    TEST(what_looks_alike_is_taken);
+    TEST(growth_behind_a_trigger);
     TEST(edges_of_named_tokens);
     TEST(known_parts_are_counted);
     return test_end();

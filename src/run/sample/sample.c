@@ -641,7 +641,11 @@ static pith_status take(struct pith_sampler *s, int32_t id, struct pith_grammar 
         history_accept(&s->history, id);
     else if (known)
         s->forgot = 1; /* without it the others are no history */
-    pith_status st = known && g ? grammar_accept(g, id, err) : PITH_OK;
+    pith_status st = PITH_OK;
+    if (known && g && s->mask_steps && !s->keeps)
+        st = grammar_accept_within(g, id, s->mask_steps, err);
+    else if (known && g)
+        st = grammar_accept(g, id, err);
     if (known && s->keeps)
         keep_accepted(s, g && st == PITH_OK ? id : ~id);
     return st;

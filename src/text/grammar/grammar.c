@@ -14,12 +14,11 @@
 #include "base/mem.h"
 #include "text/grammar/calls.h"
 #include "text/grammar/gbnf.h"
+#include "text/grammar/growth.h"
 #include "text/grammar/masks.h"
 #include "text/grammar/regex.h"
 #include "text/grammar/schema/schema.h"
 #include "text/grammar/without.h"
-
-enum { TOKEN_STEPS = 1 << 20 }; /* most steps of accepting a token */
 
 struct grammar_core {
     pthread_mutex_t busy, list;
@@ -111,6 +110,27 @@ static uint32_t put_regex(struct rules *r, struct slice pattern)
     return root;
 }
 
+/* Grammars that somebody wrote, and that need a stack, are searched for what grows. */
+static pith_status check_growth(const struct automaton *a, struct slice trigger, int32_t token,
+                                struct pith_error *err)
+{
+    struct growth g;
+    int why;
+    if (!a->n_names)
+        return PITH_OK;
+    if (!growth_search(a, trigger, token, &g, &why))
+        return why == STACKS_CANCELLED
+                   ? error_set(err, PITH_CANCELLED, "grammar: cancelled")
+                   : error_set(err, PITH_NOMEM, "out of memory for the stacks of a grammar");
+    if (!g.grows)
+        return PITH_OK;
+    return error_set(err, PITH_RANGE,
+                     "grammar: rule \"%s\" can be read in too many ways: a byte behind %u others "
+                     "takes %llu steps, one behind %u takes %llu; wanted a less ambiguous grammar",
+                     automaton_rule(a, g.state), g.n[0], (unsigned long long)g.steps[0], g.n[1],
+                     (unsigned long long)g.steps[1]);
+}
+
 static pith_status compile(struct grammar_core *c, const struct grammar_spec *spec,
                            struct pith_error *err)
 {
@@ -167,6 +187,8 @@ static pith_status compile(struct grammar_core *c, const struct grammar_spec *sp
     pith_status st = rules_ok(&r) ? automaton_init(&c->automaton, &r, root, err)
                                   : error_set(err, r.err.code, "%s", r.err.msg);
     rules_deinit(&r);
+    if (st == PITH_OK && spec->kind == PITH_GRAMMAR_GBNF && !spec->unsearched)
+        st = check_growth(&c->automaton, trigger, token, err);
     return st;
 }
 
@@ -192,7 +214,10 @@ static struct pith_grammar *new_handle(struct grammar_core *c, const struct pith
     if (!g)
         return NULL;
     pthread_mutex_lock(&c->list);
-    *g = (struct pith_grammar){.core = c, .next = c->all, .at = from ? from->at : c->start};
+    *g = (struct pith_grammar){.core = c,
+                               .next = c->all,
+                               .at = from ? from->at : c->start,
+                               .pending = from ? from->pending : -1};
     if (c->all)
         c->all->prev = g;
     c->all = g;
@@ -201,24 +226,9 @@ static struct pith_grammar *new_handle(struct grammar_core *c, const struct pith
     return g;
 }
 
-/* The recursive rule with the most ways to go on in the position that was being made. */
-static const char *rule_to_blame(const struct grammar_core *c)
-{
-    const struct stacks *s = &c->stacks;
-    uint32_t state = 0, most = 0, n;
-    for (uint32_t i = 0; i < s->n_members; i++) {
-        stacks_pairs(s, s->below[s->member[i]], &n);
-        if (n >= most && s->member[i] >= STATE_FIRST) {
-            most = n;
-            state = s->member[i];
-        }
-    }
-    return automaton_rule(&c->automaton, state);
-}
-
 static pith_status exhausted(struct grammar_core *c, struct pith_error *err)
 {
-    const char *rule = rule_to_blame(c);
+    const char *rule = automaton_rule(&c->automaton, growth_widest(&c->stacks));
     if (c->stacks.failed == STACKS_TOO_MANY || c->stacks.failed == STACKS_LATE)
         return error_set(err, PITH_RANGE,
                          "grammar: rule \"%s\" can be read in too many ways here (over %d stack "
@@ -310,6 +320,7 @@ void grammar_reset(struct pith_grammar *g)
 {
     pthread_mutex_lock(&g->core->list);
     g->at = g->core->start;
+    g->pending = -1;
     pthread_mutex_unlock(&g->core->list);
 }
 
@@ -378,45 +389,21 @@ static uint32_t read_bytes(struct grammar_core *c, uint32_t set, struct slice te
     return n;
 }
 
-/* Moves to the position being made, unless it is empty. */
-static pith_status arrive(struct pith_grammar *g, const char *what, struct pith_error *err)
+/* *at: the position being made, unless it is empty. */
+static pith_status arrive(struct grammar_core *c, const char *what, uint32_t *at,
+                          struct pith_error *err)
 {
-    struct grammar_core *c = g->core;
-    uint32_t at = stacks_intern(&c->stacks);
+    *at = stacks_intern(&c->stacks);
     if (c->stacks.failed)
         return exhausted(c, err);
-    if (at == STACKS_NONE)
-        return error_set(err, PITH_STATE, "grammar: %s is not allowed here", what);
-    move(g, at);
-    return PITH_OK;
+    return *at == STACKS_NONE ? error_set(err, PITH_STATE, "grammar: %s is not allowed here", what)
+                              : PITH_OK;
 }
 
 static void add_pairs(struct grammar_core *c, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
         stacks_add(&c->stacks, c->pair[i].state, c->pair[i].below);
-}
-
-pith_status grammar_accept_text(struct pith_grammar *g, struct slice text, struct pith_error *err)
-{
-    enum { STRIDE = 256 };
-    struct grammar_core *c = g->core;
-    struct pith_grammar *was = new_handle(c, g); /* where it was must outlive a tidying */
-    pith_status st = was ? PITH_OK : error_set(err, PITH_NOMEM, "out of memory for a grammar");
-    for (size_t i = 0; i < text.n && st == PITH_OK; i += STRIDE) {
-        struct slice some = {text.p + i, text.n - i < STRIDE ? text.n - i : STRIDE};
-        pthread_mutex_lock(&c->busy);
-        int ok = tidy(c, STACKS_MOST_WORK);
-        uint32_t n = ok ? read_bytes(c, g->at, some) : 0;
-        stacks_begin(&c->stacks);
-        add_pairs(c, n);
-        st = ok ? arrive(g, "this text", err) : exhausted(c, err);
-        if (st != PITH_OK)
-            move(g, was->at);
-        leave(c);
-    }
-    grammar_free(was);
-    return st;
 }
 
 /* Where the tokens that the position names lead. */
@@ -439,12 +426,11 @@ static void add_named(struct grammar_core *c, uint32_t set, int32_t id, size_t n
     }
 }
 
-static pith_status accept(struct pith_grammar *g, int32_t id, struct pith_error *err)
+/* *to: the position behind a token, with the stacks tidy. */
+static pith_status follow(struct pith_grammar *g, int32_t id, uint32_t *to, struct pith_error *err)
 {
     struct grammar_core *c = g->core;
     char text[TRIE_DEPTH], what[48];
-    if (!tidy(c, TOKEN_STEPS))
-        return exhausted(c, err);
     int ends = vocab_is_eog(c->vocab, id);
     size_t n_bytes = ends ? 0 : vocab_piece(c->vocab, id, 0, text, sizeof text);
     uint32_t n =
@@ -455,21 +441,119 @@ static pith_status accept(struct pith_grammar *g, int32_t id, struct pith_error 
     add_pairs(c, n);
     add_named(c, g->at, id, n_bytes);
     if (ends && c->stacks.n_members == 0 && stacks_has(&c->stacks, g->at, STATE_END)) {
-        move(g, STACKS_NONE);
+        *to = STACKS_NONE;
         return PITH_OK;
     }
     snprintf(what, sizeof what, "token %d", id);
-    return arrive(g, what, err);
+    return arrive(c, what, to, err);
+}
+
+/* One token further, with `busy` held. most NULL: whatever it takes. Else *late, and nothing has
+ * changed, where it takes more than *most; what it took is subtracted. Whoever waits for the same
+ * step from the same position has made it, too. */
+static pith_status step(struct pith_grammar *g, int32_t id, uint64_t *most, int *late,
+                        struct pith_error *err)
+{
+    struct grammar_core *c = g->core;
+    uint64_t bound = most && *most < GROWTH_TOKEN ? *most : GROWTH_TOKEN;
+    if (!tidy(c, bound))
+        return exhausted(c, err);
+    uint32_t mark = stacks_mark(&c->stacks), was = g->at, to = was;
+    pith_status st = follow(g, id, &to, err);
+    if (most)
+        *most -= c->stacks.work < *most ? c->stacks.work : *most;
+    if (c->stacks.failed == STACKS_LATE && bound < GROWTH_TOKEN) {
+        stacks_cut(&c->stacks, mark);
+        c->stacks.failed = 0;
+        *late = 1;
+        return PITH_OK;
+    }
+    pthread_mutex_lock(&c->list);
+    for (struct pith_grammar *h = c->all; h; h = h->next)
+        if ((st == PITH_OK || st == PITH_STATE) && h->at == was && h->pending == id) {
+            h->at = st == PITH_OK ? to : was;
+            h->pending = -1;
+        }
+    if (st == PITH_OK)
+        g->at = to;
+    pthread_mutex_unlock(&c->list);
+    return st;
+}
+
+/* Makes the step that was left for later (step). One that turns out not to be allowed is none. */
+static pith_status settle(struct pith_grammar *g, uint64_t *most, int *late,
+                          struct pith_error *err)
+{
+    struct pith_error own = {.code = PITH_OK};
+    pith_status st = g->pending < 0 ? PITH_OK : step(g, g->pending, most, late, &own);
+    return st == PITH_OK || st == PITH_STATE ? PITH_OK : error_set(err, st, "%s", own.msg);
+}
+
+static pith_status check_token(const struct grammar_core *c, int32_t id, struct pith_error *err)
+{
+    if (!c->vocab || id < 0 || id >= vocab_n(c->vocab))
+        return error_set(err, PITH_RANGE, "grammar: token %d is not in the vocabulary", id);
+    return PITH_OK;
 }
 
 pith_status grammar_accept(struct pith_grammar *g, int32_t id, struct pith_error *err)
 {
     struct grammar_core *c = g->core;
-    if (!c->vocab || id < 0 || id >= vocab_n(c->vocab))
-        return error_set(err, PITH_RANGE, "grammar: token %d is not in the vocabulary", id);
+    pith_status st = check_token(c, id, err);
+    if (st != PITH_OK)
+        return st;
     pthread_mutex_lock(&c->busy);
-    pith_status st = accept(g, id, err);
+    st = settle(g, NULL, NULL, err);
+    st = st == PITH_OK ? step(g, id, NULL, NULL, err) : st;
     leave(c);
+    return st;
+}
+
+pith_status grammar_accept_within(struct pith_grammar *g, int32_t id, uint64_t most,
+                                  struct pith_error *err)
+{
+    struct grammar_core *c = g->core;
+    pith_status st = check_token(c, id, err);
+    if (st != PITH_OK)
+        return st;
+    int late = pthread_mutex_trylock(&c->busy) != 0;
+    if (late && g->pending >= 0) {
+        pthread_mutex_lock(&c->busy); /* one alone can be left for later */
+        late = 0;
+    }
+    if (!late) {
+        st = settle(g, NULL, NULL, err);
+        st = st == PITH_OK ? step(g, id, &most, &late, err) : st;
+        leave(c);
+    }
+    if (late) {
+        pthread_mutex_lock(&c->list);
+        g->pending = id;
+        pthread_mutex_unlock(&c->list);
+    }
+    return st;
+}
+
+pith_status grammar_accept_text(struct pith_grammar *g, struct slice text, struct pith_error *err)
+{
+    enum { STRIDE = 256 };
+    struct grammar_core *c = g->core;
+    struct pith_grammar *was = new_handle(c, g); /* where it was must outlive a tidying */
+    pith_status st = was ? PITH_OK : error_set(err, PITH_NOMEM, "out of memory for a grammar");
+    for (size_t i = 0; i < text.n && st == PITH_OK; i += STRIDE) {
+        struct slice some = {text.p + i, text.n - i < STRIDE ? text.n - i : STRIDE};
+        pthread_mutex_lock(&c->busy);
+        st = settle(g, NULL, NULL, err);
+        int ok = st == PITH_OK && tidy(c, STACKS_MOST_WORK);
+        uint32_t n = ok ? read_bytes(c, g->at, some) : 0, to = STACKS_NONE;
+        stacks_begin(&c->stacks);
+        add_pairs(c, n);
+        if (st == PITH_OK)
+            st = ok ? arrive(c, "this text", &to, err) : exhausted(c, err);
+        move(g, st == PITH_OK ? to : was->at);
+        leave(c);
+    }
+    grammar_free(was);
     return st;
 }
 
@@ -481,6 +565,7 @@ static int may_end(const struct pith_grammar *g)
 int grammar_may_end(const struct pith_grammar *g)
 {
     pthread_mutex_lock(&g->core->busy);
+    settle((struct pith_grammar *)(uintptr_t)g, NULL, NULL, NULL);
     int may = may_end(g);
     pthread_mutex_unlock(&g->core->busy);
     return may;
@@ -490,6 +575,7 @@ int grammar_must_end(const struct pith_grammar *g)
 {
     uint32_t n;
     pthread_mutex_lock(&g->core->busy);
+    settle((struct pith_grammar *)(uintptr_t)g, NULL, NULL, NULL);
     stacks_pairs(&g->core->stacks, g->at, &n);
     int must = n == 0 || (n == 1 && may_end(g));
     pthread_mutex_unlock(&g->core->busy);
@@ -498,17 +584,25 @@ int grammar_must_end(const struct pith_grammar *g)
 
 /* ---------------------------------------------------------------- masks */
 
-/* With `busy` held. NULL: with *err, or it is late. */
-static const uint64_t *mask_of(struct pith_grammar *g, uint64_t most, struct pith_error *err)
+/* With `busy` held. NULL: with *err, or it is late. most NULL: whatever it takes; else what it took
+ * is subtracted from *most. */
+static const uint64_t *mask_of(struct pith_grammar *g, uint64_t *most, int *late,
+                               struct pith_error *err)
 {
     struct grammar_core *c = g->core;
     const uint64_t *mask = NULL;
+    *late = 0;
     if (!c->masks.trie) {
         error_set(err, PITH_STATE, "grammar: it was opened without a model and has no tokens");
         return NULL;
     }
-    if (tidy(c, most))
+    if (settle(g, most, late, err) != PITH_OK || *late)
+        return NULL;
+    if (tidy(c, most ? *most : STACKS_MOST_WORK))
         mask = masks_get(&c->masks, g->at);
+    if (most)
+        *most -= c->stacks.work < *most ? c->stacks.work : *most;
+    *late = !mask && c->masks.late;
     if (!mask)
         exhausted(c, err);
     return mask;
@@ -516,8 +610,9 @@ static const uint64_t *mask_of(struct pith_grammar *g, uint64_t most, struct pit
 
 const uint64_t *grammar_mask(struct pith_grammar *g, struct pith_error *err)
 {
+    int late;
     pthread_mutex_lock(&g->core->busy);
-    const uint64_t *mask = mask_of(g, STACKS_MOST_WORK, err);
+    const uint64_t *mask = mask_of(g, NULL, &late, err);
     pthread_mutex_unlock(&g->core->busy);
     return mask;
 }
@@ -525,8 +620,9 @@ const uint64_t *grammar_mask(struct pith_grammar *g, struct pith_error *err)
 pith_status grammar_prepare(struct pith_grammar *g, struct pith_error *err)
 {
     struct pith_error own = {.code = PITH_OK};
+    int late;
     pthread_mutex_lock(&g->core->busy);
-    int ok = mask_of(g, STACKS_MOST_WORK, &own) != NULL;
+    int ok = mask_of(g, NULL, &late, &own) != NULL;
     leave(g->core);
     return ok ? PITH_OK : error_set(err, own.code, "%s", own.msg);
 }
@@ -556,7 +652,8 @@ pith_status grammar_apply(struct pith_grammar *g, float *logits, int32_t n, stru
     struct pith_error own = {.code = PITH_OK};
     struct grammar_core *c = g->core;
     pthread_mutex_lock(&c->busy);
-    const uint64_t *mask = mask_of(g, STACKS_MOST_WORK, &own);
+    int late;
+    const uint64_t *mask = mask_of(g, NULL, &late, &own);
     if (mask)
         bar(c, mask, logits, n);
     leave(c);
@@ -571,9 +668,7 @@ pith_status grammar_apply_within(struct pith_grammar *g, float *logits, int32_t 
     *late = pthread_mutex_trylock(&c->busy) != 0;
     if (*late)
         return PITH_OK;
-    const uint64_t *mask = mask_of(g, *most, &own);
-    *most -= c->stacks.work < *most ? c->stacks.work : *most;
-    *late = !mask && c->masks.late;
+    const uint64_t *mask = mask_of(g, most, late, &own);
     if (mask)
         bar(c, mask, logits, n);
     leave(c);

@@ -30,6 +30,7 @@ struct grammar_spec {
     uint64_t cache_bytes;  /* for masks */
     struct slice or_prefix, or_schema; /* or_schema not empty: the text may be these instead */
     int calls_only;                    /* of PITH_GRAMMAR_CALLS: calls_spec.only */
+    int unsearched;                    /* of PITH_GRAMMAR_GBNF: growth.h is left out */
     int strict;                        /* what cannot be kept of a schema is refused, all of it */
     int schema_order;                  /* members of objects come in the order of their schema */
     void (*release)(void *owner);      /* called when the last handle goes; NULL: nothing is */
@@ -40,6 +41,7 @@ struct pith_grammar {
     struct grammar_core *core;
     struct pith_grammar *prev, *next; /* all handles of the core */
     uint32_t at;                      /* position; STACKS_NONE: the generation has ended */
+    int32_t pending;                  /* a token behind it that has yet to be followed, -1: none */
 };
 
 struct pith_grammar *grammar_new(const struct grammar_spec *spec, struct pith_error *err);
@@ -51,6 +53,11 @@ void grammar_reset(struct pith_grammar *g);
  * changes. */
 pith_status grammar_accept(struct pith_grammar *g, int32_t id, struct pith_error *err);
 pith_status grammar_accept_text(struct pith_grammar *g, struct slice text, struct pith_error *err);
+/* The same, but where it takes more than `most` steps, or another thread is at work in the core,
+ * the token is followed with the next mask, or whatever else asks for the position. Then one that
+ * is not allowed shows nowhere: the position stays. */
+pith_status grammar_accept_within(struct pith_grammar *g, int32_t id, uint64_t most,
+                                  struct pith_error *err);
 int grammar_may_end(const struct pith_grammar *g);  /* the text is complete */
 int grammar_must_end(const struct pith_grammar *g); /* and nothing can follow it */
 /* Allowed tokens, bit id % 64 of word id / 64; valid until the next call with any handle of the
