@@ -153,6 +153,23 @@ static int take_place(struct exchange *x, struct fault *f)
     return 0;
 }
 
+/* What changes the server is an admin's; where there are no keys at all it is whoever's asks, but
+ * for what loads, unloads and ends. */
+static int check_admin(const struct exchange *x, const char *path, struct fault *f)
+{
+    const struct server *s = x->h->s;
+    int flags = x->route->flags, have_admins = tenants_have_admins(s->tenants);
+    if (!(flags & (ROUTE_ADMIN | ROUTE_OWN)) || (x->tenant && x->tenant->admin) ||
+        ((flags & ROUTE_OWN) && !have_admins && !tenants_have_keys(s->tenants)))
+        return 1;
+    if (!have_admins && (flags & ROUTE_ADMIN))
+        return fault_set(f, 404, "admin_is_off", NULL,
+                         "there is no %.100s: the server was started without --admin-key", path);
+    return fault_set(f, 403, "admin_key_needed", NULL,
+                     "%.100s changes the server; it needs a key given with --admin-key%s", path,
+                     have_admins ? "" : ", and the server was started without one");
+}
+
 /* All that can be said before the body is there. 0: *f says why it ends here, or nothing does: a
  * preflight, which has its answer. */
 static int check_head(struct exchange *x, const char *method, const char *path, struct fault *f)
@@ -176,12 +193,8 @@ static int check_head(struct exchange *x, const char *method, const char *path, 
                          key_given(c) ? "this key is not known here" : "a key is needed here");
     if (!take_place(x, f))
         return 0;
-    if ((x->route->flags & ROUTE_ADMIN) && !tenants_have_admins(s->tenants))
-        return fault_set(f, 404, "admin_is_off", NULL,
-                         "there is no %.100s: the server was started without --admin-key", path);
-    if ((x->route->flags & ROUTE_ADMIN) && !(x->tenant && x->tenant->admin))
-        return fault_set(f, 403, "admin_key_needed", NULL,
-                         "%.100s changes the server; it needs a key given with --admin-key", path);
+    if (!check_admin(x, path, f))
+        return 0;
     if (length && strtoull(length, NULL, 10) > (unsigned long long)s->p.body_bytes)
         return fault_set(f, 413, "body_too_large", NULL,
                          "the body has %.20s bytes, at most %lld are taken", length,

@@ -11,7 +11,8 @@ struct server;
 
 /* On the thread of HTTP; without a key; 503 until there is a model; for people, not in the
  * descriptions; errors in another shape than OpenAI's; for admins; its handler waits for the
- * scheduler; without a key where metrics are open. */
+ * scheduler; without a key where metrics are open; for admins, or for everybody where the server
+ * has no keys at all. */
 enum {
     ROUTE_DIRECT = 1,
     ROUTE_OPEN = 2,
@@ -25,6 +26,7 @@ enum {
     ROUTE_LIST = 512, /* answers may be lists */
     ROUTE_METRICS = 1024,
     ROUTE_EMPTY = 2048, /* its body may have nothing in it */
+    ROUTE_OWN = 8192,
     ROUTE_MAY_LACK = 4096 /* 501: not every model, or server, has it */
 };
 struct route {

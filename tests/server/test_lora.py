@@ -102,8 +102,15 @@ def test_server(model, one, two):
         check("told", told["generation_settings"]["lora"] == [{"id": 1, "scale": 1.0}], told)
     with Server(model, "--lora", one, "--api-key", "ann:using-secret") as s:
         s.key = {"Authorization": "Bearer using-secret"}
-        codes = [s.post("/lora-adapters", [], **s.key)[0], s.get("/lora-adapters", **s.key)[0]]
-        check("needs_an_admin", codes == [404, 200], codes)
+        said = s.post("/lora-adapters", [], **s.key)
+        check("needs_an_admin", said[0] == 403 and "--admin-key" in said[1]["error"]["message"]
+              and s.get("/lora-adapters", **s.key)[0] == 200, said)
+    with Server(model, "--lora", one) as s:  # whoever has it to himself
+        said = s.post("/lora-adapters", [{"id": 0, "scale": 0.25}])
+        check("without_any_key", said[0] == 200 and said[1][0]["scale"] == 0.25, said)
+    with Server(model, "--lora", one, "--admin-key", "admin-secret") as s:
+        codes = [s.post("/lora-adapters", [])[0], s.post("/lora-adapters", [], **ADMIN)[0]]
+        check("an_admin_alone", codes == [403, 200], codes)
 
 
 def main():
