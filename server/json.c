@@ -28,6 +28,14 @@ static int says_why(struct fault *f)
     return bounds && bounds->why(f);
 }
 
+_Thread_local int64_t *json_meter;
+
+static void count(int64_t bytes)
+{
+    if (json_meter)
+        *json_meter += bytes;
+}
+
 /* Half of what reading a request does is done by jansson, which asks nobody whether it may go on,
  * but for memory. */
 static void *allocate(size_t n)
@@ -39,14 +47,18 @@ static void *allocate(size_t n)
         free(p);
         p = NULL;
     }
+    if (p)
+        count((int64_t)malloc_usable_size(p));
     lost |= !p;
     return p;
 }
 
 static void give_back(void *p)
 {
-    if (p)
+    if (p) {
         bounds->json(malloc_usable_size(p), 0);
+        count(-(int64_t)malloc_usable_size(p));
+    }
     free(p);
 }
 
@@ -355,6 +367,7 @@ int text_put(char **text, size_t *n_text, size_t *cap, const char *p, size_t n)
         lost |= !more;
         if (!more)
             return 0;
+        count((int64_t)most - (int64_t)*cap);
         *text = more;
         *cap = most;
     }

@@ -54,6 +54,9 @@ struct json_bounds {
  * one since this was asked last: what was made meanwhile has a hole. */
 void json_watch(const struct json_bounds *b);
 int json_lost(void);
+/* What this thread allocates for JSON, less what it gives back, and what its texts grow by, is
+ * added to it; NULL: nowhere. */
+extern _Thread_local int64_t *json_meter;
 /* n more bytes at the end of (*text)[*n_text]. 0: out of memory. */
 int text_put(char **text, size_t *n_text, size_t *cap, const char *p, size_t n);
 int64_t clock_now(void); /* monotonic ns */

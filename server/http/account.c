@@ -35,7 +35,7 @@ int64_t account_budget(const struct server *s)
 
 /* Of one key, where there are several: half of what there is for all, so that one alone never fills
  * it. */
-static int64_t budget_of_key(const struct server *s)
+int64_t account_of_key(const struct server *s)
 {
     return tenants_count(s->tenants) > 1 ? account_budget(s) / 2 : account_budget(s);
 }
@@ -107,7 +107,7 @@ static int64_t less(int64_t a, int64_t b)
 
 int64_t account_room(const struct server *s, const struct tenant *t)
 {
-    int64_t key = budget_of_key(s) - atomic_load(&t->account.bytes),
+    int64_t key = account_of_key(s) - atomic_load(&t->account.bytes),
             all = account_budget(s) - atomic_load(&s->account.bytes);
     int64_t room = less(less(s->p.request_memory, room_of_process(s)), less(key, all));
     return room > 0 ? room : 0;
@@ -115,7 +115,7 @@ int64_t account_room(const struct server *s, const struct tenant *t)
 
 int account_has_room(const struct server *s, const struct tenant *t, int64_t bytes)
 {
-    return atomic_load(&t->account.bytes) + bytes <= budget_of_key(s) &&
+    return atomic_load(&t->account.bytes) + bytes <= account_of_key(s) &&
            atomic_load(&s->account.bytes) + bytes <= account_budget(s) &&
            bytes <= room_of_process(s);
 }
@@ -128,20 +128,20 @@ int account_refuse(const struct server *s, const struct tenant *t, int64_t bytes
                          "this request needs more than %lld bytes of memory, which is "
                          "--request-memory; ask for less at a time",
                          (long long)s->p.request_memory);
-    if (key + bytes <= budget_of_key(s) && all + bytes <= account_budget(s) &&
+    if (key + bytes <= account_of_key(s) && all + bytes <= account_budget(s) &&
         bytes > room_of_process(s))
         fault_set(f, 503, "memory_full", NULL,
                   "the process has %lld bytes of memory and this request needs %lld more; it may "
                   "have %lld (--max-memory); try again later",
                   (long long)(account_most(s) - room_of_process(s)), (long long)bytes,
                   (long long)account_most(s));
-    else if (key + bytes > budget_of_key(s) ||
+    else if (key + bytes > account_of_key(s) ||
              all + bytes <= account_budget(s)) /* or it was, a moment ago */
         fault_set(f, 429, "key_memory_full", NULL,
                   "the requests of this key have %lld bytes of memory and this one needs %lld "
                   "more; all of a key may have %lld (of --requests-memory); "
                   "try again later",
-                  key, (long long)bytes, (long long)budget_of_key(s));
+                  key, (long long)bytes, (long long)account_of_key(s));
     else
         fault_set(f, 503, "memory_full", NULL,
                   "the requests of this server have %lld bytes of memory and this one needs %lld "
@@ -200,6 +200,11 @@ static double sample_seconds(const struct account *a)
     return 1e-9 * (double)atomic_load(&a->sample_ns);
 }
 
+static double steps(const struct account *a)
+{
+    return (double)atomic_load(&a->steps);
+}
+
 static double requests(const struct account *a)
 {
     return (double)atomic_load(&a->requests);
@@ -239,6 +244,9 @@ char *account_text(const struct server *s, const struct tenant *who, size_t *n)
          "Reading a key's requests: JSON, templates, tokens, grammars.", work_seconds},
         {"pith:key_sampling_seconds_total", "counter",
          "Choosing tokens for a key: samplers and masks.", sample_seconds},
+        {"pith:key_steps_total", "counter",
+         "The same as counted steps of the library: texts, templates, grammars, masks beside.",
+         steps},
         {"pith:key_requests_total", "counter", "Requests of a key that have ended.", requests},
         {"pith:key_prompt_tokens_total", "counter", "Tokens of their prompts.", prompt_tokens},
         {"pith:key_generation_tokens_total", "counter", "Tokens of their answers.", made_tokens},

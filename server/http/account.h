@@ -51,6 +51,7 @@ void account_ended(struct tenant *t, const struct figures *f); /* a request, wit
  */
 char *account_text(const struct server *s, const struct tenant *who, size_t *n);
 int64_t account_most(const struct server *s);   /* bytes of the process; 0: not known yet, or any */
+int64_t account_of_key(const struct server *s); /* most bytes of the requests of one key */
 int64_t account_budget(const struct server *s); /* bytes of all requests together */
 
 #endif

@@ -10,6 +10,7 @@
 struct account {
     atomic_llong bytes, peak;
     atomic_llong work_ns, sample_ns;
+    atomic_llong steps; /* of the library's work for them, pith_work's */
     atomic_llong requests, n_prompt, n_made; /* that have ended; tokens of theirs */
 };
 

@@ -425,6 +425,7 @@ static void do_job(struct work *w, struct job *j)
     pith_work_begin(&t.bounds, NULL);
     j->fn(j->s, j->x);
     pith_work_end(&t.bounds);
+    atomic_fetch_add(&who->account.steps, (long long)t.bounds.steps);
     turn_now = NULL;
     account_add(j->s, who, -t.told);
     pthread_mutex_lock(&w->lock);

@@ -104,6 +104,7 @@ static uint64_t make(struct job *j, int32_t n_vocab)
     pith_grammar_mask(j->grammar, j->masked, n_vocab, &j->err);
     pith_work_end(&w);
     atomic_fetch_add(&j->tenant->account.sample_ns, thread_ns() - began);
+    atomic_fetch_add(&j->tenant->account.steps, (long long)w.steps);
     return w.steps;
 }
 

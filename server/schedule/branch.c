@@ -9,6 +9,7 @@
 #include "server/json.h"
 #include "server/hosted.h"
 #include "server/schedule/beside.h"
+#include "server/serve.h"
 
 /* ---------------------------------------------------------------- beginning */
 
@@ -30,8 +31,8 @@ void request_free(struct request *r)
 {
     if (!r)
         return;
-    if (r->bytes)
-        account_add(r->server, r->tenant, -r->bytes);
+    if (r->bytes || r->told)
+        account_add(r->server, r->tenant, -r->bytes - r->told);
     free(r->prompt);
     free(r->input_end);
     for (char **p = r->stop; p && *p; p++)
@@ -47,6 +48,35 @@ void request_free(struct request *r)
     free((void *)(uintptr_t)r->sampler.dry_breakers);
     pith_grammar_close(r->grammar);
     free(r);
+}
+
+/* What an answer has is in the account of its key while it is made: who comes next may find no
+ * room. It ends itself where it is more than a request, or all of its key, may have. */
+static void count_answer(struct request *r)
+{
+    enum { OFTEN = 64 << 10 };
+    int64_t held = r->answer > 0 ? r->answer : 0, more = held - r->told;
+    if (more < OFTEN && more > -OFTEN)
+        return;
+    account_add(r->server, r->tenant, more);
+    r->told = held;
+    r->over |= r->bytes + held > r->server->p.request_memory ||
+               r->bytes + held > account_of_key(r->server);
+}
+
+void request_tell(struct request *r, const struct event *e)
+{
+    json_meter = &r->answer;
+    r->on_event(r, e);
+    json_meter = NULL;
+    count_answer(r);
+}
+
+void request_over(const struct request *r, struct fault *f)
+{
+    account_add(r->server, r->tenant, -r->bytes - r->told); /* as it was before it came */
+    account_refuse(r->server, r->tenant, r->bytes + r->told, f);
+    account_add(r->server, r->tenant, r->bytes + r->told);
 }
 
 static void free_branch(struct branch *b)
@@ -166,7 +196,7 @@ void request_done(struct sched *s, struct request *r, const struct event *e)
         at = &(*at)->next;
     if (*at)
         *at = r->next;
-    r->on_event(r, e);
+    request_tell(r, e);
     request_free(r);
     pthread_mutex_lock(&s->lock);
     if (--s->n_left == 0)
@@ -220,23 +250,23 @@ static int branch_finish(struct sched *s, struct branch *b, const char *reason,
             .kind = EV_TEXT, .choice = b->choice, .text = shown.held, .n_text = shown.n_held};
         e.n_text = shown.n_fresh;
         if (held.n_text)
-            r->on_event(r, &held);
+            request_tell(r, &held);
         if (e.n_text)
-            r->on_event(r, &e);
+            request_tell(r, &e);
         if (hit < 0) {
             pith_stopper_put(b->stopper, NULL, 0, &shown);
             held.text = shown.held;
             held.n_text = shown.n_held;
             if (held.n_text)
-                r->on_event(r, &held);
+                request_tell(r, &held);
         }
     }
     if (stopped_by && r->show_stop)
-        r->on_event(r, &(struct event){.kind = EV_TEXT,
+        request_tell(r, &(struct event){.kind = EV_TEXT,
                                        .choice = b->choice,
                                        .text = stopped_by,
                                        .n_text = strlen(stopped_by)});
-    r->on_event(r, &(struct event){.kind = EV_CHOICE,
+    request_tell(r, &(struct event){.kind = EV_CHOICE,
                                    .choice = b->choice,
                                    .reason = reason,
                                    .stopped_by = stopped_by,
@@ -263,6 +293,7 @@ static int put_token(struct branch *b, int32_t id)
         if (!more)
             return 0;
         b->token = more;
+        b->r->answer += b->cap * (int64_t)sizeof *more;
         b->cap *= 2;
     }
     b->token[b->n++] = id;
@@ -334,11 +365,11 @@ static int tell_token(struct branch *b, const struct token_info *t, int *cut)
     b->has_line |= memchr(text, '\n', n) != NULL;
     int hit = pith_stopper_put(b->stopper, text, n, &shown);
     if (shown.n_held)
-        r->on_event(r, &(struct event){.kind = EV_TEXT,
+        request_tell(r, &(struct event){.kind = EV_TEXT,
                                        .choice = b->choice,
                                        .text = shown.held,
                                        .n_text = shown.n_held});
-    r->on_event(r, &(struct event){.kind = EV_TEXT,
+    request_tell(r, &(struct event){.kind = EV_TEXT,
                                    .choice = b->choice,
                                    .text = text,
                                    .n_text = shown.n_fresh,

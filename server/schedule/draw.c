@@ -131,7 +131,7 @@ void draw_tell(struct sched *s, int k)
     b->n_told = s->drawn[k].i;
     if (b->r->rank_prompt)
         t.rank = rank_of(pith_logits(s->hosted->generate, d->output), s->n_vocab, t.id);
-    b->r->on_event(b->r, &(struct event){.kind = EV_PROMPT, .i = b->n_told, .token = &t});
+    request_tell(b->r, &(struct event){.kind = EV_PROMPT, .i = b->n_told, .token = &t});
 }
 
 /* beside_collect: a mask has been made, or could not be. */

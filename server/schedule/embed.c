@@ -103,7 +103,7 @@ void embed_step(struct sched *s)
     share_of(s, r)->served += s->n_rows;
     metrics_add(s->hosted->metrics, M_PROMPT_TOKENS, s->n_rows);
     for (int i = 0; i < n; i++) {
-        r->on_event(r, &(struct event){.kind = EV_EMBEDDING,
+        request_tell(r, &(struct event){.kind = EV_EMBEDDING,
                                        .choice = r->n_embedded + i,
                                        .vector = pith_embedding(session, i),
                                        .n_vector = r->ranks ? s->hosted->info.n_labels

@@ -196,7 +196,7 @@ static int listen_up(struct sched *s)
 static void sweep(struct sched *s, struct request *r,
                   void (*fail)(struct sched *s, struct request *r, const struct fault *f))
 {
-    struct fault gone = {0}, late = {0};
+    struct fault gone = {0}, late = {0}, over = {0};
     int64_t now = clock_now();
     fault_set(&gone, 499, "client_closed_request", NULL, "the client has left");
     fault_set(&late, 400, "deadline_exceeded", "timeout",
@@ -207,6 +207,10 @@ static void sweep(struct sched *s, struct request *r,
             fail(s, r, &gone);
         else if (r->deadline && now > r->deadline)
             fail(s, r, &late);
+        else if (r->over) {
+            request_over(r, &over);
+            fail(s, r, &over);
+        }
     }
 }
 
@@ -268,7 +272,7 @@ static void tell_progress(struct branch *b)
     struct request *r = b->r;
     struct progress p = {b->n_fed, r->n_prompt, r->figures.n_cached, clock_now() - r->started};
     if (r->progress && !b->choice && !b->n_made)
-        r->on_event(r, &(struct event){.kind = EV_PROGRESS, .progress = &p});
+        request_tell(r, &(struct event){.kind = EV_PROGRESS, .progress = &p});
 }
 
 /* Why requests do not come to their end when the scheduler is stopped. */

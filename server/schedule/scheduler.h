@@ -101,7 +101,10 @@ struct request {
     struct figures figures;
 
     struct server *server;
-    int64_t bytes; /* that its key's account has for it */
+    int64_t bytes;  /* that its key's account has for it */
+    int64_t answer; /* bytes that its answer has so far */
+    int64_t told;   /* of them, that the account knows of */
+    int over;       /* they are more than there is room for */
 
     /* The scheduler's own. */
     struct request *next;

@@ -134,6 +134,10 @@ void request_fail(struct sched *s, struct request *r,
 void share_back(struct sched *s, struct share *t); /* before it is given something to do */
 void request_done(struct sched *s, struct request *r,
                   const struct event *e); /* tells the last event, frees */
+/* Tells an event, and counts what the answer has grown by: past the room of its key the request is
+ * `over`, which is why it ends. */
+void request_tell(struct request *r, const struct event *e);
+void request_over(const struct request *r, struct fault *f);
 
 /* compose.c */
 void compose(struct sched *s);

@@ -163,7 +163,8 @@ def test_memory_of_a_key(model):
     """What waits belongs to its key: it is told when it has its part, and another key has room."""
     with Server(model, *KEYS, "--parallel", "1", "--requests-memory", "16M", "--queue", "10000",
                 "--ctx", "4096") as s:
-        long, let_go = begin([lambda: s.post("/v1/completions", completion("w1", 3000), **A)])
+        long, let_go = begin([lambda: s.post("/v1/completions", completion("w1", 3000, logprobs=None),
+                                       **A)])
         s.wait_for(lambda: s.metric("vllm:num_requests_running") == 1)
         grammar = "root ::= (" + " | ".join('"%06d"' % i for i in range(500)) + ")+"
         out, rest = begin([lambda i=i: s.post("/v1/completions",
@@ -181,6 +182,27 @@ def test_memory_of_a_key(model):
               set(a[0] for a in rest()) == {200, 429} and let_go()[0][0] == 200,
               [(a[0], a[1].get("error")) for a in out])
         check("what_waited_is_given_back", gives_back(s), of_key(s, "pith:key_bytes"))
+
+
+def test_answers(model):
+    """An answer counts while it is made: logprobs as JSON are the most of it. One that passes what a
+    request may have ends there, a stream of the same tokens keeps nothing, and all is given back."""
+    with Server(model, *KEYS, "--request-memory", "2M", "--ctx", "4096") as s:
+        ask = completion("w1", 3000, logprobs=5)
+        status, answer, _ = s.post("/v1/completions", ask, **A)
+        check("answer_is_too_large", status == 400 and "--request-memory" in
+              answer["error"]["message"] and answer["error"]["code"] == "request_too_expensive",
+              answer if status != 200 else status)
+        check("it_was_counted", 1 << 20 < of_key(s, "pith:key_bytes_peak") < 4 << 20,
+              of_key(s, "pith:key_bytes_peak"))
+        check("answer_is_given_back", gives_back(s), of_key(s, "pith:key_bytes"))
+        status, text, _ = s.post("/v1/completions", {**ask, "stream": True}, **A)
+        check("stream_keeps_nothing", status == 200 and b"[DONE]" in text
+              and text.count(b"data: ") >= 3000 and gives_back(s), text[-300:])
+        status, answer, _ = s.post("/completion", {"prompt": "w1", "n_predict": 3000, "n_probs": 5,
+                                                   "ignore_eos": True}, **A)
+        check("native_answer_is_too_large", status == 400
+              and "--request-memory" in answer["error"]["message"] and gives_back(s), status)
 
 
 def test_queue_of_models(folder):
@@ -284,6 +306,7 @@ def main():
             test_leaves(s)
         test_too_expensive(model)
         test_memory_of_a_key(model)
+        test_answers(model)
         test_queue_of_models(folder)
         test_many_choices(folder)
         test_most(model)

@@ -153,7 +153,7 @@ def test_metrics(model):
         for n, k in ((2, key), (3, bob)):
             s.post("/v1/completions", completion("w1 w2", n), **k)
         names = {"pith:key_%s" % n for n in (
-            "bytes", "bytes_peak", "work_seconds_total", "sampling_seconds_total",
+            "bytes", "bytes_peak", "work_seconds_total", "sampling_seconds_total", "steps_total",
             "requests_total", "prompt_tokens_total", "generation_tokens_total")}
 
         def lines(who):
