@@ -5,7 +5,7 @@
 #include "base/str.h"
 #include "hook.h"
 #include "text/grammar/grammar.h"
-#include "text/grammar/growth.h"
+#include "text/grammar/stacks.h"
 #include "vocab_image.h"
 
 /* ---------------------------------------------------------------- inputs */

@@ -14,7 +14,6 @@
 #include "base/mem.h"
 #include "text/grammar/calls.h"
 #include "text/grammar/gbnf.h"
-#include "text/grammar/growth.h"
 #include "text/grammar/masks.h"
 #include "text/grammar/regex.h"
 #include "text/grammar/schema/schema.h"

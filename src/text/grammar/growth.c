@@ -1,5 +1,14 @@
-/* growth.c -- see growth.h. */
-#include "text/grammar/growth.h"
+/* growth.c -- whether a grammar is read in ever more ways as its text grows (stacks.h).
+ *
+ *     texts of k bytes ──each by the first bytes of what may come──> texts of k + 1 bytes
+ *         a few of them go on: by the steps of their last byte, of all, by depth
+ *
+ * Whether a grammar is ambiguous cannot be decided, but what a byte costs can be looked at: a
+ * position is a set of stacks, and the steps from one to the next are those of every later token.
+ * Where the costliest byte of such texts grows so fast that a text of GROWTH_TEXT bytes
+ * would pass the bound of a token, the grammar is refused when it is compiled. What a search of
+ * GROWTH_STEPS steps does not find is ended by the bound when it comes. */
+#include "text/grammar/stacks.h"
 
 #include <string.h>
 

@@ -91,4 +91,25 @@ void stacks_cut(struct stacks *s, uint32_t mark); /* sets made since are gone */
 /* Drops every set that those in `root` do not need, and renumbers these. 0: no memory. */
 int stacks_keep(struct stacks *s, uint32_t **root, uint32_t n);
 
+/* ---------------------------------------------------------------- growth.c */
+
+enum {
+    GROWTH_BYTES = 128,     /* of the texts that are looked at */
+    GROWTH_TEXT = 3000,     /* of one that has to stay within the bound */
+    GROWTH_STEPS = 1 << 21, /* of the search; its last byte may take a few more */
+    GROWTH_TOKEN = 1 << 20  /* most steps of accepting a token */
+};
+struct growth {
+    int grows;
+    uint32_t n[2];     /* bytes of two texts */
+    uint64_t steps[2]; /* of the costliest byte behind them */
+    uint32_t state;    /* a state with the most ways to go on then */
+};
+/* From behind the trigger on, a text or a token (-1: none). 0: no memory, or nobody waits (*why, of
+ * stacks.h). */
+int growth_search(const struct automaton *a, struct slice trigger, int32_t token, struct growth *g,
+                  int *why);
+/* The state of a position in the making, or just made, with the most ways to go on. */
+uint32_t growth_widest(const struct stacks *s);
+
 #endif
