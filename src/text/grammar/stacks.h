@@ -91,7 +91,7 @@ void stacks_cut(struct stacks *s, uint32_t mark); /* sets made since are gone */
 /* Drops every set that those in `root` do not need, and renumbers these. 0: no memory. */
 int stacks_keep(struct stacks *s, uint32_t **root, uint32_t n);
 
-/* ---------------------------------------------------------------- growth.c */
+/* ---------------------------------------------------------------- what grows */
 
 enum {
     GROWTH_BYTES = 128,     /* of the texts that are looked at */
