@@ -23,6 +23,7 @@ struct embedding {
     unsigned endpoint;
     int native;                   /* as llama.cpp has it: a list of {index, embedding: [vector]} */
     int n_dims;                   /* the first ones of a vector, 0: all */
+    int norm;                     /* as length_of has it */
     int base64, single, truncate; /* single: Ollama's older form, of one text */
     int lost;                     /* there was no memory for a vector */
     char *prefix;                 /* [n_prefix] before each text, NULL: none */
@@ -75,16 +76,32 @@ static void put_numbers(struct embedding *m, const float *v, int32_t n)
     put(m, "]", 1);
 }
 
+/* What a vector is divided by: norm is -1 (nothing), 0 (its largest number, for a range of +-32760),
+ * or the p of a p-norm. */
+static double length_of(const float *v, int32_t n, int norm)
+{
+    double most = 0, sum = 0;
+    if (norm < 0)
+        return 1;
+    for (int32_t i = 0; i < n; i++)
+        most = fabs((double)v[i]) > most ? fabs((double)v[i]) : most;
+    for (int32_t i = 0; i < n && norm > 0; i++) {
+        double x = fabs((double)v[i]);
+        sum += norm == 1 ? x : norm == 2 ? x * x : pow(x / most, norm);
+    }
+    return norm == 0   ? most / 32760
+           : norm == 1 ? sum
+           : norm == 2 ? sqrt(sum)
+                       : most * pow(sum, 1.0 / norm);
+}
+
 static void put_vector(struct embedding *m, const struct event *e)
 {
     char head[80];
     int32_t n = e->n_vector;
     n = m->n_dims && m->n_dims < n ? m->n_dims : n;
     float *unit = malloc((size_t)n * sizeof *unit);
-    double sum = 0;
-    for (int32_t i = 0; i < n; i++)
-        sum += (double)e->vector[i] * (double)e->vector[i];
-    double scale = sum > 0 ? 1 / sqrt(sum) : 0;
+    double length = length_of(e->vector, n, m->norm), scale = length > 0 ? 1 / length : 0;
     for (int32_t i = 0; unit && i < n; i++)
         unit[i] = (float)(scale * (double)e->vector[i]);
     m->lost |= !unit;
@@ -335,6 +352,7 @@ static int take(struct exchange *x, const struct fields *b, struct request *r, s
                          (long long)field_int(b, F_dimensions), m->hosted->info.n_embd_out);
     m->n_dims = (int)field_int(b, F_dimensions);
     m->base64 = format && *format == 'b';
+    m->norm = field_bool(b, F_normalize) ? (int)field_int(b, F_embd_normalize) : -1;
     r->tenant = exchange_tenant(x);
     r->gone = exchange_gone(x);
     r->on_event = on_event;

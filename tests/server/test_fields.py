@@ -131,6 +131,35 @@ def test_defaults(model):
         refused("default %s" % text, 1, said, model, "--default", text)
 
 
+def test_norms(model):
+    """How long vectors are."""
+    with Server(model, "--name", "m", "--embeddings") as s:
+        def vector(path="/v1/embeddings", **more):
+            status, a, _ = s.post(path, {"input": "w5 w6 w7", **more})
+            return a["data"][0]["embedding"] if status == 200 and "data" in a else a
+        raw, unit = vector(embd_normalize=-1), vector()
+        size = math.sqrt(sum(x * x for x in raw))
+
+        def near(a, b):
+            return len(a) == len(b) and all(abs(x - y) <= 1e-4 * max(1, abs(y))
+                                            for x, y in zip(a, b))
+        check("length 1", near(unit, [x / size for x in raw]) and abs(size - 1) > 1e-3, size)
+        check("as it is made", vector(normalize=False) == raw != unit)
+        check("normalize", vector(normalize=True) == vector(embd_normalize=2) == unit)
+        check("the largest", near(vector(embd_normalize=0),
+                                  [32760 * x / max(map(abs, raw)) for x in raw]))
+        check("the sum", near(vector(embd_normalize=1), [x / sum(map(abs, raw)) for x in raw]))
+        check("a norm", near(vector(embd_normalize=3),
+                             [x / sum(abs(y) ** 3 for y in raw) ** (1 / 3) for x in raw]))
+        check("of fewer numbers", near(vector(dimensions=8, embd_normalize=-1), raw[:8]))
+        status, a, _ = s.post("/embedding", {"content": "w5 w6 w7", "embd_normalize": -1})
+        check("of /embedding", a[0]["embedding"][0] == raw, a)
+        for name, value in (("embd_normalize", -2), ("embd_normalize", 101),
+                            ("embd_normalize", "a"), ("normalize", 3)):
+            check("bad %s %s" % (name, value),
+                  s.post("/v1/embeddings", {"input": "w5", name: value})[0] == 400)
+
+
 def made(s, **more):
     status, a, _ = s.post(TEXT, completion(P, 24, **more))
     return a["choices"][0] if status == 200 else a
@@ -735,6 +764,7 @@ def main():
         test_strict(model)
         test_two_models(folder, model)
         test_defaults(model)
+        test_norms(model)
 
 
 run(main, "test_fields")
