@@ -20,6 +20,9 @@ struct server;
 typedef json_t *api_teller(struct exchange *x, struct hosted *m, struct fault *f);
 void api_tell(struct server *s, struct exchange *x, api_teller *tell);
 
+/* The text of a token as it is written behind others (api_tokens.c). */
+json_t *token_piece(const struct hosted *m, int32_t id);
+
 /* Errors as they say them: llama.cpp (api_completion.c), Anthropic, Ollama. */
 json_t *fault_peer(const struct fault *f);
 json_t *fault_anthropic(const struct fault *f);
