@@ -329,17 +329,17 @@ struct cn_op {
 
 static const struct cn_op ops[OP_COUNT] = {
     [OP_EMBED] = {"aclnnIndexSelect", embed_fits, embed_put, beside_bytes},
-    [OP_ROPE_TABLE] = {"aclnnCos, aclnnSin", table_fits, table_put, NULL},
+    [OP_ROPE_TABLE] = {"aclnnCos+Sin", table_fits, table_put, NULL},
     [OP_ROPE] = {"aclnnRotaryPositionEmbedding", rope_fits, rope_put, beside_bytes},
     [OP_RMS_NORM] = {"aclnnRmsNorm", norm_fits, norm_put, norm_scratch},
     [OP_ADD] = {"aclnnAdd", pair_fits, add_put, NULL},
     [OP_SCALE] = {"aclnnMuls", always_fits, scale_put, NULL},
-    [OP_GLU] = {"aclnnSilu, aclnnMul", glu_fits, glu_put, beside_bytes},
+    [OP_GLU] = {"aclnnSilu+Mul", glu_fits, glu_put, beside_bytes},
     [OP_SELECT] = {"aclnnIndexSelect", always_fits, select_put, NULL},
     [OP_MATMUL] = {"aclnnMatmul", matmul_fits, matmul_put, NULL},
     [OP_CACHE_WRITE] = {"aclnnIndexCopy", cache_write_fits, cn_put_cache_write,
                         cn_attention_scratch},
-    [OP_ATTN] = {"aclnnIndexSelect, aclnnMatmul, aclnnSoftmax", attn_fits, cn_put_attention,
+    [OP_ATTN] = {"aclnnIndexSelect+Matmul+Softmax", attn_fits, cn_put_attention,
                  cn_attention_scratch},
     [OP_ATTN_MERGE] = {"aclnnCopy", attn_fits, merge_put, NULL},
 };
