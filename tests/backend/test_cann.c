@@ -191,7 +191,7 @@ static void weights(void)
     static const struct {
         const char *type;
         double limit;
-    } types[] = {{"f32", 1e-3},  {"f16", 3e-3},  {"q8_0", 0.04},
+    } types[] = {{"f32", 1e-3},  {"f16", 3e-3},  {"bf16", 0.02},  {"q8_0", 0.04},
                  {"q4_0", 0.04}, {"q6_K", 0.04}, {"mxfp4", 0.04}};
     struct pith_error err = {PITH_OK, ""};
     char note[2048];
@@ -207,6 +207,53 @@ static void weights(void)
             CHECK_MSG(!*note, "%s, %s: %s", arch, types[i].type, note);
             CHECK_MSG(off <= types[i].limit, "%s, %s: off by %.3g", arch, types[i].type, off);
         }
+}
+
+static int is_common(const char *name)
+{
+    return strstr(name, ".f16") || strstr(name, ".bf16") || strstr(name, ".q8_0") ||
+           strstr(name, ".q4_0");
+}
+
+/* Weights of every type (at TEST_SCALE 1 of a few) beside exact arithmetic with the numbers that they
+ * stand for: what f16 adds to that is small. */
+static void weights_are_exact(void)
+{
+    struct golden *list;
+    int n = golden_list("golden/quant", &list), n_run = 0;
+    double most = 0;
+    for (int i = 0; i < n; i++) {
+        const struct golden *g = &list[i];
+        struct pith_error err = {PITH_OK, ""};
+        struct pith_model_info info = {.size = sizeof info};
+        int32_t n_vocab = (int32_t)json_integer_value(json_object_get(g->json, "n_vocab"));
+        int64_t all = (int64_t)g->n * n_vocab;
+        float *want = strstr(g->name, "llama-q.") == g->name
+                          ? golden_floats(golden_path(g, ".logits_deq.bin"), all)
+                          : NULL;
+        if (!want || (test_scale() < 10 && !is_common(g->name))) {
+            free(want);
+            continue;
+        }
+        float *got = calloc((size_t)all, sizeof *got);
+        set_devices("0", "1");
+        pith_model *m = pith_model_open(golden_path(g, ".gguf"), NULL, &err);
+        set_devices(NULL, NULL);
+        int ok = m && pith_model_get_info(m, &info, &err) == PITH_OK &&
+                 logits_of(g, m, g->n, got, n_vocab, &err);
+        double off = ok ? apart(got, want, (int)all) : 0;
+        CHECK_MSG(ok && !info.note, "%s: %s", g->name, ok ? info.note : err.msg);
+        CHECK_MSG(off <= 3e-3, "%s: off by %.3g", g->name, off);
+        most = off > most ? off : most;
+        pith_model_close(m);
+        free(got);
+        free(want);
+        n_run++;
+    }
+    golden_free(list, n);
+    if (!n_run)
+        SKIP("no golden/quant under %s", test_shared());
+    printf("# %d types: off by %.2g of exact arithmetic at most\n", n_run, most);
 }
 
 /* K and V of each type that is there, and of one that is not; rows moved and turned; save and
@@ -542,6 +589,7 @@ int main(void)
     TEST(gaps_of_the_family);
     TEST(others_fall_back);
     TEST(weights);
+    TEST(weights_are_exact);
     TEST(caches);
     TEST(attention_in_pieces);
     TEST(recordings_serve);

@@ -29,7 +29,8 @@ enum { /* types of numbers */
        ACL_FLOAT16 = 1,
        ACL_INT32 = 3,
        ACL_INT64 = 9,
-       ACL_BOOL = 12
+       ACL_BOOL = 12,
+       ACL_BF16 = 27
 };
 enum {
     ACL_ND = 2,           /* the format of tensors: rows */

@@ -18,10 +18,15 @@
 #include "graph/kv_page.h"
 #include "graph/ops/attention.h"
 
+static int is_kept(enum dtype t)
+{
+    return t == DT_F32 || t == DT_F16;
+}
+
 int cn_state_fits(const struct state *kv)
 {
     return kv->rows == STATE_KV && kv->ratio <= 1 && kv->d_k == kv->d_v && kv->d_k % 16 == 0 &&
-           cn_type(kv->k_type) >= 0 && cn_type(kv->v_type) >= 0;
+           is_kept(kv->k_type) && is_kept(kv->v_type);
 }
 
 int32_t cn_shape_of(const struct cn_job *j, const struct state *kv, int64_t row)

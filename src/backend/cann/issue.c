@@ -5,7 +5,10 @@
 
 int cn_type(enum dtype t)
 {
-    return t == DT_F32 ? ACL_FLOAT : t == DT_F16 ? ACL_FLOAT16 : -1;
+    return t == DT_F32    ? ACL_FLOAT
+           : t == DT_F16  ? ACL_FLOAT16
+           : t == DT_BF16 ? ACL_BF16
+                          : -1;
 }
 
 acl_tensor *cn_tensor(struct cn_queue *q, int type, uint64_t at, int n_dims, const int64_t *dims,

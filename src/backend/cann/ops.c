@@ -93,16 +93,15 @@ static void embed_put(struct cn_job *j, const struct call *c)
 {
     struct cn_queue *q = &j->q;
     int64_t T = rows_of(j, &c->dst), E = c->dst.cols;
-    int type = matrix_type(c->w, c->layout), half = type == ACL_FLOAT16;
+    int type = matrix_type(c->w, c->layout), narrow = type != ACL_FLOAT;
     float scale = ((const struct embed_op *)c->p)->scale;
     acl_tensor *w =
         cn_tensor(q, type, weight(c->w_data), 2, CN_DIMS(tensor_m(c->w), E), NULL);
     acl_tensor *index = cn_tensor(q, ACL_INT64, j->in + j->at.token, 1, CN_DIMS(T), NULL);
     CN_OP(q, pick_rows, w, 0, index,
-          half ? cn_tensor(q, ACL_FLOAT16, j->scratch, 2, CN_DIMS(T, E), NULL)
-               : whole(j, &c->dst));
-    if (half)
-        CN_OP(q, convert, cn_tensor(q, ACL_FLOAT16, j->scratch, 2, CN_DIMS(T, E), NULL), ACL_FLOAT,
+          narrow ? cn_tensor(q, type, j->scratch, 2, CN_DIMS(T, E), NULL) : whole(j, &c->dst));
+    if (narrow)
+        CN_OP(q, convert, cn_tensor(q, type, j->scratch, 2, CN_DIMS(T, E), NULL), ACL_FLOAT,
               whole(j, &c->dst));
     if (scale != 1.0f)
         CN_OP(q, scale, whole(j, &c->dst), cn_scalar(q, scale));
@@ -277,7 +276,8 @@ static int matmul_fits(const struct node *n)
            (!n->b || n->b->type == DT_F32);
 }
 
-/* Of weights of f16 x is rounded to f16, too, unless it is told not to be. */
+/* Of weights of f16 x is rounded to f16, too, unless it is told not to be; those of bf16 are widened
+ * by the operator. */
 static void matmul_put(struct cn_job *j, const struct call *c)
 {
     struct cn_queue *q = &j->q;

@@ -10,7 +10,7 @@
 
 #define SHOWN __attribute__((visibility("default")))
 
-enum { FLOAT = 0, HALF = 1, INT32 = 3, INT64 = 9, BOOL = 12 };
+enum { FLOAT = 0, HALF = 1, INT32 = 3, INT64 = 9, BOOL = 12, BF16 = 27 };
 enum { ABSENT = 161001 }; /* an operand is NULL: its maker had failed */
 enum { SPACE = 96 }; /* bytes of work space that an operator wants, and a few for each number */
 
@@ -97,6 +97,14 @@ static uint8_t *lies(const struct view *t)
     return standin_at(t->data, (uint64_t)((last + 1) * standin_type_bytes(t->type)));
 }
 
+static float bf16_to_float(uint16_t b)
+{
+    uint32_t u = (uint32_t)b << 16;
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
+
 static float half_to_float(uint16_t h)
 {
     int e = h >> 10 & 31, m = h & 1023;
@@ -141,6 +149,9 @@ static double get(const uint8_t *at, int type)
     case HALF:
         memcpy(&h, at, 2);
         return (double)half_to_float(h);
+    case BF16:
+        memcpy(&h, at, 2);
+        return (double)bf16_to_float(h);
     case INT32:
         memcpy(&i, at, 4);
         return i;
@@ -559,10 +570,10 @@ static float element(const uint8_t *at, const struct view *t, int64_t i, int64_t
                      int narrow)
 {
     int64_t n = i * t->strides[0] + j * t->strides[1] + k * t->strides[2];
-    if (t->type == HALF) {
+    if (t->type == HALF || t->type == BF16) {
         uint16_t h;
         memcpy(&h, at + 2 * n, 2);
-        return half_to_float(h);
+        return t->type == HALF ? half_to_float(h) : bf16_to_float(h);
     }
     float x;
     memcpy(&x, at + 4 * n, 4);
@@ -603,7 +614,7 @@ OPERATOR(Matmul)(const struct view *self, const struct view *other, struct view 
         self->n_dims > 3 || x.dims[0] != z.dims[0] || y.dims[0] != z.dims[0] ||
         x.dims[1] != z.dims[1] || y.dims[2] != z.dims[2] || x.dims[2] != y.dims[1] ||
         z.type != FLOAT || (x.type != FLOAT && x.type != HALF) ||
-        (y.type != FLOAT && y.type != HALF) || cube < 0 || cube > 3 || x.data == z.data)
+        (y.type != FLOAT && y.type != HALF && (y.type != BF16 || cube == 2)) || cube < 0 || cube > 3 || x.data == z.data)
         return refuse("Matmul");
     return plan(&(struct task){.fn = matmul, .t = {z, x, y}, .integer = cube}, bytes, out);
 }
