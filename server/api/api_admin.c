@@ -24,22 +24,20 @@ void api_load(struct server *s, struct exchange *x)
     request_answer(x, E_LOAD, loaded);
 }
 
+static json_t *unload(struct hosted *none, struct fields *b, struct fault *f)
+{
+    struct server *s = exchange_server(b->x);
+    const char *name = field_text(b, F_model);
+    (void)none;
+    return models_unload(s, name, field_bool(b, F_force), f)
+               ? models_json(s, name, models_card, f)
+               : NULL;
+}
+
 void api_unload(struct server *s, struct exchange *x)
 {
-    struct fault f = {0};
-    struct fields b;
-    json_t *j = NULL;
-    if (fields_read(&b, E_UNLOAD, x, &f)) {
-        const char *name = field_text(&b, F_model);
-        if (models_unload(s, name, field_bool(&b, F_force), &f))
-            j = models_json(s, name, models_card, &f);
-        fields_free(&b);
-    }
-    if (f.http)
-        exchange_fault(x, &f);
-    else
-        exchange_json(x, 200, j);
-    exchange_drop(x);
+    (void)s;
+    request_answer(x, E_UNLOAD, unload);
 }
 
 /* Its program sees it, and goes on as with SIGTERM. The answer has ended by then, so it is sent. */

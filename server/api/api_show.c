@@ -153,13 +153,16 @@ static void look_at_file(const pith_file *file, struct shown *w)
 
 /* ---------------------------------------------------------------- the endpoint */
 
-static json_t *show(struct server *s, const char *name, struct fault *f)
+static json_t *show(struct hosted *none, struct fields *b, struct fault *f)
 {
+    const char *name = b->v[F_model] ? field_text(b, F_model) : field_text(b, F_name);
+    struct server *s = exchange_server(b->x);
     struct pith_error err = {0};
     struct shown w = {0};
     struct fault cold = {0};
     struct hosted *h = models_find(s, name, f), *loaded = h ? models_hold(s, h->name, &cold) : NULL;
     json_t *j = NULL;
+    (void)none;
     if (!h)
         return NULL;
     pith_file *file = loaded ? NULL : pith_file_open(s->p.models[h->index].path, &err);
@@ -185,16 +188,6 @@ static json_t *show(struct server *s, const char *name, struct fault *f)
 
 void api_ollama_show(struct server *s, struct exchange *x)
 {
-    struct fault f = {0};
-    struct fields b;
-    json_t *j = NULL;
-    if (fields_read(&b, E_OLLAMA_SHOW, x, &f)) {
-        j = show(s, b.v[F_model] ? field_text(&b, F_model) : field_text(&b, F_name), &f);
-        fields_free(&b);
-    }
-    if (f.http)
-        exchange_fault(x, &f);
-    else
-        exchange_json(x, 200, j);
-    exchange_drop(x);
+    (void)s;
+    request_answer(x, E_OLLAMA_SHOW, show);
 }

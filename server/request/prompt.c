@@ -549,7 +549,7 @@ void request_answer(struct exchange *x, unsigned endpoint,
     struct fields b;
     struct hosted *m = exchange_model(x, &f);
     json_t *j = NULL;
-    if (m && fields_read(&b, endpoint, x, &f)) {
+    if (!f.http && fields_read(&b, endpoint, x, &f)) {
         j = answer(m, &b, &f);
         fields_free(&b);
     }

@@ -42,7 +42,7 @@ int request_shows_tools(struct hosted *m);
 int64_t request_count(struct hosted *m, const struct fields *b, const json_t *lead,
                       struct fault *f);
 /* Reads the body by the rows of an endpoint, lets `answer` make the JSON of x (json_true(): it has
- * answered itself), drops x. */
+ * answered itself), drops x. m is NULL where the endpoint needs none. */
 void request_answer(struct exchange *x, unsigned endpoint,
                     json_t *(*answer)(struct hosted *m, struct fields *b, struct fault *f));
 /* How tokens are chosen where a request does not say: the interface of x decides what the model's
