@@ -76,8 +76,8 @@ static void put_numbers(struct embedding *m, const float *v, int32_t n)
     put(m, "]", 1);
 }
 
-/* What a vector is divided by: norm is -1 (nothing), 0 (its largest number, for a range of +-32760),
- * or the p of a p-norm. */
+/* What a vector is divided by: norm is -1 (nothing), 0 (its largest number, for a range of
+ * +-32760), or the p of a p-norm. */
 static double length_of(const float *v, int32_t n, int norm)
 {
     double most = 0, sum = 0;
