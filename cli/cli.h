@@ -362,9 +362,9 @@ struct grammar_opts {
 /* clang-format off */
 #define ARGS_GRAMMAR(opts, member)                                                                 \
     {.name = "--grammar", .meta = "FILE", ARG_FIELD(opts, member.grammar, ARG_TEXT),               \
-     .help = "write what this grammar (GBNF) describes"},                                          \
+     .help = "write what this grammar (GBNF) describes; a file, or the text itself"},              \
     {.name = "--schema", .meta = "FILE", ARG_FIELD(opts, member.schema, ARG_TEXT),                 \
-     .help = "write JSON that satisfies this JSON Schema"},                                        \
+     .help = "write JSON that satisfies this JSON Schema; a file, or the text itself"},            \
     {.name = "--json", ARG_FIELD(opts, member.json, ARG_SWITCH), .help = "write a JSON object"},   \
     {.name = "--schema-order", ARG_FIELD(opts, member.schema_order, ARG_SWITCH),                   \
      .help = "members of objects in the order of the schema, not in any"},                         \

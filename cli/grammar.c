@@ -6,6 +6,14 @@
 
 #include "cli/cli.h"
 
+/* The text itself was given, as no name of a file could be. */
+static int is_text(const struct grammar_opts *o)
+{
+    return o->grammar  ? strstr(o->grammar, "::=") != NULL
+           : o->schema ? o->schema[strspn(o->schema, " \t\r\n")] == '{'
+                       : 0;
+}
+
 int cli_grammar_check(const struct grammar_opts *o)
 {
     const char *path = o->grammar ? o->grammar : o->schema;
@@ -15,7 +23,7 @@ int cli_grammar_check(const struct grammar_opts *o)
     if (!path && !o->json && o->trigger)
         return cli_say(CLI_USE,
                        "found --trigger alone; wanted --grammar, --schema or --json besides");
-    if (path && strcmp(path, "-") != 0 && access(path, R_OK) != 0)
+    if (path && !is_text(o) && strcmp(path, "-") != 0 && access(path, R_OK) != 0)
         return cli_say(CLI_INPUT, "%s: cannot open: %s", path, strerror(errno));
     return CLI_OK;
 }
@@ -28,7 +36,13 @@ const char *cli_grammar_flag(const struct grammar_opts *o)
 int cli_grammar_read(struct grammar_opts *o)
 {
     const char *path = o->grammar ? o->grammar : o->schema;
-    return path && !o->text ? cli_read_file(path, &o->text, &o->n) : CLI_OK;
+    if (!path || o->text)
+        return CLI_OK;
+    if (!is_text(o))
+        return cli_read_file(path, &o->text, &o->n);
+    o->text = strdup(path);
+    o->n = strlen(path);
+    return o->text ? CLI_OK : cli_no_memory();
 }
 
 pith_grammar *cli_grammar_open(struct grammar_opts *o, pith_model *m, int *code)
@@ -49,6 +63,6 @@ pith_grammar *cli_grammar_open(struct grammar_opts *o, pith_model *m, int *code)
                                                          : PITH_GRAMMAR_JSON;
     pith_grammar *g = pith_grammar_open(m, kind, o->text, o->n, &p, &err);
     if (!g)
-        *code = path ? cli_fail_file(path, &err) : cli_fail(&err);
+        *code = path && !is_text(o) ? cli_fail_file(path, &err) : cli_fail(&err);
     return g;
 }

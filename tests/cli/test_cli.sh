@@ -496,6 +496,12 @@ RANDOM=${TEST_SEED:-1}
 sessions run_session_drawn 20
 sessions run_session_mirostat 5 --mirostat 2 --mirostat-ent 3
 echo 'root ::= [a-z ] [a-z ] [a-z ] ([0-9] [a-z ]+)*' >"$dir/letters.gbnf"
+gives grammar_as_text 0 '^(left|right)$' run "$text" -p x -n 20 --grammar \
+    'root ::= "left" | "right"'
+gives schema_as_text 0 '^22' run "$text" -p x -n 20 --schema '{"enum": [22]}'
+gives grammar_as_text_bad 2 '^pith: grammar, line 1' run "$text" -p x --grammar 'root ::= ('
+gives schema_as_text_bad 2 '^pith: schema #/enum' run "$text" -p x --schema '{"enum": 3}'
+gives schema_as_text_no_file 2 'cannot open' run "$text" -p x --schema '[]'
 sessions run_session_grammar 5 --grammar "$dir/letters.gbnf"
 rm -f "$dir/split"
 drawn -p 'Once upon a time' -n 5 --session "$dir/split" --grammar "$dir/letters.gbnf" >"$out"
