@@ -146,6 +146,10 @@ EXACT    := -fno-tree-vectorize -fno-strict-aliasing -fno-math-errno
 ORDER    := $(if $(findstring clang,$(CC)),,-fno-schedule-insns)
 exact     = $(if $(filter src/backend/% src/tensor/% src/graph/%,$1),$(EXACT) $(call isa_flags,$1)) \
             $(if $(filter src/backend/cpu/arm/%,$1),$(ORDER))
+# A program that is handed out (STATIC=1) is small where nothing is computed: bits are the same. Nobody unwinds the stack of a stripped one.
+FAST     := src/base/% src/tensor/% src/text/vocab/% src/text/grammar/% src/run/sample/% src/backend/cpu/run.c src/backend/cpu/x86/% \
+            src/backend/cpu/logits/% src/backend/cpu/ops/%
+small     = $(if $(filter 1,$(STATIC)),-fno-asynchronous-unwind-tables $(if $(filter $(FAST),$1),,-Os))
 convert   = $(if $(filter src/base/% src/format/% src/text/%,$1),-Wconversion)
 # Fuzzers are after parsers: kernels read no untrusted bytes, and instrumented by clang one takes minutes to compile (make asan has them).
 sanitize  = $(if $(and $(findstring fuzzer,$(SAN)),$(filter src/backend/cpu/%,$1),$(strip $(call isa_flags,$1))),,$(SAN_FLAGS))
@@ -260,7 +264,7 @@ help:
 # ---------------------------------------------------------------- rules
 
 # Rewritten only when it differs, so that other flags or another compiler rebuild everything and the same ones nothing.
-FLAGS_NOW := $(CC) $(CFLAGS) $(CPPFLAGS) $(BASE_FLAGS) $(EDIT_CFLAGS) $(SAN_FLAGS) $(EXACT) $(AVX512) $(LINK_FLAGS) $(SERVER_CFLAGS) $(PULL_CFLAGS)$(if $(filter 1,$(CUDA)),$(CUDA_VERSION) $(CUDA_ARCHS))
+FLAGS_NOW := $(CC) $(CFLAGS) $(CPPFLAGS) $(BASE_FLAGS) $(EDIT_CFLAGS) $(SAN_FLAGS) $(EXACT) $(AVX512) $(LINK_FLAGS) $(SERVER_CFLAGS) $(PULL_CFLAGS)$(if $(filter 1,$(CUDA)),$(CUDA_VERSION) $(CUDA_ARCHS))$(if $(filter 1,$(STATIC)), small)
 $(B)/flags: FORCE
 	@mkdir -p $(@D); printf '%s\n' '$(FLAGS_NOW)' | cmp -s - $@ || printf '%s\n' '$(FLAGS_NOW)' >$@
 $(B)/commit: FORCE
@@ -272,7 +276,7 @@ $(call obj,$(filter src/backend/vulkan/% src/backend/cuda/%,$(LIB_SRC))): $(B)/p
 
 $(B)/obj/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
-	$(call say,CC,$<)$(CC) $(BASE_FLAGS) $(CFLAGS) $(CPPFLAGS) $(call sanitize,$<) $(call includes,$<) $(call exact,$<) $(call convert,$<) \
+	$(call say,CC,$<)$(CC) $(BASE_FLAGS) $(CFLAGS) $(call small,$<) $(CPPFLAGS) $(call sanitize,$<) $(call includes,$<) $(call exact,$<) $(call convert,$<) \
 	    $(call commit,$<) $(call kernels,$<) $(if $(filter cli/%,$<),$(EDIT_CFLAGS)) -MMD -MP -c -o $@ $<
 
 SHADERS  := $(wildcard src/backend/vulkan/shaders/*.comp)
