@@ -215,8 +215,8 @@ static int is_common(const char *name)
            strstr(name, ".q4_0");
 }
 
-/* Weights of every type (at TEST_SCALE 1 of a few) beside exact arithmetic with the numbers that they
- * stand for: what f16 adds to that is small. */
+/* Weights of every type (at TEST_SCALE 1 of a few) beside exact arithmetic with the numbers that
+ * they stand for: what f16 adds to that is small. */
 static void weights_are_exact(void)
 {
     struct golden *list;

@@ -276,8 +276,8 @@ static int matmul_fits(const struct node *n)
            (!n->b || n->b->type == DT_F32);
 }
 
-/* Of weights of f16 x is rounded to f16, too, unless it is told not to be; those of bf16 are widened
- * by the operator. */
+/* Of weights of f16 x is rounded to f16, too, unless it is told not to be; those of bf16 are
+ * widened by the operator. */
 static void matmul_put(struct cn_job *j, const struct call *c)
 {
     struct cn_queue *q = &j->q;
