@@ -408,6 +408,38 @@ static void refused_captures(void)
               (unsigned long long)c.recorded, (unsigned long long)c.refused);
 }
 
+/* Calls of the library that n steps of one row take, after a first one. */
+static uint64_t calls_of(const char *room, int n)
+{
+    struct pith_error err = {PITH_OK, ""};
+    int32_t token = 3;
+    uint64_t from = 0;
+    set_env("PITH_CANN_RECORDINGS", room);
+    pith_model *m = open_model("0", "1", &err);
+    pith_session *s = m ? open_session(m, &err) : NULL;
+    set_env("PITH_CANN_RECORDINGS", NULL);
+    for (int i = 0; s && i < n + 1; i++) {
+        CHECK_MSG(pith_feed(s, 0, &token, 1, &err) == PITH_OK, "%s", err.msg);
+        from = i ? from : lib->calls;
+    }
+    uint64_t calls = lib->calls - from;
+    pith_session_close(s);
+    pith_model_close(m);
+    return calls / (uint64_t)n;
+}
+
+/* A step that is run again takes a few calls, however many operators it has. */
+static void replaying_is_few_calls(void)
+{
+    if (!lib)
+        SKIP("there is no stand-in to ask");
+    make_model("llama");
+    uint64_t singly = calls_of("0", 8), again = calls_of("12", 8);
+    printf("# a step of 3 layers: %llu calls of the library, %llu when it is run again\n",
+           (unsigned long long)singly, (unsigned long long)again);
+    CHECK(singly > 200 && again * 10 < singly);
+}
+
 /* The report says why steps were not recorded. */
 static void why_is_told(const char *mask, int no_capture, const char *says)
 {
@@ -595,6 +627,7 @@ int main(void)
     TEST(recordings_serve);
     TEST(refused_captures);
     TEST(refusals_are_named);
+    TEST(replaying_is_few_calls);
     TEST(prompts);
     TEST(every_call_fails);
     TEST(devices_are_lost);
