@@ -844,7 +844,8 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
     a->per_prompt = a->n;
     a->logprobs = a->add_special = -1;
     a->reasoning = b->v[F_reasoning_budget] ? field_int(b, F_reasoning_budget) : -1;
-    if (!a->dialect->take(a, b, r, f) || !is_there(a, f) || !guided_take(b, f) ||
+    if (!a->dialect->take(a, b, r, f) || !is_there(a, f) || !tools_allow(b, f) ||
+        !guided_take(b, f) ||
         !request_take(a->m, a->x, b, r, f))
         return 0;
     if (a->chat && a->m->ends[0] && !r->ignore_eos && !request_ends_by(r, a->m->ends, f))

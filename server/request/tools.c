@@ -381,3 +381,49 @@ int tools_nest(struct fields *b, const char *schema, const char *type, int may_l
     }
     return fields_put(b, F_tools, out, f);
 }
+
+static const char *name_of(const json_t *tool)
+{
+    const json_t *fn = json_object_get(tool, "function");
+    const char *name = json_string_value(json_object_get(fn ? fn : tool, "name"));
+    return name ? name : "";
+}
+
+static const json_t *tool_by_name(const json_t *tools, const char *name)
+{
+    size_t i;
+    const json_t *t;
+    json_array_foreach(tools, i, t) if (!strcmp(name_of(t), name)) return t;
+    return NULL;
+}
+
+int tools_allow(struct fields *b, struct fault *f)
+{
+    const json_t *choice = b->v[F_tool_choice], *own = json_object_get(choice, "allowed_tools"), *t;
+    const char *type = json_string_value(json_object_get(choice, "type"));
+    if (!type || strcmp(type, "allowed_tools") != 0)
+        return 1;
+    const json_t *said = own ? own : choice, *list = json_object_get(said, "tools");
+    json_t *mode = json_object_get(said, "mode"), *out = json_array();
+    const char *word = json_string_value(mode);
+    int ok = (word && (!strcmp(word, "auto") || !strcmp(word, "required"))) ||
+             fault_set(f, 400, "invalid_value", "tool_choice",
+                       "tool_choice.mode is %s, wanted auto or required", json_found(mode));
+    ok = ok && (json_array_size(list) ||
+                fault_set(f, 400, "invalid_value", "tool_choice",
+                          "tool_choice.tools is %s, wanted a list of tools",
+                          json_is_array(list) ? "empty" : json_found(list)));
+    size_t i;
+    json_array_foreach(list, i, t) ok =
+        ok && (tool_by_name(b->v[F_tools], name_of(t)) ||
+               fault_set(f, 400, "invalid_value", "tool_choice",
+                         "tool_choice.tools[%zu] names \"%.100s\", which is none of the tools", i,
+                         name_of(t)));
+    json_array_foreach(b->v[F_tools], i, t) if (ok && tool_by_name(list, name_of(t)))
+        json_array_append(out, (json_t *)(uintptr_t)t);
+    if (!ok) {
+        json_decref(out);
+        return 0;
+    }
+    return fields_put(b, F_tools, out, f) && fields_put(b, F_tool_choice, json_incref(mode), f);
+}

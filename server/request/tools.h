@@ -18,5 +18,8 @@ int tools_functions(struct fields *b, struct fault *f);
  * left out, with a note. may_lack: it need not be said. */
 int tools_nest(struct fields *b, const char *schema, const char *type, int may_lack,
                struct fault *f);
+/* tool_choice of type allowed_tools: of the tools only these are there, and mode is the choice. 0:
+ * *f. */
+int tools_allow(struct fields *b, struct fault *f);
 
 #endif

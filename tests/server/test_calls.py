@@ -370,6 +370,39 @@ def test_older(s):
         check("bad older %s" % str(bad)[:60], status == 400, told)
 
 
+def test_allowed_tools(s):
+    """Some of the tools alone."""
+    other = {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}
+    tools, one = [other, *NESTED], {"type": "function", "function": {"name": "weather"}}
+    body = {"messages": TALK, "tools": tools, "max_tokens": 400, "seed": 5, "verbose": True}
+
+    def choice(mode="required", some=(one,)):
+        return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(some)}}
+    for seed in range(3):
+        a = s.post(CHAT, {**body, "seed": seed, "tool_choice": choice()})[1]
+        calls = a["choices"][0]["message"].get("tool_calls", [])
+        check("allowed_tools %d" % seed, [c["function"]["name"] for c in calls] == ["weather"]
+              and "other" not in a["__verbose"]["prompt"], a)
+    told = events(s.post(CHAT, {**body, "seed": 2, "stream": True, "tool_choice": choice()})[1])
+    check("allowed_tools in a stream", told_chat(told)[0][0] == "weather"
+          and "".join(told_chat(told)[1]) == calls[0]["function"]["arguments"], told)
+    a = s.post(CHAT, {**body, "max_tokens": 3, "tool_choice": choice("auto")})[1]
+    same = s.post(CHAT, {**body, "max_tokens": 3, "tools": NESTED, "tool_choice": "auto"})[1]
+    check("allowed_tools auto", a["__verbose"]["prompt"] == same["__verbose"]["prompt"]
+          and a["choices"] == same["choices"], (a, same))
+    flat = [{"type": "function", **t["function"]} for t in tools]
+    a = s.post("/v1/responses", {"input": "w5 w6", "tools": flat, "max_output_tokens": 400,
+                                 "seed": 5, "tool_choice":
+                                 {"type": "allowed_tools", "mode": "required", "tools":
+                                  [{"type": "function", "name": "weather"}]}})[1]
+    check("allowed_tools of Responses", [o.get("name") for o in a["output"]] == ["weather"], a)
+    for bad in (choice("none"), choice(None), choice(some=[]), choice(some=[{"name": "x"}]),
+                choice(some=[3]), {"type": "allowed_tools"},
+                {"type": "allowed_tools", "allowed_tools": 3}):
+        status, a, _ = s.post(CHAT, {**body, "tool_choice": bad})
+        check("bad %s" % bad, status == 400 and "tool_choice" in a["error"]["message"], a)
+
+
 def test_kept_calls(s):
     """parse_tool_calls false: a call is text, as it was made."""
     body = {"messages": TALK, "tools": NESTED, "tool_choice": "required", "max_tokens": 400,
@@ -445,6 +478,7 @@ def main():
                     test_streams(s)
                     test_older(s)
                     test_kept_calls(s)
+                    test_allowed_tools(s)
                 else:
                     test_no_place(s, "does not use them")
         path = os.path.join(folder, "writes.jinja")
