@@ -91,6 +91,9 @@ PITH_API int64_t pith_sampler_time(
 PITH_API void
 pith_sampler_accept(pith_sampler *s,
                     int32_t token); /* adds to the history that penalties and dry look at */
+/* Of how many of the best logits a draw looks at no more: 1 where it is the best one, k where top-k
+ * comes first; 0: it may look at all, as with a grammar, penalties or biases. */
+PITH_API int32_t pith_sampler_best(const pith_sampler *s);
 PITH_API void pith_sampler_reset(pith_sampler *s); /* as after open; a loaded seed stays */
 PITH_API uint64_t pith_sampler_seed(const pith_sampler *s); /* that it draws with; NULL: 0 */
 /* Another seed from the next draw on, whose number goes on. */

@@ -88,9 +88,15 @@ PITH_API pith_status pith_plan_session(pith_model *m, const struct pith_session_
 /* One step over any mixture of sequences: row i is a token appended to sequence seq[i], or, where
  * embd is given, its row [E] of that: all rows without token, else those whose token is -1. So an
  * image between two pieces of text goes in one step with them. Rows of a sequence keep their order.
- * want[i] asks for output of row i (NULL: the last row of each sequence). More rows than n_batch
+ * want[i] asks for output of row i (NULL: the last row of each sequence); PITH_WANT_DRAWN instead of
+ * 1: pith_sample_rows is all that will be done with it. More rows than n_batch
  * are run as several steps. Over the context: PITH_RANGE with n_prompt, n_ctx, n_over; out of
  * pages: PITH_NOMEM; nothing has changed. */
+enum {
+    /* Where all outputs of a step are wanted so, and a device has them, few bytes are brought from
+     * there for each, and the others when a draw needs them. Until then pith_logits is NULL. */
+    PITH_WANT_DRAWN = 2
+};
 struct pith_batch {
     size_t size;
     int32_t n;
@@ -287,8 +293,8 @@ PITH_API pith_status pith_save_memory(const pith_session *s, int32_t seq, void *
 PITH_API pith_status pith_load_memory(pith_session *s, int32_t seq, const void *p, size_t n,
                                       struct pith_error *err);
 
-/* Outputs of the last step, in the order of its rows that asked. NULL when i is out of range. Valid
- * until the next step. */
+/* Outputs of the last step, in the order of its rows that asked. NULL when i is out of range, or
+ * was wanted for draws alone (PITH_WANT_DRAWN). Valid until the next step. */
 PITH_API int32_t pith_n_outputs(const pith_session *s);
 /* Most outputs one pith_step can give; a batch that asks for more is PITH_RANGE. */
 PITH_API int32_t pith_max_outputs(const pith_session *s);

@@ -256,6 +256,14 @@ static int wants(const struct branch *b, int64_t i)
     return i == b->n - 1 || (tells_prompt(b) && i + 1 < b->r->n_prompt && i + 1 > b->n_told);
 }
 
+/* Of a token to be drawn, where nothing is told of the logits. */
+static int only_drawn(const struct branch *b, int64_t i)
+{
+    const struct request *r = b->r;
+    return i == b->n - 1 && b->n_made > 0 && b->sampler && r->n_logprobs < 0 && !r->rank &&
+           pith_sampler_best(b->sampler) > 0;
+}
+
 /* At most n rows of a branch; fewer where outputs run out. Returns how many. */
 static int64_t put_rows(struct sched *s, struct branch *b, int64_t n)
 {
@@ -266,7 +274,7 @@ static int64_t put_rows(struct sched *s, struct branch *b, int64_t n)
             break;
         s->token[s->n_rows] = b->token[i];
         s->row_seq[s->n_rows] = b->seq;
-        s->want[s->n_rows++] = (uint8_t)want;
+        s->want[s->n_rows++] = (uint8_t)(want && only_drawn(b, i) ? PITH_WANT_DRAWN : want);
         s->n_outs += want;
     }
     n = i - b->n_fed;

@@ -137,6 +137,11 @@ int32_t pith_sampler_left(pith_sampler *s, const float *logits, struct pith_logp
     return sampler_left(s, out, out ? cap : 0);
 }
 
+int32_t pith_sampler_best(const pith_sampler *s)
+{
+    return s ? sampler_best(s) : 0;
+}
+
 pith_status pith_sample_rows(pith_session *s, struct pith_draw *draws, int32_t n,
                              struct pith_error *err)
 {

@@ -43,6 +43,8 @@ static void count_uses(struct fuser *f)
         f->uses[f->g->logits->id]++;
     if (f->g->embd)
         f->uses[f->g->embd->id]++;
+    if (f->g->best)
+        f->uses[f->g->best->id]++;
 }
 
 /* Nodes nobody reads any more leave the list. What a node writes of a state may be read by another

@@ -241,6 +241,8 @@ static void lifetimes(struct compiler *c)
         c->info[c->g->logits->id].n_uses++;
     if (c->g->embd)
         c->info[c->g->embd->id].n_uses++;
+    if (c->g->best)
+        c->info[c->g->best->id].n_uses++;
     for (int32_t i = 0; i < c->n; i++) {
         const struct node *n = c->order[i];
         struct info *in = &c->info[n->id];
@@ -277,8 +279,8 @@ static void lifetimes(struct compiler *c)
                 src->dies = use;
         }
     }
-    node results[2] = {c->g->logits, c->g->embd};
-    for (int i = 0; i < 2; i++)
+    node results[3] = {c->g->logits, c->g->embd, c->g->best};
+    for (int i = 0; i < 3; i++)
         if (results[i])
             c->info[c->info[results[i]->id].store].dies = c->plan->n_phases;
 }
@@ -487,6 +489,10 @@ pith_status plan_compile(struct plan *p, struct graph *g, struct device **device
     if (g->embd) {
         p->has_embd = 1;
         set_value(&c, g->embd, &p->embd);
+    }
+    if (g->best) {
+        p->has_best = 1;
+        set_value(&c, g->best, &p->best);
     }
     for (int i = 0; i < n_devices; i++)
         p->act_bytes[i] = plan_uses(p, i) ? size_align(p->act_bytes[i] + 4096, 4096) : 0;

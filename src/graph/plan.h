@@ -30,8 +30,9 @@ struct plan {
     uint64_t act_bytes[MAX_DEVICES]; /* activation arena per device */
     size_t scratch_bytes;            /* per thread */
     int32_t n_adapted;               /* products that adapters can add to */
-    int has_logits, has_embd;
+    int has_logits, has_embd, has_best;
     struct value logits, embd; /* [R, V] and [R or N or T, E] */
+    struct value best;         /* [R, 2 k] */
     struct plan_params params;
 };
 

@@ -713,6 +713,93 @@ static void recordings_serve(void)
               (unsigned long long)c.replayed);
 }
 
+/* ---------------------------------------------------------------- draws */
+
+enum { DRAWN = 16 };
+
+/* A token after the other: drawn where logits lie (drawn: 1), or from logits that were brought. */
+GOLDEN_FN void draw_tokens(pith_session *s, const struct pith_sampler_params *sp, int drawn,
+                           int n_top, int32_t *token, struct pith_logprob *top)
+{
+    struct pith_error err = {PITH_OK, ""};
+    pith_sampler *sampler = pith_sampler_open(V, sp, &err);
+    int32_t id = 3, best = sampler ? pith_sampler_best(sampler) : 0;
+    uint8_t want = drawn ? PITH_WANT_DRAWN : 1;
+    CHECK_MSG(sampler && pith_truncate(s, 0, 0, &err) == PITH_OK, "%s", err.msg);
+    for (int i = 0; sampler && i < DRAWN; i++) {
+        struct pith_batch b = PITH_BATCH_INIT;
+        struct pith_draw d = PITH_DRAW_INIT;
+        b.n = 1;
+        b.token = &id;
+        b.want = &want;
+        CHECK_MSG(pith_step(s, &b, &err) == PITH_OK, "%s", err.msg);
+        CHECK_MSG((pith_logits(s, 0) == NULL) == drawn, "logits are %s",
+                  drawn ? "brought" : "absent");
+        d.sampler = sampler;
+        d.n_top = n_top;
+        d.top = top + i;
+        CHECK_MSG(pith_sample_rows(s, &d, 1, &err) == PITH_OK && d.id >= 0, "%s", err.msg);
+        CHECK_MSG(!drawn || (pith_logits(s, 0) == NULL) == (n_top < 0 && best > 0),
+                  "a draw that looks at %d logits, n_top %d: %s", best, n_top,
+                  pith_logits(s, 0) ? "all are brought" : "few are brought");
+        token[i] = id = d.id;
+        pith_sampler_accept(sampler, id);
+    }
+    pith_sampler_close(sampler);
+}
+
+/* What pith_generate makes is what was drawn. */
+GOLDEN_FN void generate_tokens(pith_session *s, const struct pith_sampler_params *sp,
+                               const int32_t *want, int way)
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_generate_params gp = PITH_GENERATE_PARAMS_INIT;
+    struct pith_generate_result res = {.size = sizeof res};
+    int32_t first = 3, made[DRAWN + 1];
+    gp.sampler = pith_sampler_open(V, sp, &err);
+    gp.tokens = &first;
+    gp.n_tokens = 1;
+    gp.n_max = DRAWN;
+    gp.ignore_eog = 1;
+    CHECK_MSG(pith_truncate(s, 0, 0, &err) == PITH_OK &&
+                  pith_generate(s, &gp, &res, &err) == PITH_OK,
+              "%s", err.msg);
+    int64_t n = pith_tokens(s, 0, made, DRAWN + 1);
+    CHECK_MSG(n >= DRAWN && !memcmp(made + 1, want, (DRAWN - 1) * sizeof *want),
+              "way %d: pith_generate makes other tokens", way);
+    CHECK(pith_logits(s, pith_n_outputs(s) - 1) != NULL);
+    pith_sampler_close(gp.sampler);
+}
+
+/* The same tokens as from all logits; these are brought where a draw looks at more. */
+GOLDEN_FN void draws_of_the_best(void)
+{
+    static int32_t want[DRAWN], got[DRAWN];
+    static struct pith_logprob top[2][DRAWN];
+    struct pith_error err = {PITH_OK, ""};
+    make_model(GPU_ARCH);
+    pith_model *m = open_model("0", "1", &err);
+    pith_session *s = m ? open_session(m, &err) : NULL;
+    REQUIRE(s, "%s", err.msg);
+    for (int way = 0; way < 7; way++) {
+        struct pith_sampler_params sp = PITH_SAMPLER_PARAMS_INIT;
+        int n_top = way == 1 ? 1 : -1;
+        sp.seed = 11 + (uint64_t)way;
+        sp.temperature = way < 2 ? 0 : 1.5f;
+        sp.top_k = way == 2 ? 1 : way == 3 ? 5 : way == 6 ? 0 : 30;
+        sp.top_p = way == 4 ? 0.7f : 1;
+        sp.repeat_penalty = way == 5 ? 1.4f : 1;
+        draw_tokens(s, &sp, 0, n_top, want, top[0]);
+        draw_tokens(s, &sp, 1, n_top, got, top[1]);
+        CHECK_MSG(!memcmp(want, got, sizeof want), "way %d: other tokens", way);
+        for (int i = 0; n_top > 0 && i < DRAWN; i++)
+            CHECK(top[0][i].id == top[1][i].id && top[0][i].logprob == top[1][i].logprob);
+        generate_tokens(s, &sp, want, way);
+    }
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
 GOLDEN_FN void gpu_tests(void)
 {
     TEST(golden_arch);
@@ -723,6 +810,7 @@ GOLDEN_FN void gpu_tests(void)
     TEST(gaps_are_named);
     TEST(caches_of_every_type);
     TEST(recordings_serve);
+    TEST(draws_of_the_best);
 }
 
 #endif

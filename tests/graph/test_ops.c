@@ -1267,6 +1267,64 @@ static double pooled(const struct pools *p, const float *x, const float *ape, in
     return sum / all;
 }
 
+/* ---------------------------------------------------------------- the best */
+
+struct best_case {
+    int32_t k;
+    const struct tensor *columns; /* [V, 1] their numbers; NULL: the result is what is in them */
+};
+
+static node build_best(struct graph *g, node x, void *ctx)
+{
+    const struct best_case *b = ctx;
+    node y = graph_best(g, x, b->k, "best");
+    struct gather_op p = {.by = GATHER_INTS, .scale = 1};
+    if (!b->columns)
+        return graph_view(g, y, 0, b->k, "values");
+    return graph_gather(g, b->columns, graph_view(g, y, b->k, b->k, "columns"), &p, "numbers");
+}
+
+/* Of three rows of n numbers the k best and their columns, by going through all. */
+static void sort_best(const float *x, int n, int k, float *value, float *column)
+{
+    for (int r = 0; r < 3; r++, x += n)
+        for (int i = 0, m = 0; i < n && m < k; i++) {
+            int before = 0;
+            for (int j = 0; j < n && before < k; j++) {
+                int more = x[j] > x[i] || (isnan(x[i]) && !isnan(x[j]));
+                before += more || (j < i && !(x[j] < x[i]) && (isnan(x[j]) == isnan(x[i])));
+            }
+            if (before >= k)
+                continue;
+            value[r * k + m] = x[i] == 0 ? 0 : x[i];
+            column[r * k + m++] = (float)i;
+        }
+}
+
+static void the_best_of_a_row(void)
+{
+    static const int cols[] = {1, 3, 64, 65, 200, 4097, 8300};
+    static float number[8300];
+    struct rng rng;
+    rng_init(&rng, 41);
+    for (int i = 0; i < 8300; i++)
+        number[i] = (float)i;
+    for (size_t i = 0; i < sizeof cols / sizeof *cols; i++)
+        for (int k = 1; k <= 64 && k <= cols[i]; k *= 4) {
+            struct best_case b = {.k = k};
+            struct bench_case c = {
+                .build = build_best, .ctx = &b, .in = in, .T = 3, .n = cols[i]};
+            bench_reset();
+            bench_fill(&rng, in, 3 * cols[i], 1);
+            for (int j = 0; j < 3 * cols[i]; j += 5)
+                in[j] = j % 2 ? NAN : 1.5f; /* equal ones, and none */
+            sort_best(in, cols[i], k, want, want + 3 * 64);
+            bench_check(c, want, "values");
+            b.columns = bench_tensor(DT_F32, 0, cols[i], 1, number);
+            bench_check(c, want + 3 * 64, "columns");
+        }
+}
+
 static void rows_are_pooled(void)
 {
     static float rows[BENCH_ROWS * 800], ape[20 * 400], 
@@ -1380,6 +1438,7 @@ int main(void)
     TEST(streams_are_attended_to);
     TEST(slots_pick_a_matrix);
     TEST(rows_are_pooled);
+    TEST(the_best_of_a_row);
     TEST(rows_are_computed_element_by_element);
     TEST(scores_are_capped);
     TEST(activations_of_one_operand);

@@ -24,6 +24,7 @@
     X(attn)                                                                                        \
     X(attn_merge)                                                                                  \
     X(attn_states)                                                                                 \
+    X(best)                                                                                        \
     X(cache_write)                                                                                 \
     X(columns)                                                                                     \
     X(compress)                                                                                    \

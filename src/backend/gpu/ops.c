@@ -915,6 +915,22 @@ static void compress_launch(const struct call *c, const struct gpu_places *at,
     l->groups[1] = row_groups(at->N);
 }
 
+static int best_kernel(const struct op_view *v, struct gpu_kernel *k)
+{
+    *k = (struct gpu_kernel){GPU_best, {((const struct best_op *)v->p)->pairs != 0}};
+    return 1;
+}
+
+static void best_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
+{
+    const struct best_op *p = c->p;
+    (void)at;
+    l->args.p[0] = (uint32_t)p->k;
+    l->args.p[1] = (uint32_t)c->src[0].cols;
+    l->args.p[2] = (uint32_t)p->parts;
+    l->groups[0] = 1;
+}
+
 /* ---------------------------------------------------------------- adapters */
 
 enum { MOST_RANK = 1024 };
@@ -1018,6 +1034,7 @@ static const struct gpu_op ops[OP_COUNT] = {
     [OP_NGRAM] = {"tokens", tokens_kernel, tokens_launch, tokens_constants},
     [OP_BIAS_TABLE] = {"tokens", tokens_kernel, tokens_launch, tokens_constants},
     [OP_COMPRESS] = {"compress", compress_kernel, compress_launch, NULL},
+    [OP_BEST] = {"best", best_kernel, best_launch, NULL},
     [OP_INDEX_TOPK] = {"index", index_kernel, index_launch, NULL},
     [OP_ADAPT] = {"adapt", adapt_kernel, adapt_launch, NULL},
 };

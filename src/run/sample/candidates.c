@@ -146,6 +146,16 @@ void candidates_fill(struct candidates *c, const float *logits, int32_t n_vocab)
         drop_infinite(c);
 }
 
+void candidates_fill_some(struct candidates *c, const float *x, const int32_t *id, int32_t n)
+{
+    c->x = x;
+    c->id = id;
+    c->n = n;
+    c->t = 0;
+    if (!set_blocks(c))
+        drop_infinite(c);
+}
+
 int32_t candidates_find(const struct candidates *c, int32_t id)
 {
     int32_t lo = 0, hi = c->n;

@@ -48,6 +48,8 @@ int64_t candidates_bytes(int32_t n_vocab);                  /* which it takes */
 void candidates_deinit(struct candidates *c);
 /* All finite logits. `logits` must stay until the list is filled again. */
 void candidates_fill(struct candidates *c, const float *logits, int32_t n_vocab);
+/* All finite ones of n logits x, of the tokens `id`, ascending; both as above. */
+void candidates_fill_some(struct candidates *c, const float *x, const int32_t *id, int32_t n);
 static inline int32_t candidates_id(const struct candidates *c, int32_t at)
 {
     return c->id ? c->id[at] : at;

@@ -545,6 +545,14 @@ static int has_tables(struct pith_sampler *s)
     return !s->starved;
 }
 
+/* The chain, on the candidates as they were filled in. */
+static void run_steps(struct pith_sampler *s)
+{
+    s->greedy = 0;
+    for (int i = 0; i < s->n_steps; i++)
+        s->steps[i].kind->apply(s, &s->steps[i]);
+}
+
 struct candidates *sampler_run(struct pith_sampler *s, const float *logits)
 {
     if (!has_tables(s)) {
@@ -554,20 +562,15 @@ struct candidates *sampler_run(struct pith_sampler *s, const float *logits)
     logits = masked(s, logits, 0);
     uint32_t fp = fp_enter(); /* the host's rounding must not choose tokens */
     candidates_fill(&s->list, logits, s->n_vocab);
-    s->greedy = 0;
-    for (int i = 0; i < s->n_steps; i++)
-        s->steps[i].kind->apply(s, &s->steps[i]);
+    run_steps(s);
     fp_leave(fp);
     return &s->list;
 }
 
-static int32_t draw(struct pith_sampler *s, const float *logits)
+/* One of those that the chain has left. */
+static int32_t draw_left(struct pith_sampler *s)
 {
-    s->is_masked = 1;
-    struct candidates *c = sampler_run(s, logits);
-    s->is_masked = 0;
-    if (s->starved)
-        return -1;
+    struct candidates *c = &s->list;
     uint32_t fp = fp_enter();
     double u = rng_uniform(s->seed, s->index++, 0);
     int32_t at = 0;
@@ -589,6 +592,56 @@ static void count_time(struct pith_sampler *s, int64_t began)
     trace_end(trace_begin() ? began : 0,
               &(struct trace_event){
                   .kind = "sample", .name = "sample", .arg = {"vocab"}, .value = {s->n_vocab}});
+}
+
+static int32_t draw(struct pith_sampler *s, const float *logits)
+{
+    s->is_masked = 1;
+    sampler_run(s, logits);
+    s->is_masked = 0;
+    return s->starved ? -1 : draw_left(s);
+}
+
+/* A step that changes nothing, whatever the logits are. */
+static int is_off(const struct pith_sampler *s, const struct sample_step *t)
+{
+    return is(t, "logit_bias")  ? s->n_bias == 0
+           : is(t, "penalties") ? t->p[1] == 1 && t->p[2] == 0 && t->p[3] == 0
+           : is(t, "dry")       ? t->p[1] == 0
+           : is(t, "top_p") || is(t, "typical") ? t->p[0] >= 1
+           : is(t, "top_k") || is(t, "top_n_sigma") || is(t, "xtc") || is(t, "min_p") ? t->p[0] <= 0
+                                                                                      : 0;
+}
+
+int32_t sampler_best(const struct pith_sampler *s)
+{
+    if (s->grammar || s->n_late > 0 || s->n_only > 0)
+        return 0;
+    for (int i = 0; i < s->n_steps; i++) {
+        const struct sample_step *t = &s->steps[i];
+        if (is(t, "greedy") || (is(t, "temp") && t->p[0] <= 0))
+            return 1;
+        if (is(t, "top_k") && t->p[0] > 0)
+            return (int32_t)t->p[0];
+        if (!is_off(s, t))
+            return 0;
+    }
+    return 0;
+}
+
+int32_t sampler_sample_best(struct pith_sampler *s, const float *x, const int32_t *id, int32_t n)
+{
+    int64_t began = clock_ns();
+    int32_t token = PITH_TOKEN_NONE;
+    if (has_tables(s)) {
+        uint32_t fp = fp_enter();
+        candidates_fill_some(&s->list, x, id, n);
+        run_steps(s);
+        fp_leave(fp);
+        token = draw_left(s);
+    }
+    count_time(s, began);
+    return token;
 }
 
 int32_t sampler_sample(struct pith_sampler *s, const float *logits)

@@ -145,6 +145,11 @@ struct candidates *sampler_run(struct pith_sampler *s, const float *logits);
 /* Runs the chain, draws, moves to the next output index. PITH_TOKEN_NONE when nothing is left,
  * PITH_TOKEN_LATER when the mask takes too long. */
 int32_t sampler_sample(struct pith_sampler *s, const float *logits);
+/* How many of the best logits tell all that a draw looks at; 0: it may look at any. */
+int32_t sampler_best(const struct pith_sampler *s);
+/* The token that sampler_sample would draw, from at least so many: n logits of tokens `id`,
+ * ascending, which are the best there are. Both must stay until the next draw. */
+int32_t sampler_sample_best(struct pith_sampler *s, const float *x, const int32_t *id, int32_t n);
 int32_t sampler_sample_masked(struct pith_sampler *s,
                               const float *logits);  /* of logits that its grammar has masked */
 int64_t sampler_bytes(const struct pith_sampler *s); /* see pith_sampler_bytes */

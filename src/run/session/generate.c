@@ -214,8 +214,13 @@ static int next_token(struct generation *g, pith_status *st, struct pith_error *
 {
     struct pith_session *s = g->s;
     struct pith_generate_result *out = g->out;
+    int32_t last = s->n_outputs - 1;
+    if (!g->n_forced && !session_has_best(s, last, g->sampler) && !session_output(s, last, err)) {
+        *st = err ? err->code : PITH_DEVICE;
+        return 0;
+    }
     int32_t id = g->n_forced ? g->p->force[g->p->n_force - g->n_forced]
-                             : sampler_sample(g->sampler, s->output[s->n_outputs - 1]);
+                             : session_draw(s, last, g->sampler);
     g->n_forced -= g->n_forced > 0;
     if (id < 0) {
         *st = no_token(g, err);
@@ -386,7 +391,12 @@ pith_status session_generate(struct pith_session *s, const struct pith_generate_
         TRY(error_set(err, PITH_NOMEM, "out of memory for the text of a token"));
     out->n_prompt = (int32_t)(n < INT32_MAX ? n : INT32_MAX);
     const int32_t *ids = own_ids ? own_ids : p->tokens;
-    TRY(diffuses(s) ? fill_in(&g, ids, n, err) : go_on(&g, ids, n, err));
+    s->wants_best = !diffuses(s) && sampler_best(g.sampler) > 0;
+    st = diffuses(s) ? fill_in(&g, ids, n, err) : go_on(&g, ids, n, err);
+    s->wants_best = 0;
+    if (s->n_outputs > 0) /* whoever goes on looks at it */
+        session_output(s, s->n_outputs - 1, NULL);
+    TRY(st);
     if (st == PITH_OK && out->stop != PITH_STOP_STRING) {
         show_safe(&g, vocab_stream_put(&g.stream, -1));
         show(&g, stop_flush(g.stop));

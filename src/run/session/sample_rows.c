@@ -30,13 +30,29 @@ static struct pith_draw draw_at(const struct draws *d, int32_t i)
     return r;
 }
 
+int session_has_best(const struct pith_session *s, int32_t i, const struct pith_sampler *sampler)
+{
+    int64_t k = s->role[ROLE_DECODER].plan.best.cols / 2;
+    int32_t n = sampler ? sampler_best(sampler) : 0;
+    return !s->output[i] && n > 0 && n <= k;
+}
+
+int32_t session_draw(const struct pith_session *s, int32_t i, struct pith_sampler *sampler)
+{
+    int64_t k = s->role[ROLE_DECODER].plan.best.cols / 2;
+    if (s->output[i])
+        return sampler_sample(sampler, s->output[i]);
+    const float *x = s->best + 2 * k * i;
+    return sampler_sample_best(sampler, x, (const int32_t *)(const void *)(x + k), (int32_t)k);
+}
+
 static void draw_one(const struct draws *d, int32_t i)
 {
     struct pith_draw r = draw_at(d, i);
     const float *logits = d->s->output[r.output];
     int32_t n_vocab = (int32_t)d->s->n_cols;
     if (r.sampler)
-        r.id = sampler_sample(r.sampler, logits);
+        r.id = session_draw(d->s, r.output, r.sampler);
     if (r.n_top >= 0)
         r.n_top = sample_logprobs(logits, n_vocab, r.id, &r.logprob, r.top, r.n_top);
     memcpy(d->draw + (size_t)i * d->size, &r, d->size < sizeof r ? d->size : sizeof r);
@@ -113,6 +129,9 @@ pith_status session_sample_rows(struct pith_session *s, struct pith_draw *draws,
             return error_set(err, PITH_RANGE, "draw %d: size is %zu, of the first one %zu", i,
                              r.size, d.size);
         pith_status st = check(s, &r, i, err);
+        if (st == PITH_OK && (r.n_top >= 0 || !session_has_best(s, r.output, r.sampler)) &&
+            !session_output(s, r.output, err))
+            st = err ? err->code : PITH_DEVICE;
         if (st != PITH_OK)
             return st;
     }

@@ -131,6 +131,33 @@ static int32_t output_rows(const struct pith_session *s)
     return n < s->n_batch ? n : s->n_batch;
 }
 
+enum { BEST = 64 }; /* logits that are told of each output */
+
+/* The best logits, beside all of them: on a device whose memory the host cannot see, and that can
+ * find them. */
+static void add_best(const struct pith_model *m, struct graph *g)
+{
+    const struct device *d = g->logits ? m->devices[g->logits->device] : NULL;
+    struct node *last = g->last;
+    struct op_impl impl;
+    if (!d || d->backend->map || g->logits->rows != ROWS_R)
+        return;
+    g->layer = -1;
+    node best = graph_best(g, g->logits, BEST, "best");
+    int can = best != NULL;
+    for (struct node *n = last->next; n; n = n->next) {
+        n->device = d->index;
+        can = can && d->backend->impl(d, n, &impl);
+    }
+    if (can) {
+        g->best = best;
+        return;
+    }
+    last->next = NULL; /* without */
+    g->last = last;
+    error_clear(&g->err);
+}
+
 static pith_status build(struct pith_session *s, enum role role, struct pith_error *err)
 {
     const struct pith_model *m = s->model;
@@ -150,8 +177,11 @@ static pith_status build(struct pith_session *s, enum role role, struct pith_err
     g->adapter_rank = s->adapter_rank;
     arch_build(&m->arch, &want, g);
     pith_status st = graph_finish(g, err);
-    if (st == PITH_OK)
-        model_place_nodes(m, g);
+    if (st != PITH_OK)
+        return st;
+    model_place_nodes(m, g);
+    if (role == ROLE_DECODER)
+        add_best(m, g);
     return st;
 }
 
@@ -521,6 +551,7 @@ void session_close(struct pith_session *s)
     mem_decommit(s->step, s->step_committed, PITH_MEM_SCRATCH);
     mem_release(s->step, s->step_reserved);
     mem_decommit(s->kept, s->kept_committed, PITH_MEM_SCRATCH);
+    mem_free(s->best);
     mem_release(s->kept, s->kept_bytes);
     mem_free(s->seq_rows);
     mem_free(s->seq_last);
@@ -915,6 +946,35 @@ static const struct value *output_value(const struct pith_session *s)
     return p->has_logits ? &p->logits : &p->embd;
 }
 
+/* Of n outputs what few bytes tell. 0: there is no memory, or it could not be read; all of them are
+ * read then. */
+static int collect_best(struct pith_session *s, int32_t n)
+{
+    const struct plan *p = &s->role[ROLE_DECODER].plan;
+    if (!s->reads_best || !p->has_best)
+        return 0;
+    if (!s->best)
+        s->best = mem_array((size_t)(s->cap_outputs * p->best.cols), sizeof *s->best,
+                            PITH_MEM_SCRATCH);
+    if (!s->best || plan_read(&s->role[ROLE_DECODER].run, &p->best, 0, n, s->best, NULL) != PITH_OK)
+        return 0;
+    for (int32_t i = 0; i < n; i++)
+        s->output[i] = NULL;
+    s->last_outputs = s->n_outputs = n;
+    return 1;
+}
+
+const float *session_output(struct pith_session *s, int32_t i, struct pith_error *err)
+{
+    float *to = s->kept + (int64_t)i * s->n_cols;
+    if (s->output[i])
+        return s->output[i];
+    if (session_room_for_outputs(s, i + 1, err) != PITH_OK ||
+        plan_read(&s->role[ROLE_DECODER].run, output_value(s), i, 1, to, err) != PITH_OK)
+        return NULL;
+    return s->output[i] = to;
+}
+
 /* Outputs of the step just run: where they lie, or, where the host cannot look, read to `kept`;
  * those of earlier steps of the same call were copied there by keep_outputs. */
 static pith_status collect_outputs(struct pith_session *s, struct pith_error *err)
@@ -923,6 +983,8 @@ static pith_status collect_outputs(struct pith_session *s, struct pith_error *er
     int32_t n = v->rows == ROWS_N ? s->step->N : s->step->R, before = s->n_outputs;
     const float *map = plan_map(&s->role[ROLE_DECODER].run, v, 0);
     float *to = s->kept + (int64_t)before * s->n_cols;
+    if (collect_best(s, n))
+        return PITH_OK;
     pith_status st = map || !n ? PITH_OK : session_room_for_outputs(s, before + n, err);
     if (st == PITH_OK && !map)
         st = plan_read(&s->role[ROLE_DECODER].run, v, 0, n, to, err);
@@ -1026,6 +1088,15 @@ pith_status session_ready(struct pith_session *s, struct pith_error *err)
     return st;
 }
 
+/* All outputs that are wanted are drawn from, and no more. */
+static int only_drawn(const struct pith_batch *b)
+{
+    for (int32_t i = 0; b->want && i < b->n; i++)
+        if (b->want[i] && b->want[i] != PITH_WANT_DRAWN)
+            return 0;
+    return b->want != NULL;
+}
+
 static pith_status step(struct pith_session *s, const struct pith_batch *b, struct pith_error *err)
 {
     pith_status st = session_ready(s, err);
@@ -1035,6 +1106,7 @@ static pith_status step(struct pith_session *s, const struct pith_batch *b, stru
         return st;
     s->n_outputs = s->last_outputs = s->n_tried = 0;
     s->last_seq = -1;
+    s->reads_best = b->n <= s->n_batch && (s->wants_best || only_drawn(b));
     for (int32_t i = 0; i < b->n; i++)
         s->seq_tried[seq_of(s, b, i)] = (uint8_t)tree_has(b, i);
     for (int32_t i = 0; b->pos && i < b->n; i++) /* windows keep what they may see */

@@ -64,6 +64,10 @@ struct pith_session {
     float *kept;                     /* reserved address space [cap_outputs][cols] */
     uint64_t kept_bytes, kept_committed;
     int64_t n_cols; /* V or E */
+    /* Where the host cannot look at logits: of the last call's outputs the best, [cap_outputs] of
+     * plan.best; then output[i] is NULL until somebody wants all of it (session_output). */
+    float *best;
+    int wants_best, reads_best; /* the caller draws by sample_rows.c alone; so it is in this step */
     int32_t n_tried; /* rows of the last step, if it had trees, which are still in `step` */
     int32_t last_seq,
         last_n; /* the last output is of the last of last_n tokens of last_seq; -1: of none */
@@ -101,6 +105,11 @@ pith_status session_needs_memory(const struct pith_session *s, int32_t seq, stru
 pith_status session_ready(struct pith_session *s, struct pith_error *err);
 /* The error of n positions in one sequence. */
 pith_status session_over_context(const struct pith_session *s, uint64_t n, struct pith_error *err);
+/* All of output i, which may have to be read from its device first. NULL: *err says why. */
+const float *session_output(struct pith_session *s, int32_t i, struct pith_error *err);
+/* sample_rows.c: whether output i has what draws of the sampler look at; the draw. */
+int session_has_best(const struct pith_session *s, int32_t i, const struct pith_sampler *sampler);
+int32_t session_draw(const struct pith_session *s, int32_t i, struct pith_sampler *sampler);
 /* Makes `kept` hold n rows of output. */
 pith_status session_room_for_outputs(struct pith_session *s, int32_t n, struct pith_error *err);
 /* room.c: bytes of caches, states and tables with these parameters when they are full; UINT64_MAX:

@@ -303,6 +303,8 @@ static pith_status save_init(struct save *v, const struct pith_session *s, int32
     if (seq < -1 || seq >= s->n_seq)
         return error_set(err, PITH_RANGE, "sequence %d, the session has 0..%d; -1 is all of it",
                          seq, s->n_seq - 1);
+    if (s->n_outputs && !session_output((struct pith_session *)(uintptr_t)s, s->n_outputs - 1, err))
+        return err ? err->code : PITH_DEVICE;
     v->page = mem_alloc(longest_part(s) + 1, PITH_MEM_SCRATCH);
     int ok = v->page != NULL;
     for (int g = 0; g < c->n_groups; g++) {
