@@ -56,10 +56,12 @@ def test_formats(s):
               status == 400 and e["param"] == "response_format", e)
     both = [{"json_schema": SEVEN, "grammar": "root ::= \"a\""},
             {"json_schema": SEVEN, "response_format": {"type": "json_object"}},
-            {"grammar": "root ::= \"a\"", "response_format": {"type": "text"}},
+            {"grammar": "root ::= \"a\"", "response_format": {"type": "json_object"}},
             {"json_schema": {"type": "nothing"}}]
     for more in both:
         check("formats exclude each other %s" % list(more), ask(s, **more)[0] == 400)
+    status, m, _ = ask(s, grammar="root ::= \"a\"", response_format={"type": "text"})
+    check("text is no format", status == 200 and m["content"] == "a", m)
 
 
 def test_tools_beside_a_format(s):
