@@ -73,7 +73,7 @@ struct graph {
     int64_t n_embd;
     int32_t n_ctx;     /* positions of a sequence, which choose among RoPE sets; 0: few */
     node logits, embd; /* results: either may be NULL */
-    node best;         /* the best of logits' rows (ops/best.h), NULL: nobody asks for them */
+    node best;         /* the best of logits' rows (ops/index.h), NULL: nobody asks for them */
     int32_t layer;     /* given to new nodes */
     const char *stack; /* before "blk.N." in their names, NULL: nothing */
     int tail;          /* 1: of what is built now only rows go on that an output asks for */

@@ -4,7 +4,6 @@
 
 #include "graph/ops/adapt.h"
 #include "graph/ops/attention.h"
-#include "graph/ops/best.h"
 #include "graph/ops/conv.h"
 #include "graph/ops/index.h"
 #include "graph/ops/moe.h"

@@ -5,10 +5,9 @@
  *         all. With `parts` z [R parts, 2 k]: of each of so many parts of a row, columns counted
  *         in the row. With `pairs` x is such a value, and z [R, 2 k]. What there is too little of
  *         is -infinity in column -1, behind all others. */
-#include "graph/ops/best.h"
-
 #include <math.h>
 #include <string.h>
+
 #include "graph/backend.h"
 #include "graph/ops/index.h"
 

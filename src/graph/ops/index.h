@@ -1,4 +1,6 @@
-/* index.h -- which slots a row looks at, chosen by the scores of a sparse indexer: see index.c. */
+/* index.h -- what is chosen because its number is among the greatest: slots that a row looks at, by
+ * the scores of a sparse indexer (index.c), and columns of a row (best.c), so that few bytes tell
+ * what a whole row is asked for. */
 #ifndef PITH_GRAPH_OPS_INDEX_H
 #define PITH_GRAPH_OPS_INDEX_H
 
@@ -24,6 +26,17 @@ struct index_op {
  * [T n_head, 1 + slots]: how many, and which, ascending; -1: all that the row sees. */
 node graph_index_topk(struct graph *g, node q, node weights, node written, int32_t state,
                       const struct index_op *p, const char *name);
+
+struct best_op {
+    int32_t k, parts; /* so many of each of so many parts of a row */
+    int pairs;        /* x is what the op made of parts: one row of `parts` rows */
+};
+
+enum { BEST_MOST = 128 };
+
+/* x [R, V] -> [R, 2 k] with k at most V: the k greatest, by columns ascending; then their columns
+ * as int32. Two calls where rows are long. */
+node graph_best(struct graph *g, node x, int32_t k, const char *name);
 
 /* ---------------------------------------------------------------- for kernels */
 
@@ -63,5 +76,11 @@ void index_rows(const struct call *c, const struct exec *x, int64_t begin, int64
                 index_scores_fn *scores);
 int64_t index_units(const struct call *c, const struct exec *x);
 size_t index_scratch(const struct node *n);
+
+/* Columns of a part of a row of n. */
+static inline int64_t best_part(const struct best_op *p, int64_t n)
+{
+    return (n + p->parts - 1) / p->parts;
+}
 
 #endif

@@ -249,7 +249,7 @@ def tables(rows):
 def test_page(rows):
     with open(PAGE) as f:
         page = f.read()
-    check("tables of docs/compatibility.md (print them: tests/server/test_client_bodies.py "
+    check("tables of docs/compatibility.md (print them: tests/clients/test_client_bodies.py "
           "--tables)", tables(rows) in page)
 
 
