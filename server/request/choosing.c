@@ -66,8 +66,10 @@ static int add_biases(struct hosted *m, const char *text, const json_t *v,
     return ok;
 }
 
-/* bias NULL: nothing is said; an end token is never drawn where the request has no end. */
-static int take_bias(struct hosted *m, const json_t *bias, struct request *r, struct fault *f)
+/* banned: tokens that are never drawn. NULL, of both: nothing is said. An end token is never drawn
+ * where the request has no end. */
+static int take_bias(struct hosted *m, const json_t *bias, const json_t *banned, struct request *r,
+                     struct fault *f)
 {
     const char *key;
     json_t *v;
@@ -91,6 +93,16 @@ static int take_bias(struct hosted *m, const json_t *bias, struct request *r, st
         if (!(json_is_integer(token)
                   ? add_bias(m, json_integer_value(token), x, list, &r->sampler.n_logit_bias, f)
                   : add_biases(m, json_string_value(token), x, list, &r->sampler.n_logit_bias, f)))
+            return 0;
+    }
+    json_array_foreach(banned, i, v)
+    {
+        if (!json_is_integer(v))
+            return fault_set(f, 400, "wrong_type", "banned_tokens",
+                             "banned_tokens[%zu] is %s, wanted the number of a token; bad_words "
+                             "takes texts",
+                             i, json_found(v));
+        if (!add_bias(m, json_integer_value(v), json_false(), list, &r->sampler.n_logit_bias, f))
             return 0;
     }
     for (int32_t id = 0; r->never_ends && id < m->info.n_vocab; id++)
@@ -274,6 +286,7 @@ int request_sampler(struct hosted *m, const struct fields *b, struct request *r,
     p->seed = request_seed(b);
     p->history_max = pith_n_ctx(m->generate);
     take_numbers(b, p);
+    int biased = b->v[F_logit_bias] || b->v[F_banned_tokens] || r->never_ends;
     if (b->v[F_repetition_penalty] && field_real(b, F_repetition_penalty) != 1) {
         int both = b->v[F_repeat_penalty] && field_real(b, F_repeat_penalty) != 1;
         if (both && field_real(b, F_repeat_penalty) != field_real(b, F_repetition_penalty))
@@ -294,12 +307,12 @@ int request_sampler(struct hosted *m, const struct fields *b, struct request *r,
                          "samplers: its length is %zu, wanted 0 to 4096",
                          json_string_length(b->v[F_samplers]));
     if (json_is_string(b->v[F_samplers]) &&
-        !(p->samplers = chain_text(field_text(b, F_samplers), b->v[F_logit_bias] || r->never_ends)))
+        !(p->samplers = chain_text(field_text(b, F_samplers), biased)))
         return fault_memory(f);
     if ((p->dry_multiplier > 0 || b->v[F_dry_sequence_breakers]) &&
         !take_breakers(m, b->v[F_dry_sequence_breakers], r, f))
         return 0;
-    if ((b->v[F_logit_bias] || r->never_ends) && !take_bias(m, b->v[F_logit_bias], r, f))
+    if (biased && !take_bias(m, b->v[F_logit_bias], b->v[F_banned_tokens], r, f))
         return 0;
     if (b->v[F_allowed_token_ids]) {
         int64_t n = 0;

@@ -270,6 +270,24 @@ def test_bias(s):
               s.post(TEXT, completion(P, 4, logit_bias=bad))[0] == 400)
 
 
+def test_banned(s):
+    """Tokens that are never drawn, in any chain and beside biases."""
+    free = s.post("/completion", {"prompt": P, "n_predict": 8, "temperature": 0,
+                                  "return_tokens": True, "ignore_eos": True})[1]["tokens"]
+    for more in ({}, {"samplers": "temp"}, {"logit_bias": {str(free[0]): 50}},
+                 {"ignore_eos": False}):
+        got = s.post("/completion", {"prompt": P, "n_predict": 8, "temperature": 0,
+                                     "return_tokens": True, "ignore_eos": True,
+                                     "banned_tokens": free[:3], **more})[1]["tokens"]
+        check("banned_tokens %s" % list(more), got and not set(got) & set(free[:3]), (free, got))
+    text = s.post(TEXT, completion(P, 8, banned_tokens=free[:3]))[1]["choices"][0]["text"]
+    check("banned_tokens of a completion", text != made(s)["text"])
+    check("none are banned", made(s, banned_tokens=[])["text"] == made(s)["text"])
+    for bad in ([-1], [10**9], ["a"], 3, [1.5], "1,2"):
+        status, a, _ = s.post(TEXT, completion(P, 2, banned_tokens=bad))
+        check("bad banned_tokens %s" % bad, status == 400, a)
+
+
 def test_shift(s):
     """A full context goes on without its middle; the answer is that of the prompts it has become,
     one after the other."""
@@ -756,7 +774,7 @@ def main():
         model = synth(os.path.join(folder, "m.gguf"), "--ctx", "512", "--layers", "2", "--seed",
                       "5")
         with Server(model, "--ctx", "512", "--name", "m") as s:
-            for test in (test_unknown, test_effects, test_repetition, test_bias, test_shift,
+            for test in (test_unknown, test_effects, test_repetition, test_bias, test_banned, test_shift,
                          test_continue, test_logprobs_everywhere, test_timings, test_guided,
                          test_allowed, test_control, test_token_ids, test_prompt_logprobs,
                          test_left, test_salt, test_small, test_indent, test_agree, test_bad):
