@@ -88,10 +88,10 @@ PITH_API pith_status pith_plan_session(pith_model *m, const struct pith_session_
 /* One step over any mixture of sequences: row i is a token appended to sequence seq[i], or, where
  * embd is given, its row [E] of that: all rows without token, else those whose token is -1. So an
  * image between two pieces of text goes in one step with them. Rows of a sequence keep their order.
- * want[i] asks for output of row i (NULL: the last row of each sequence); PITH_WANT_DRAWN instead of
- * 1: pith_sample_rows is all that will be done with it. More rows than n_batch
- * are run as several steps. Over the context: PITH_RANGE with n_prompt, n_ctx, n_over; out of
- * pages: PITH_NOMEM; nothing has changed. */
+ * want[i] asks for output of row i (NULL: the last row of each sequence); PITH_WANT_DRAWN instead
+ * of 1: pith_sample_rows is all that will be done with it. More rows than n_batch are run as
+ * several steps. Over the context: PITH_RANGE with n_prompt, n_ctx, n_over; out of pages:
+ * PITH_NOMEM; nothing has changed. */
 enum {
     /* Where all outputs of a step are wanted so, and a device has them, few bytes are brought from
      * there for each, and the others when a draw needs them. Until then pith_logits is NULL. */

@@ -163,8 +163,8 @@ def test_memory_of_a_key(model):
     """What waits belongs to its key: it is told when it has its part, and another key has room."""
     with Server(model, *KEYS, "--parallel", "1", "--requests-memory", "16M", "--queue", "10000",
                 "--ctx", "4096") as s:
-        long, let_go = begin([lambda: s.post("/v1/completions", completion("w1", 3000, logprobs=None),
-                                       **A)])
+        ask = completion("w1", 3000, logprobs=None)
+        long, let_go = begin([lambda: s.post("/v1/completions", ask, **A)])
         s.wait_for(lambda: s.metric("vllm:num_requests_running") == 1)
         grammar = "root ::= (" + " | ".join('"%06d"' % i for i in range(500)) + ")+"
         out, rest = begin([lambda i=i: s.post("/v1/completions",
@@ -185,8 +185,9 @@ def test_memory_of_a_key(model):
 
 
 def test_answers(model):
-    """An answer counts while it is made: logprobs as JSON are the most of it. One that passes what a
-    request may have ends there, a stream of the same tokens keeps nothing, and all is given back."""
+    """An answer counts while it is made: logprobs as JSON are the most of it. One that passes what
+    a request may have ends there, a stream of the same tokens keeps nothing, and all is given
+    back."""
     with Server(model, *KEYS, "--request-memory", "2M", "--ctx", "4096") as s:
         ask = completion("w1", 3000, logprobs=5)
         status, answer, _ = s.post("/v1/completions", ask, **A)

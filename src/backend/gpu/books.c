@@ -1,5 +1,5 @@
-/* books.c -- the code books of the IQ types (tensor/quant/iq.c), as kernels look them up: entries of
- * 16 bits, book after book. */
+/* books.c -- the code books of the IQ types (tensor/quant/iq.c), as kernels look them up: entries
+ * of 16 bits, book after book. */
 #include "backend/gpu/gpu.h"
 
 #include <string.h>

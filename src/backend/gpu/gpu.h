@@ -176,8 +176,8 @@ int gpu_find(struct gpu_job *j, const struct gpu_key *k, struct gpu_recording **
 void gpu_recorded(struct gpu_job *j, const struct gpu_key *k, struct gpu_recording *r);
 void gpu_refused(struct gpu_job *j, const char *why); /* run call by call */
 
-/* The step, where slabs are, and what adapters add, as they go to the beginning of the job's memory:
- * *used bytes of the step from 0, tables from j->views to *end. */
+/* The step, where slabs are, and what adapters add, as they go to the beginning of the job's
+ * memory: *used bytes of the step from 0, tables from j->views to *end. */
 void gpu_put_step(const struct gpu_job *j, const struct step *s, uint8_t *host, uint64_t *used,
                   uint64_t *end);
 /* Where call c's launch is and with which arguments, for rows of key k. 0: nothing to launch. */

@@ -76,7 +76,11 @@ uint8_t *standin_at(uint64_t device, uint64_t n)
 
 int standin_type_bytes(int type)
 {
-    return type == 0 || type == 3 ? 4 : type == 1 || type == 27 ? 2 : type == 9 ? 8 : type == 12 ? 1 : 0;
+    return type == 0 || type == 3    ? 4
+           : type == 1 || type == 27 ? 2
+           : type == 9               ? 8
+           : type == 12              ? 1
+                                     : 0;
 }
 
 /* ---------------------------------------------------------------- devices and memory */

@@ -614,7 +614,8 @@ OPERATOR(Matmul)(const struct view *self, const struct view *other, struct view 
         self->n_dims > 3 || x.dims[0] != z.dims[0] || y.dims[0] != z.dims[0] ||
         x.dims[1] != z.dims[1] || y.dims[2] != z.dims[2] || x.dims[2] != y.dims[1] ||
         z.type != FLOAT || (x.type != FLOAT && x.type != HALF) ||
-        (y.type != FLOAT && y.type != HALF && (y.type != BF16 || cube == 2)) || cube < 0 || cube > 3 || x.data == z.data)
+        (y.type != FLOAT && y.type != HALF && (y.type != BF16 || cube == 2)) || cube < 0 ||
+        cube > 3 || x.data == z.data)
         return refuse("Matmul");
     return plan(&(struct task){.fn = matmul, .t = {z, x, y}, .integer = cube}, bytes, out);
 }
