@@ -97,6 +97,13 @@ static pith_status lower(struct compiler *c, struct pith_error *err)
 
 /* ---------------------------------------------------------------- schedule */
 
+static node behind_aliases(node s)
+{
+    while (op_has(s->op, OP_ALIAS))
+        s = s->src[0];
+    return s;
+}
+
 /* Does `n` read only the same row of `src`, so that both may stand in one chain? */
 static int row_local_edge(const struct node *n, const struct node *src)
 {
@@ -119,9 +126,7 @@ static int may_join(const struct compiler *c, const struct node *n, const struct
             return 0;
     }
     for (int i = 0; i < n->n_src; i++) {
-        const struct node *s = n->src[i];
-        while (op_has(s->op, OP_ALIAS))
-            s = s->src[0];
+        const struct node *s = behind_aliases(n->src[i]);
         int32_t at = c->info[s->id].phase;
         if (at < 0 || at > phase || (at == phase && !row_local_edge(n, s)))
             return 0;
@@ -194,6 +199,34 @@ static pith_status schedule(struct compiler *c, struct pith_error *err)
                              left);
     }
     return PITH_OK;
+}
+
+static void renumber(struct compiler *c, int32_t first, int32_t end)
+{
+    for (int32_t i = first; i < end; i++)
+        for (int32_t k = 0; k < c->plan->phases[i].n; k++)
+            c->info[c->called[c->plan->phases[i].first + k]->id].phase = i;
+}
+
+/* A copy interrupts what a device does at a stretch: one whose value is there before goes before
+ * the stretch. So a device that has the last layers waits once for those of the first ones. */
+static void copy_early(struct compiler *c)
+{
+    struct plan *p = c->plan;
+    for (int32_t i = 1; i < p->n_phases; i++) {
+        struct phase copy = p->phases[i];
+        int32_t to = i;
+        if (copy.kind != PHASE_COPY)
+            continue;
+        while (to > 0 && p->phases[to - 1].kind != PHASE_COPY &&
+               p->phases[to - 1].device == p->phases[i - 1].device)
+            to--;
+        if (to == i || c->info[behind_aliases(c->called[copy.first]->src[0])->id].phase >= to)
+            continue;
+        memmove(&p->phases[to + 1], &p->phases[to], (size_t)(i - to) * sizeof copy);
+        p->phases[to] = copy;
+        renumber(c, to, i + 1);
+    }
 }
 
 /* ---------------------------------------------------------------- memory */
@@ -479,6 +512,7 @@ pith_status plan_compile(struct plan *p, struct graph *g, struct device **device
             op_has(c.order[i]->op, OP_ALIAS) ? 0 : -1; /* it needs no phase */
     }
     TRY(schedule(&c, err));
+    copy_early(&c);
     lifetimes(&c);
     place_all(&c);
     TRY(resolve(&c, err));

@@ -81,6 +81,9 @@ void plan_close(struct plan_run *r); /* zeroed is allowed */
  * on, and empties it. What a device failed to do stays. */
 pith_status plan_cache_ops(struct plan_run *const *r, int n, struct cache_log *log,
                            struct pith_error *err);
+/* Does on one device the first n ints of what is in the list, which stays. */
+pith_status plan_cache_ops_on(struct plan_run *const *r, int n_runs, int device,
+                              const struct cache_log *log, uint32_t n, struct pith_error *err);
 /* Runs every phase; PITH_CANCELLED when the run's flag kept some from running. */
 pith_status plan_submit(struct plan_run *r, const struct run *run, struct pith_error *err);
 /* The same in parts, so that others can run beside it: begin, then bring and go until it is over,

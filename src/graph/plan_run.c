@@ -117,7 +117,8 @@ static int64_t ops_in(const struct cache_log *log, uint32_t at)
     return n;
 }
 
-static pith_status ops_on(struct plan_run *r, int d, struct cache_log *log, struct pith_error *err)
+static pith_status ops_on(struct plan_run *r, int d, const struct cache_log *log,
+                          struct pith_error *err)
 {
     struct device *dev = r->plan->devices[d];
     int64_t began = trace_begin(), n = began ? ops_in(log, r->done[d]) : 0;
@@ -129,6 +130,14 @@ static pith_status ops_on(struct plan_run *r, int d, struct cache_log *log, stru
                                            .arg = {"ops"},
                                            .value = {n}});
     return st;
+}
+
+pith_status plan_cache_ops_on(struct plan_run *const *r, int n_runs, int device,
+                              const struct cache_log *log, uint32_t n, struct pith_error *err)
+{
+    const struct cache_log part = {.op = log->op, .n = n};
+    struct plan_run *on = run_on(r, n_runs, device);
+    return on && on->done[device] < n ? ops_on(on, device, &part, err) : PITH_OK;
 }
 
 pith_status plan_cache_ops(struct plan_run *const *r, int n, struct cache_log *log,

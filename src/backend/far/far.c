@@ -40,9 +40,12 @@ pith_status far_call(struct far_device *f, const char *what, int memory, struct 
     pthread_mutex_lock(&plan_lock);
     uint64_t n = ++n_calls;
     int fails = n == plan.fail_at;
+    void (*on_call)(uint64_t) = plan.on_call;
     if (n == plan.vanish_at)
         atomic_store(&f->dev.lost, 1);
     pthread_mutex_unlock(&plan_lock);
+    if (on_call)
+        on_call(n);
     if (atomic_load(&f->dev.lost))
         return error_set(err, PITH_DEVICE, "%s: %s: the device is lost", f->dev.name, what);
     if (fails && memory)
@@ -57,6 +60,12 @@ static int far_n_devices(struct pith_error *err)
 {
     int64_t n = 0;
     return env_int("PITH_FAR_DEVICES", 0, MAX_DEVICES - 1, 0, &n, err) == PITH_OK ? (int)n : -1;
+}
+
+int64_t far_delay_ns(void)
+{
+    int64_t us = 0;
+    return env_int("PITH_FAR_DELAY", 0, 1000000, 0, &us, NULL) == PITH_OK ? 1000 * us : 0;
 }
 
 static void far_close_device(struct device *d)

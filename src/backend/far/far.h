@@ -9,6 +9,8 @@
  * Its kernels are the reference of every op, so its bits are the reference's.
  *
  *     PITH_FAR_DEVICES=n   offers n of them beside the CPU (by default none)
+ *     PITH_FAR_DELAY=us    what is submitted takes so long for each row at least, one after the
+ *                          other, while the host does something else (by default no time)
  *
  * It fails when it is told to: far_plan. What is counted are calls that can fail, over all far
  * devices; those that give back (release, finish) cannot. */
@@ -26,6 +28,7 @@ struct far_plan {
     uint64_t vanish_at; /* with this call the device is lost; 0: with none */
     uint64_t seed;      /* of the order of copies */
     uint64_t bytes;     /* memory of devices that are opened from now on; 0: FAR_BYTES */
+    void (*on_call)(uint64_t n); /* hears of each call, in the thread that makes it; NULL: nobody */
     const char *lacks;  /* the name of an op that they have no kernel for; NULL: none */
 };
 /* From now on; counts from 0 again. */

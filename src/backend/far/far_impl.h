@@ -27,6 +27,9 @@ struct far_device {
     int open;
     uint64_t tickets;
     struct far_move pending[FAR_PENDING];
+    struct job *jobs; /* all of them: far_run.c */
+    uint64_t submits;
+    int64_t busy_until; /* with what was submitted; where it takes its time */
     struct rng rng;
 };
 
@@ -49,6 +52,8 @@ static inline uint8_t *far_at(struct place p)
 }
 /* 1 or 0, drawn. */
 int far_toss(struct far_device *f);
+/* What a row of a stretch takes at least. */
+int64_t far_delay_ns(void);
 
 /* far_run.c */
 uint64_t far_job_bytes(const struct plan *p, int n_threads);

@@ -2,7 +2,9 @@
  * them or that waits for them. The step is uploaded first: kernels see the device's copy. */
 #include "backend/far/far_impl.h"
 
+#include <errno.h>
 #include <string.h>
+#include <time.h>
 #include "base/machine/pool.h"
 #include "base/mem.h"
 #include "base/machine/trace.h"
@@ -21,6 +23,13 @@ struct job {
     const struct run *run;
     int32_t first, n;
     int queued; /* phases that were submitted and did not run yet */
+    uint64_t turn;      /* among all that was submitted to the device */
+    int64_t until, delay; /* when they can have ended; of a row, ns */
+    /* They have run because of others that came behind them, and nobody was told how they ended. */
+    int untold;
+    pith_status st;
+    struct pith_error err;
+    struct job *next; /* of the device */
 };
 
 uint64_t far_job_bytes(const struct plan *p, int n_threads)
@@ -102,6 +111,11 @@ pith_status far_prepare(struct device *d, const struct job_params *p, struct job
         return st;
     }
     plan_bind(p->plan, d->index, far_address);
+    j->delay = far_delay_ns();
+    pthread_mutex_lock(&j->f->lock);
+    j->next = j->f->jobs;
+    j->f->jobs = j;
+    pthread_mutex_unlock(&j->f->lock);
     *out = j;
     return PITH_OK;
 }
@@ -110,12 +124,21 @@ void far_finish(struct job *j)
 {
     if (!j)
         return;
+    pthread_mutex_lock(&j->f->lock);
+    for (struct job **p = &j->f->jobs; *p; p = &(*p)->next)
+        if (*p == j) {
+            *p = j->next;
+            break;
+        }
+    pthread_mutex_unlock(&j->f->lock);
     buffer_release(&j->step);
     mem_free(j->x.scratch);
     mem_free(j->at);
     mem_free(j->adapters);
     mem_free(j);
 }
+
+static void run_before(struct job *j, uint64_t turn);
 
 static void cache_op(const struct job *j, const struct cache_op *op)
 {
@@ -134,6 +157,7 @@ pith_status far_cache_ops(struct job *j, const struct cache_log *log, uint32_t *
 {
     pith_status st = PITH_OK;
     uint32_t at = *done;
+    run_before(j, UINT64_MAX);
     make_views(j);
     for (const struct cache_op *op; (op = cache_log_next(log, &at)) != NULL; *done = at) {
         if (!j->p.cache[op->group])
@@ -211,15 +235,65 @@ static pith_status run_phases(struct job *j, struct pith_error *err)
     return st;
 }
 
+/* What was submitted runs, when its time has come. */
+static pith_status run_queued(struct job *j, struct pith_error *err)
+{
+    struct timespec until = {.tv_sec = j->until / 1000000000, .tv_nsec = j->until % 1000000000};
+    pith_status st = far_call(j->f, "wait", 0, err);
+    if (st == PITH_OK) /* phases themselves take time, too, which counts as the device's */
+        st = run_phases(j, err);
+    j->queued = 0;
+    while (j->delay && clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
+        ;
+    return st;
+}
+
+/* Jobs of other sessions are their threads' business; those of this plan have one thread. */
+static struct job *queued_before(struct job *j, uint64_t turn)
+{
+    struct job *first = NULL;
+    pthread_mutex_lock(&j->f->lock);
+    for (struct job *k = j->f->jobs; k; k = k->next)
+        if (k->p.plan == j->p.plan && k->queued && k->turn < turn &&
+            (!first || k->turn < first->turn))
+            first = k;
+    pthread_mutex_unlock(&j->f->lock);
+    return first;
+}
+
+/* All that the plan's jobs were given before, in that order: it tells how it ended when it is
+ * waited for. */
+static void run_before(struct job *j, uint64_t turn)
+{
+    for (struct job *k; (k = queued_before(j, turn)) != NULL;) {
+        k->st = run_queued(k, &k->err);
+        k->untold = 1;
+    }
+}
+
 pith_status far_wait(struct job *j, struct pith_error *err)
 {
+    if (j->untold) {
+        j->untold = 0;
+        return j->st == PITH_OK ? PITH_OK : error_set(err, j->st, "%s", j->err.msg);
+    }
     if (!j->queued)
         return PITH_OK;
-    pith_status st = far_call(j->f, "wait", 0, err);
-    if (st == PITH_OK)
-        return run_phases(j, err);
-    j->queued = 0;
-    return st;
+    run_before(j, j->turn);
+    return run_queued(j, err);
+}
+
+/* The device begins with it when it has done what it was given before. */
+static void begin(struct job *j, int32_t rows)
+{
+    struct far_device *f = j->f;
+    int64_t now = j->delay ? clock_ns() : 0;
+    pthread_mutex_lock(&f->lock);
+    j->turn = ++f->submits;
+    j->until = (f->busy_until > now ? f->busy_until : now) + j->delay * rows;
+    f->busy_until = j->until;
+    pthread_mutex_unlock(&f->lock);
+    j->queued = 1;
 }
 
 pith_status far_submit(struct job *j, const struct run *r, int32_t first, int32_t n,
@@ -233,6 +307,6 @@ pith_status far_submit(struct job *j, const struct run *r, int32_t first, int32_
     j->run = r;
     j->first = first;
     j->n = n;
-    j->queued = 1;
-    return far_toss(j->f) ? far_wait(j, err) : PITH_OK;
+    begin(j, r->step->T);
+    return far_toss(j->f) && !j->delay ? far_wait(j, err) : PITH_OK;
 }

@@ -222,8 +222,9 @@ void cache_end(struct cache *c, int32_t seq, int failed);
 /* The first slot whose position is at least pos. */
 int32_t cache_find(const struct cache_seq *q, int64_t pos);
 
-/* Does now what is in the log. */
+/* Does now what is in the log; or the first n ints of it, on one device alone. */
 pith_status cache_flush(const struct cache *c, struct pith_error *err);
+pith_status cache_flush_on(const struct cache *c, int device, uint32_t n, struct pith_error *err);
 /* Makes slots [seq.n, seq.n + add) of a settled sequence writable: pages taken, shared ones copied.
  * PITH_NOMEM tells needed and free pages. */
 pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pith_error *err);

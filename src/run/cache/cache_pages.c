@@ -110,6 +110,11 @@ pith_status cache_flush(const struct cache *c, struct pith_error *err)
     return PITH_OK;
 }
 
+pith_status cache_flush_on(const struct cache *c, int device, uint32_t n, struct pith_error *err)
+{
+    return c->run[0] ? plan_cache_ops_on(c->run, CACHE_RUNS, device, c->log, n, err) : PITH_OK;
+}
+
 int32_t page_take(struct cache *c, int group, int32_t n)
 {
     struct cache_group *g = &c->group[group];

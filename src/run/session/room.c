@@ -71,7 +71,8 @@ static int short_of_memory(struct pith_session *s, const struct cache_params *p,
                 *need += slabs_need(dev, (uint64_t)c.group[g].page_bytes,
                                     (uint64_t)(c.group[g].n_pages + c.group[g].n_spare));
         for (int i = 0; i < s->n_roles; i++)
-            *need += s->role[i].plan.act_bytes[d];
+            *need += s->role[i].plan.act_bytes[d] *
+                     (i == ROLE_DECODER && s->n_lanes ? (uint64_t)s->n_lanes : 1);
         dev->backend->memory(dev, left);
         if (*need > left->bytes / part)
             return d;
@@ -168,6 +169,14 @@ void room_choose(struct pith_session *s, struct cache_params *p, int64_t most,
     int64_t all = (int64_t)p->n_ctx * p->n_seq;
     p->n_tokens = p->n_tokens < all ? p->n_tokens : all;
     s->n_ctx = p->n_ctx;
+}
+
+void room_lanes(struct pith_session *s, const struct cache_params *p)
+{
+    struct mem_left left;
+    uint64_t need;
+    while (s->n_lanes > 1 && short_of_memory(s, p, 1, &left, &need) >= 0)
+        s->n_lanes--;
 }
 
 pith_status room_check(struct pith_session *s, const struct cache_params *p, uint64_t other,

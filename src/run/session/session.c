@@ -2,7 +2,7 @@
  * call of pith_step: check everything -> for each run of at most n_batch rows: sort by sequence,
  * take pages, fill the step, run the plan -> on failure every sequence goes back to where it was.
  */
-#include "run/session/session.h"
+#include "run/session/rows.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -217,13 +217,19 @@ static pith_status compile(struct pith_session *s, struct pith_error *err)
 
 enum { SLAB = 2 << 20, PAGE = 4096 };
 
+/* Runs of a role's plan. */
+static uint64_t n_runs(const struct pith_session *s, int role)
+{
+    return role == ROLE_DECODER ? (uint64_t)s->n_lanes : 1;
+}
+
 /* Bytes of buffers that are there from the beginning and are no blocks. */
 static uint64_t fixed_bytes(const struct pith_session *s)
 {
-    uint64_t n = size_align(s->step_reserved, PAGE);
+    uint64_t n = s->step_reserved * (uint64_t)s->n_lanes;
     for (int i = 0; i < s->n_roles; i++)
         for (int d = 0; d < s->model->n_devices; d++)
-            n += size_align(s->role[i].plan.act_bytes[d], PAGE);
+            n += size_align(s->role[i].plan.act_bytes[d], PAGE) * n_runs(s, i);
     return n;
 }
 
@@ -244,16 +250,18 @@ static uint64_t scratch_bytes(const struct pith_session *s)
         const struct plan *p = &s->role[i].plan;
         for (int d = 0; d < s->model->n_devices; d++)
             if (p->act_bytes[d])
-                n += s->model->devices[d]->backend->job_bytes(p, pool_n_threads(s->model->pool));
+                n += s->model->devices[d]->backend->job_bytes(p, pool_n_threads(s->model->pool)) *
+                     n_runs(s, i);
     }
     return n;
 }
 
 static void size_buffers(struct pith_session *s)
 {
-    s->step_reserved =
-        (uint64_t)step_bytes(s->n_batch, s->cap_outputs, s->role[ROLE_DECODER].plan.params.cap_N,
-                             s->cache.cap_pages, s->cache.n_groups, s->model->arch.hp.n_embd);
+    int64_t bytes =
+        step_bytes(s->n_batch, s->cap_outputs, s->role[ROLE_DECODER].plan.params.cap_N,
+                   s->cache.cap_pages, s->cache.n_groups, s->model->arch.hp.n_embd);
+    s->step_reserved = size_align((uint64_t)bytes, PAGE);
     s->kept_bytes = (uint64_t)s->cap_outputs * (uint64_t)s->n_cols * sizeof(float);
 }
 
@@ -280,6 +288,8 @@ static pith_status open_role(struct pith_session *s, struct session_role *r, str
             jp[d].blocks = &s->recurrent.blocks[d];
     }
     pith_status st = plan_open(&r->run, &r->plan, jp, err);
+    for (uint64_t i = 1; i < n_runs(s, (int)(r - s->role)) && st == PITH_OK; i++)
+        st = plan_open(&r->beside[i - 1], &r->plan, jp, err);
     return st == PITH_OK ? st : error_prefix(err, "a plan for %d rows", r->plan.params.cap_T);
 }
 
@@ -307,10 +317,22 @@ static struct made take_made(struct pith_session *s)
     return m;
 }
 
+static void close_run(struct session_role *r, struct plan_run *run)
+{
+    run->plan = run->plan ? &r->plan : NULL; /* it may have moved */
+    plan_close(run);
+}
+
+static void close_runs(struct session_role *r)
+{
+    close_run(r, &r->run);
+    for (int i = 0; i < SESSION_LANES - 1; i++)
+        close_run(r, &r->beside[i]);
+}
+
 static void drop_role(struct session_role *r)
 {
-    r->run.plan = r->run.plan ? &r->plan : NULL; /* it may have moved */
-    plan_close(&r->run);
+    close_runs(r);
     plan_deinit(&r->plan);
     graph_deinit(&r->graph);
     mem_free(r->stats);
@@ -356,7 +378,8 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
     pith_status st = open_roles(s, err);
     if (st != PITH_OK)
         return st;
-    s->step = mem_reserve(s->step_reserved);
+    uint64_t steps = s->step_reserved * (uint64_t)s->n_lanes;
+    s->lane[0].step = mem_reserve(steps);
     s->kept = mem_reserve(s->kept_bytes);
     s->seq_rows = mem_array((size_t)s->n_seq + 1, sizeof *s->seq_rows, PITH_MEM_SCRATCH);
     s->seq_last = mem_array((size_t)s->n_seq, sizeof *s->seq_last, PITH_MEM_SCRATCH);
@@ -364,17 +387,21 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
     s->seq_at = mem_array((size_t)s->n_seq, sizeof *s->seq_at, PITH_MEM_SCRATCH);
     s->order = mem_array((size_t)s->n_batch, sizeof *s->order, PITH_MEM_SCRATCH);
     s->output = mem_array((size_t)s->cap_outputs, sizeof *s->output, PITH_MEM_SCRATCH);
-    if (!s->step || !s->kept || !s->seq_rows || !s->seq_last || !s->seq_at || !s->seq_tried ||
-        !s->order || !s->output)
+    if (!s->lane[0].step || !s->kept || !s->seq_rows || !s->seq_last || !s->seq_at ||
+        !s->seq_tried || !s->order || !s->output)
         return error_set(err, PITH_NOMEM, "out of memory for a session of %d rows a step",
                          s->n_batch);
-    st = mem_commit(s->step, s->step_reserved, PITH_MEM_SCRATCH, err);
+    st = mem_commit(s->lane[0].step, steps, PITH_MEM_SCRATCH, err);
     if (st != PITH_OK)
         return st;
-    s->step_committed = s->step_reserved;
-    step_init(s->step, s->n_batch, s->cap_outputs, p->params.cap_N, s->cache.cap_pages,
-              s->cache.n_groups, m->arch.hp.n_embd);
-    s->run.step = s->step;
+    s->step_committed = steps;
+    for (int i = 0; i < s->n_lanes; i++) {
+        s->lane[i].step = (struct step *)(void *)((uint8_t *)s->lane[0].step +
+                                                  s->step_reserved * (uint64_t)i);
+        step_init(s->lane[i].step, s->n_batch, s->cap_outputs, p->params.cap_N,
+                  s->cache.cap_pages, s->cache.n_groups, m->arch.hp.n_embd);
+    }
+    session_use_lane(s, 0);
     s->run.cancel = &s->cancel;
     s->run.stats = s->role[ROLE_DECODER].stats;
     return PITH_OK;
@@ -472,6 +499,8 @@ static pith_status open_all(struct pith_session *s, const struct pith_session_pa
     TRY(prepare(s, params, &cp, &left, err));
     TRY(cache_shape(&s->cache, s->states, s->n_states, m->devices, &cp, err));
     TRY(compile(s, err));
+    TRY(pipeline_choose(s, 0, err));
+    room_lanes(s, &cp);
     size_buffers(s);
     TRY(room_check(s, &cp, fixed_bytes(s) + scratch_bytes(s) + s->kept_bytes, &left, err));
     TRY(cache_init(&s->cache, s->states, s->n_states, m->devices, &cp, err));
@@ -547,9 +576,9 @@ void session_close(struct pith_session *s)
     if (!s)
         return;
     for (int i = 0; i < N_ROLES; i++)
-        plan_close(&s->role[i].run);
-    mem_decommit(s->step, s->step_committed, PITH_MEM_SCRATCH);
-    mem_release(s->step, s->step_reserved);
+        close_runs(&s->role[i]);
+    mem_decommit(s->lane[0].step, s->step_committed, PITH_MEM_SCRATCH);
+    mem_release(s->lane[0].step, s->step_reserved * (uint64_t)s->n_lanes);
     mem_decommit(s->kept, s->kept_committed, PITH_MEM_SCRATCH);
     mem_free(s->best);
     mem_release(s->kept, s->kept_bytes);
@@ -572,43 +601,12 @@ void session_close(struct pith_session *s)
 
 /* ---------------------------------------------------------------- checking a batch */
 
-static int32_t seq_of(const struct pith_session *s, const struct pith_batch *b, int32_t i)
-{
-    return b->seq ? b->seq[i] : s->one_seq;
-}
-
-/* Does row i ask for output? A pooled session gives one output per sequence, whatever `want` says.
- */
-static int wanted(const struct pith_session *s, const struct pith_batch *b, int32_t i)
-{
-    return b->want && !s->pooled ? b->want[i] : s->seq_last[seq_of(s, b, i)] == i;
-}
-
 pith_status session_over_context(const struct pith_session *s, uint64_t n, struct pith_error *err)
 {
     return error_set(err, PITH_RANGE,
                      "prompt exceeds the context: n_prompt = %llu, n_ctx = %d, n_over = %llu; "
                      "shorten it or open the session with a larger context",
                      (unsigned long long)n, s->n_ctx, (unsigned long long)n - (uint64_t)s->n_ctx);
-}
-
-/* Row i is an embedding row, not a token. */
-static int is_embd(const struct pith_batch *b, int32_t i)
-{
-    return b->embd && (!b->token || b->token[i] == -1);
-}
-
-/* Row i is a token with an embedding row, which are added. */
-static int is_both(const struct pith_batch *b, int32_t i)
-{
-    return b->both && b->both[i];
-}
-
-/* The four positions that row i is given; NULL: it is text and comes next. */
-static const int32_t *given(const struct pith_batch *b, int32_t i)
-{
-    const int32_t *pos = b->pos ? b->pos + (int64_t)(1 + STEP_AXES) * i : NULL;
-    return pos && pos[0] != -1 ? pos : NULL;
 }
 
 pith_status session_needs_memory(const struct pith_session *s, int32_t seq, struct pith_error *err)
@@ -760,310 +758,23 @@ static pith_status check_batch(struct pith_session *s, const struct pith_batch *
 
 /* ---------------------------------------------------------------- one step */
 
-/* Fills the step with rows [from, from + n) of the batch, grouped by sequence. */
-static void fill_rows(struct pith_session *s, const struct pith_batch *b, int32_t from, int32_t n)
-{
-    struct step *t = s->step;
-    int32_t N = 0, at = 0;
-    memset(s->seq_rows, 0, (size_t)s->n_seq * sizeof *s->seq_rows);
-    for (int32_t i = from; i < from + n; i++)
-        s->seq_rows[seq_of(s, b, i)]++;
-    for (int32_t q = 0; q < s->n_seq; q++) { /* counts become first rows */
-        int32_t rows = s->seq_rows[q];
-        if (!rows)
-            continue;
-        step_seq(t)[N] = q;
-        step_first(t)[N++] = at;
-        s->seq_rows[q] = at;
-        at += rows;
-    }
-    step_first(t)[N] = at;
-    for (int32_t k = 0; k < N; k++) /* those without branches are as other rows */
-        step_tree(t)[k] = 0;
-    t->T = n;
-    t->N = N;
-    t->embd = 0;
-    for (int32_t i = from; i < from + n; i++) {
-        int32_t r = s->seq_rows[seq_of(s, b, i)]++;
-        s->order[i - from] = r;
-        step_plus(t)[r] = is_both(b, i);
-        step_parent(t)[r] =
-            tree_has(b, i) && b->parent[i] >= 0 ? s->order[b->parent[i] - from] : -1;
-        if (is_embd(b, i) || is_both(b, i))
-            memcpy(step_embd(t) + (int64_t)r * t->n_embd, b->embd + (int64_t)i * t->n_embd,
-                   (size_t)t->n_embd * sizeof(float));
-        step_token(t)[r] = is_embd(b, i) ? -1 : b->token[i];
-        const int32_t *pos = given(b, i);
-        if (pos && s->cache.axes)
-            step_place4(t, r, pos);
-        else
-            step_place(t, r, pos ? pos[0] : -1); /* -1: the next, when those before are known */
-        t->embd |= is_embd(b, i) || is_both(b, i);
-    }
-    t->R = 0;
-    for (int32_t i = from; i < from + n; i++)
-        if (wanted(s, b, i))
-            step_out(t)[t->R++] = s->order[i - from];
-}
-
-/* A window of a model that looks both ways: as many rows on each side. Its sequences are whole. */
-static void see_both_sides(struct step *t, int g, int32_t r, int32_t side)
-{
-    int32_t slot = step_slot(t, g)[r], end = step_hi(t, g)[r];
-    step_lo(t, g)[r] = slot > side ? slot - side : 0;
-    step_hi(t, g)[r] = slot + side + 1 < end ? slot + side + 1 : end;
-}
-
-/* All rows of segment k see the whole memory of its sequence, and nothing of the encoder's rows. */
-static void see_memory(struct pith_session *s, int g, int32_t k, const struct cache_seq *q)
-{
-    struct step *t = s->step;
-    int32_t n = s->cache.group[g].of == CACHE_MEMORY ? q->n_memory : 0;
-    for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r++) {
-        step_slot(t, g)[r] = step_lo(t, g)[r] = 0;
-        step_hi(t, g)[r] = n;
-    }
-    memcpy(step_pages(t, g, k), q->pages[g],
-           (size_t)((n + STEP_PAGE - 1) / STEP_PAGE) * sizeof(int32_t));
-}
-
-static void row_pos4(const struct step *t, int32_t r, int32_t pos[1 + STEP_AXES])
-{
-    pos[0] = step_pos(t)[r];
-    memcpy(pos + 1, step_axes(t) + STEP_AXES * (int64_t)r, STEP_AXES * sizeof *pos);
-}
-
-/* Those of rows that were given none. */
-static void fill_next(struct step *t, int32_t k, const struct cache_seq *q)
-{
-    int32_t next = cache_next(q, q->n), pos[1 + STEP_AXES];
-    for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r++) {
-        if (step_pos(t)[r] < 0)
-            step_place(t, r, next);
-        row_pos4(t, r, pos);
-        next = cache_after(pos);
-    }
-}
-
-/* The first slot that row r of a segment sees, whose rows begin with `first`: that of the first
- * position from `seen` on. */
-static int32_t first_slot(const struct step *t, const struct cache_seq *q, int32_t first, int32_t r,
-                          int64_t seen)
-{
-    int32_t lo = seen > 0 ? cache_find(q, seen) : 0, a = first, b = r;
-    if (seen <= 0 || lo < q->n)
-        return lo;
-    while (a < b) {
-        int32_t m = a + (b - a) / 2;
-        if (step_pos(t)[m] < seen)
-            a = m + 1;
-        else
-            b = m;
-    }
-    return q->n + a - first;
-}
-
-/* Positions, slots, visible ranges and page tables; sequences are settled, pages are there. */
-static void fill_positions(struct pith_session *s)
-{
-    struct step *t = s->step;
-    t->n_tiles = 0;
-    for (int32_t k = 0; k < t->N; k++) {
-        const struct cache_seq *q = &s->cache.seq[step_seq(t)[k]];
-        for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r += STEP_TILE)
-            step_tile(t)[t->n_tiles++] = r;
-        int32_t first = step_first(t)[k], end = step_first(t)[k + 1];
-        fill_next(t, k, q);
-        step_tree(t)[k] = s->seq_tried[step_seq(t)[k]];
-        for (int32_t r = first; r < end; r++) {
-            int32_t slot = q->n + r - first, pos = step_pos(t)[r];
-            step_seg(t)[r] = k;
-            step_adapter(t)[r] = q->adapter[0] ? q->adapter_set : -1;
-            for (int g = 0; g < s->cache.n_own; g++) {
-                int64_t seen = cache_first_seen(&s->cache.group[g], pos);
-                step_slot(t, g)[r] = slot;
-                step_lo(t, g)[r] = first_slot(t, q, first, r, seen);
-                step_hi(t, g)[r] = s->causal ? slot + 1 : q->n + end - first;
-                if (!s->causal && s->cache.group[g].range == RANGE_WINDOW)
-                    see_both_sides(t, g, r, s->cache.group[g].span / 2);
-            }
-        }
-        if (step_tree(t)[k])
-            tree_fill(s, k);
-        int32_t n_pages = (q->n + end - first + STEP_PAGE - 1) / STEP_PAGE;
-        for (int g = 0; g < s->cache.n_own; g++)
-            memcpy(step_pages(t, g, k), q->pages[g], (size_t)n_pages * sizeof(int32_t));
-        for (int g = s->cache.n_own; g < t->n_groups; g++)
-            see_memory(s, g, k, q);
-    }
-}
-
-static int some_given(const struct step *t, int32_t k)
-{
-    int some = 0;
-    for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r++)
-        some |= step_pos(t)[r] >= 0;
-    return some;
-}
-
-static pith_status take_pages(struct pith_session *s, struct pith_error *err)
-{
-    const struct step *t = s->step;
-    for (int32_t k = 0; k < t->N; k++) {
-        int32_t seq = step_seq(t)[k], rows = step_first(t)[k + 1] - step_first(t)[k];
-        pith_status st = cache_settle(&s->cache, seq, err);
-        if (st == PITH_OK && some_given(t, k))
-            st = cache_place(&s->cache, seq, err);
-        if (st == PITH_OK)
-            st = cache_grow(&s->cache, seq, rows, err);
-        if (st != PITH_OK)
-            return st;
-    }
-    return PITH_OK;
-}
-
-static void commit_rows(struct pith_session *s)
-{
-    const struct step *t = s->step;
-    int32_t pos[1 + STEP_AXES];
-    for (int32_t k = 0; k < t->N; k++) {
-        int32_t rows = step_first(t)[k + 1] - step_first(t)[k];
-        if (s->seq_tried[step_seq(t)[k]]) {
-            s->cache.seq[step_seq(t)[k]].n_tree = rows;
-            s->n_tried = t->T;
-            continue;
-        }
-        for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r++) {
-            row_pos4(t, r, pos);
-            cache_append(&s->cache, step_seq(t)[k], step_plus(t)[r] ? -1 : step_token(t)[r], pos);
-        }
-    }
-}
-
-static const struct value *output_value(const struct pith_session *s)
-{
-    const struct plan *p = &s->role[ROLE_DECODER].plan;
-    return p->has_logits ? &p->logits : &p->embd;
-}
-
-/* Of n outputs what few bytes tell. 0: there is no memory, or it could not be read; all of them are
- * read then. */
-static int collect_best(struct pith_session *s, int32_t n)
-{
-    const struct plan *p = &s->role[ROLE_DECODER].plan;
-    if (!s->reads_best || !p->has_best)
-        return 0;
-    if (!s->best)
-        s->best = mem_array((size_t)(s->cap_outputs * p->best.cols), sizeof *s->best,
-                            PITH_MEM_SCRATCH);
-    if (!s->best || plan_read(&s->role[ROLE_DECODER].run, &p->best, 0, n, s->best, NULL) != PITH_OK)
-        return 0;
-    for (int32_t i = 0; i < n; i++)
-        s->output[i] = NULL;
-    s->last_outputs = s->n_outputs = n;
-    return 1;
-}
-
-const float *session_output(struct pith_session *s, int32_t i, struct pith_error *err)
-{
-    float *to = s->kept + (int64_t)i * s->n_cols;
-    if (s->output[i])
-        return s->output[i];
-    if (session_room_for_outputs(s, i + 1, err) != PITH_OK ||
-        plan_read(&s->role[ROLE_DECODER].run, output_value(s), i, 1, to, err) != PITH_OK)
-        return NULL;
-    return s->output[i] = to;
-}
-
-/* Outputs of the step just run: where they lie, or, where the host cannot look, read to `kept`;
- * those of earlier steps of the same call were copied there by keep_outputs. */
-static pith_status collect_outputs(struct pith_session *s, struct pith_error *err)
-{
-    const struct value *v = output_value(s);
-    int32_t n = v->rows == ROWS_N ? s->step->N : s->step->R, before = s->n_outputs;
-    const float *map = plan_map(&s->role[ROLE_DECODER].run, v, 0);
-    float *to = s->kept + (int64_t)before * s->n_cols;
-    if (collect_best(s, n))
-        return PITH_OK;
-    pith_status st = map || !n ? PITH_OK : session_room_for_outputs(s, before + n, err);
-    if (st == PITH_OK && !map)
-        st = plan_read(&s->role[ROLE_DECODER].run, v, 0, n, to, err);
-    if (st != PITH_OK)
-        return st;
-    for (int32_t i = 0; i < n; i++)
-        s->output[before + i] = map ? map + i * v->ld : to + (int64_t)i * s->n_cols;
-    s->last_outputs = n;
-    s->n_outputs += n;
-    return st;
-}
-
-/* Which sequence the last output is of, for snapshots; rows are committed. */
-static void mark_last(struct pith_session *s)
-{
-    const struct step *t = s->step;
-    s->last_seq = -1;
-    if (output_value(s)->rows == ROWS_R && t->R) {
-        int32_t row = step_out(t)[t->R - 1], seg = step_seg(t)[row];
-        s->last_n = s->cache.seq[step_seq(t)[seg]].n;
-        if (row == step_first(t)[seg + 1] - 1 && !s->seq_tried[step_seq(t)[seg]])
-            s->last_seq = step_seq(t)[seg];
-    }
-}
-
-pith_status session_room_for_outputs(struct pith_session *s, int32_t n, struct pith_error *err)
-{
-    uint64_t need = size_align((uint64_t)n * (uint64_t)s->n_cols * sizeof(float), 2 << 20);
-    if (need <= s->kept_committed)
-        return PITH_OK;
-    pith_status st = mem_commit((uint8_t *)s->kept + s->kept_committed, need - s->kept_committed,
-                                PITH_MEM_SCRATCH, err);
-    if (st == PITH_OK)
-        s->kept_committed = need;
-    return st;
-}
-
-/* The plan's rows will be overwritten by the next step of this call. */
-static pith_status keep_outputs(struct pith_session *s, struct pith_error *err)
-{
-    uint64_t row = (uint64_t)s->n_cols * sizeof(float);
-    pith_status st = s->last_outputs ? session_room_for_outputs(s, s->n_outputs, err) : PITH_OK;
-    if (st != PITH_OK)
-        return st;
-    for (int32_t i = s->n_outputs - s->last_outputs; i < s->n_outputs; i++) {
-        float *to = s->kept + (int64_t)i * s->n_cols;
-        if (to != s->output[i])
-            memcpy(to, s->output[i], row);
-        s->output[i] = to;
-    }
-    return PITH_OK;
-}
-
 static pith_status run_rows(struct pith_session *s, const struct pith_batch *b, int32_t from,
                             int32_t n, struct pith_error *err)
 {
-    fill_rows(s, b, from, n);
-    pith_status st = take_pages(s, err);
+    pith_status st = session_make_rows(s, b, from, n, err);
     if (st != PITH_OK)
         return st;
-    fill_positions(s);
-    st = recurrent_take(&s->recurrent, s->step, err);
-    if (st != PITH_OK)
-        return st;
-    s->run.stats = s->role[ROLE_DECODER].stats;
-    s->run.number++;
-    s->run.n_threads = n > PREFILL_ROWS ? s->n_threads_prefill : s->n_threads;
     st = cache_flush(&s->cache, err);
     if (st == PITH_OK)
         st = plan_submit(&s->role[ROLE_DECODER].run, &s->run, err);
     if (st == PITH_OK)
-        st = collect_outputs(s, err);
+        st = session_collect(s, err);
     if (st != PITH_OK) {
         recurrent_abort(&s->recurrent, s->step);
         return st;
     }
-    commit_rows(s);
-    recurrent_commit(&s->recurrent, s->step);
-    mark_last(s);
+    session_commit_rows(s);
+    session_mark_last(s);
     return PITH_OK;
 }
 
@@ -1115,9 +826,12 @@ static pith_status step(struct pith_session *s, const struct pith_batch *b, stru
         cache_begin(&s->cache, q);
         recurrent_begin(&s->recurrent, q, s->seq_rows[q]);
     }
-    for (int32_t at = 0; at < b->n && st == PITH_OK; at += s->n_batch) {
+    int beside = s->n_lanes > 1 && b->n > s->n_batch && !b->parent;
+    if (beside)
+        st = pipeline_rows(s, b, err);
+    for (int32_t at = 0; !beside && at < b->n && st == PITH_OK; at += s->n_batch) {
         if (at)
-            st = keep_outputs(s, err);
+            st = session_keep_outputs(s, err);
         if (st == PITH_OK)
             st = run_rows(s, b, at, b->n - at < s->n_batch ? b->n - at : s->n_batch, err);
     }

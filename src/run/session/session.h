@@ -20,12 +20,22 @@ enum { NUMERICS_VERSION = 2 };
 
 enum { PREFILL_ROWS = 16 }; /* up to one tile of columns a step reads weights, beyond it computes */
 
+enum { SESSION_LANES = 4 }; /* steps under way at the same time, at most (pipeline.c) */
+
 /* What a role of the model runs by. */
 struct session_role {
     struct graph graph; /* owns what the plan points at */
     struct plan plan;
     struct plan_run run;
+    struct plan_run beside[SESSION_LANES - 1]; /* of the decoder: those of lanes behind the first */
     struct call_stats *stats; /* [plan.n_calls] */
+};
+
+/* A place for a step: with a plan_run (session_lane) all that it needs. */
+struct lane {
+    struct step *step;
+    struct run run;   /* of the step under way */
+    uint32_t changes; /* of pages that come before it: so much of the list */
 };
 
 struct pith_session {
@@ -43,8 +53,13 @@ struct pith_session {
     int32_t n_ctx, n_seq, n_batch, cap_outputs;
     enum pool_kind pool_kind;
     int pooled, causal, ranks; /* ranks: what is pooled goes through the head */
+    struct lane lane[SESSION_LANES];
+    int n_lanes, lane_at;            /* lane_at: the one that `step` and `run` are of */
+    int outputs_of;                  /* the lane of the last outputs */
+    int flying[SESSION_LANES], n_flying; /* lanes whose steps are under way, the oldest first */
+    int32_t stretches[MAX_DEVICES];  /* of a step on each device */
     struct step *step;
-    uint64_t step_reserved, step_committed;
+    uint64_t step_reserved, step_committed; /* of one; of all */
     struct run run;
     uint32_t generation; /* of the model's placements that the plans are made for */
     /* For devices: what the sets add to each product, of each role. */
@@ -83,6 +98,30 @@ pith_status session_plan(struct pith_model *m, const struct pith_session_params 
 void session_memory(const struct pith_session *s, uint64_t *now, uint64_t *most);
 pith_status session_step(struct pith_session *s, const struct pith_batch *b,
                          struct pith_error *err);
+/* For pipeline.c: the parts that a step has in any case. make: rows [from, from + n) of a batch
+ * become s->step, pages and states are taken. commit: sequences hold the rows. collect: outputs of
+ * the step that has run. keep: copies of them, as the step's values go. */
+pith_status session_make_rows(struct pith_session *s, const struct pith_batch *b, int32_t from,
+                              int32_t n, struct pith_error *err);
+void session_commit_rows(struct pith_session *s);
+pith_status session_collect(struct pith_session *s, struct pith_error *err);
+pith_status session_keep_outputs(struct pith_session *s, struct pith_error *err);
+void session_mark_last(struct pith_session *s);
+static inline struct plan_run *session_lane(struct pith_session *s, int i)
+{
+    return i ? &s->role[ROLE_DECODER].beside[i - 1] : &s->role[ROLE_DECODER].run;
+}
+static inline void session_use_lane(struct pith_session *s, int i)
+{
+    s->lane_at = i;
+    s->run.step = s->step = s->lane[i].step;
+}
+/* pipeline.c. choose: how many lanes there are, asked: 0: as many as pay; the plans are made. rows:
+ * all rows of a batch, in as many steps as it takes. */
+pith_status pipeline_choose(struct pith_session *s, int32_t asked, struct pith_error *err);
+pith_status pipeline_rows(struct pith_session *s, const struct pith_batch *b,
+                          struct pith_error *err);
+void pipeline_stop(struct pith_session *s); /* nothing stays under way */
 /* tree.c: see pith_batch.parent and pith_accept. check: the parents of a batch. fill: positions and
  * what is seen of the rows of segment k, a tree's. */
 pith_status tree_check(struct pith_session *s, const struct pith_batch *b, struct pith_error *err);
@@ -121,6 +160,8 @@ int32_t room_memory(const struct pith_session *s, const struct cache_params *p);
  * `most` (0: no such limit). */
 void room_choose(struct pith_session *s, struct cache_params *p, int64_t most,
                  struct mem_left *left);
+/* Fewer lanes where devices have no memory for so many. */
+void room_lanes(struct pith_session *s, const struct cache_params *p);
 /* PITH_NOMEM: such a cache and `other` bytes beside it do not fit into what was left. */
 pith_status room_check(struct pith_session *s, const struct cache_params *p, uint64_t other,
                        const struct mem_left *left, struct pith_error *err);

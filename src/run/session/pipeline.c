@@ -1,0 +1,234 @@
+/* pipeline.c -- steps of a session beside each other:
+ *
+ *     device A    step 0   step 1   step 2   step 3
+ *     device B             step 0   step 1   step 2  ..
+ *
+ * A step is in a *lane*, which has values, jobs (struct plan_run) and a struct step of its own.
+ * Every lane takes one stretch in a round, the oldest first, so each device gets the stretches of
+ * one step behind the same ones of the step before: what they share (pages, recurrent state) is
+ * written in the order of one step after the other, and so are the bits.
+ *
+ * The session is told of a step's rows when it has begun, so that the next one can be made; one
+ * that fails takes back all of its call. Changes of pages are done on a device right before the
+ * step that they were made for begins there. Where a device has several stretches of a step that
+ * would be too early for the steps before, which are then ended first.
+ *
+ * A long batch is as many steps, under way as lanes allow (pipeline_rows). Or the caller has two
+ * steps of his own under way, of different sequences (pith_submit): each is a call, with its own
+ * outputs and its own way back. */
+#include "run/session/session.h"
+
+#include <string.h>
+
+#include "base/env.h"
+
+/* ---------------------------------------------------------------- how many lanes */
+
+/* Stretches of a step on each device. */
+static void count_stretches(const struct plan *p, int32_t n[MAX_DEVICES])
+{
+    int32_t before = -1;
+    memset(n, 0, MAX_DEVICES * sizeof *n);
+    for (int32_t i = 0; i < p->n_phases; i++) {
+        int copy = p->phases[i].kind == PHASE_COPY;
+        n[p->phases[i].device] += !copy && p->phases[i].device != before;
+        before = copy ? -1 : p->phases[i].device;
+    }
+}
+
+/* Devices that have a good part of the calls, if one of them works while the host does not. */
+static int workers(const struct plan *p)
+{
+    int n = 0, beside = 0;
+    for (int d = 0; d < p->n_devices; d++) {
+        int32_t calls = 0;
+        for (int32_t i = 0; i < p->n_calls; i++)
+            calls += p->calls[i].dst.device == d;
+        if (calls * 16 < p->n_calls)
+            continue;
+        n++;
+        beside |= !p->devices[d]->backend->at_once;
+    }
+    return beside ? n : 0;
+}
+
+pith_status pipeline_choose(struct pith_session *s, int32_t asked, struct pith_error *err)
+{
+    const struct plan *p = &s->role[ROLE_DECODER].plan;
+    int64_t said = 0;
+    pith_status st = env_int("PITH_PIPELINE", 0, SESSION_LANES, 0, &said, err);
+    int32_t most = workers(p), fit = most < SESSION_LANES ? most : SESSION_LANES;
+    if (st != PITH_OK)
+        return st;
+    count_stretches(p, s->stretches);
+    s->n_lanes = 1;
+    if (s->pooled || !s->causal || s->model->params.observe)
+        return PITH_OK;
+    if (asked)
+        s->n_lanes = asked;
+    else if (most > 1 && s->n_batch < s->n_ctx)
+        s->n_lanes = said ? (int)said : fit;
+    return PITH_OK;
+}
+
+/* ---------------------------------------------------------------- lanes under way */
+
+static struct plan_run *run_of(struct pith_session *s, int i)
+{
+    return session_lane(s, s->flying[i]);
+}
+
+static int free_lane(const struct pith_session *s)
+{
+    uint32_t busy = 0;
+    int i = 0;
+    for (int k = 0; k < s->n_flying; k++)
+        busy |= 1u << s->flying[k];
+    while (busy >> i & 1)
+        i++;
+    return i;
+}
+
+static void oldest_is_gone(struct pith_session *s)
+{
+    s->n_flying--;
+    memmove(s->flying, s->flying + 1, (size_t)s->n_flying * sizeof *s->flying);
+}
+
+/* The next stretch, behind the changes of pages that it was made with. */
+static pith_status go(struct pith_session *s, int i, struct pith_error *err)
+{
+    struct plan_run *r = run_of(s, i);
+    pith_status st =
+        cache_flush_on(&s->cache, plan_next(r)->index, s->lane[s->flying[i]].changes, err);
+    return st == PITH_OK ? plan_go(r, err) : st;
+}
+
+/* Step i under way runs to its end, where it stays: its values are there. */
+static pith_status run_out(struct pith_session *s, int i, struct pith_error *err)
+{
+    struct plan_run *r = run_of(s, i);
+    pith_status st = PITH_OK;
+    while (st == PITH_OK && !plan_over(r)) {
+        st = plan_bring(r, err);
+        if (st == PITH_OK && !plan_over(r))
+            st = go(s, i, err);
+    }
+    return plan_end(r, st, err);
+}
+
+/* The oldest one ends, and is what `step` says; its outputs follow those that there are. */
+static pith_status end_oldest(struct pith_session *s, struct pith_error *err)
+{
+    pith_status st = run_out(s, 0, err);
+    session_use_lane(s, s->flying[0]);
+    oldest_is_gone(s);
+    return st == PITH_OK ? session_collect(s, err) : st;
+}
+
+/* 1: a change of pages from `at` on is on a device that steps under way come back to. */
+static int too_early(const struct pith_session *s, uint32_t at)
+{
+    const struct cache *c = &s->cache;
+    const struct cache_op *op;
+    while (s->n_flying && (op = cache_log_next(c->log, &at)) != NULL)
+        if (s->stretches[c->group[op->group].device] > 1)
+            return 1;
+    return 0;
+}
+
+/* Rows [from, from + n) of a batch are a step that can begin. */
+static pith_status make(struct pith_session *s, const struct pith_batch *b, int32_t from,
+                        int32_t n, pith_status (*make_way)(struct pith_session *,
+                                                           struct pith_error *),
+                        struct pith_error *err)
+{
+    int i = free_lane(s);
+    uint32_t changes = s->cache.log->n;
+    session_use_lane(s, i);
+    pith_status st = session_make_rows(s, b, from, n, err);
+    if (st != PITH_OK)
+        return st;
+    struct run run = s->run;
+    if (too_early(s, changes)) {
+        st = make_way(s, err);
+        session_use_lane(s, i);
+    }
+    if (st != PITH_OK) {
+        recurrent_abort(&s->recurrent, s->step);
+        return st;
+    }
+    s->lane[i].run = run;
+    s->lane[i].changes = s->cache.log->n;
+    session_commit_rows(s);
+    plan_begin(session_lane(s, i), &s->lane[i].run);
+    s->flying[s->n_flying++] = i;
+    return PITH_OK;
+}
+
+/* Each lane takes its next stretch. Those of devices that work by themselves begin before the
+ * host works for the others; and what they read is brought before they have more to do. */
+static pith_status one_round(struct pith_session *s, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    uint32_t gone = 0;
+    for (int i = 0; i < s->n_flying && st == PITH_OK; i++)
+        st = plan_bring(run_of(s, i), err);
+    for (int at_once = 0; at_once < 2; at_once++)
+        for (int i = 0; i < s->n_flying && st == PITH_OK; i++) {
+            const struct device *d = gone >> i & 1 ? NULL : plan_next(run_of(s, i));
+            if (!d || d->backend->at_once != at_once)
+                continue;
+            gone |= 1u << i;
+            st = go(s, i, err);
+        }
+    return st;
+}
+
+/* ---------------------------------------------------------------- a long batch */
+
+/* One that others follow: its values go. */
+static pith_status end_and_keep(struct pith_session *s, struct pith_error *err)
+{
+    pith_status st = end_oldest(s, err);
+    return st == PITH_OK ? session_keep_outputs(s, err) : st;
+}
+
+static pith_status end_all(struct pith_session *s, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    while (st == PITH_OK && s->n_flying)
+        st = end_and_keep(s, err);
+    return st;
+}
+
+pith_status pipeline_rows(struct pith_session *s, const struct pith_batch *b,
+                          struct pith_error *err)
+{
+    int32_t from = 0;
+    pith_status st = cache_flush(&s->cache, err);
+    while (st == PITH_OK && (s->n_flying > 1 || from < b->n || !plan_over(run_of(s, 0)))) {
+        if (s->n_flying && plan_over(run_of(s, 0)))
+            st = end_and_keep(s, err);
+        if (st == PITH_OK && from < b->n && s->n_flying < s->n_lanes) {
+            int32_t n = b->n - from < s->n_batch ? b->n - from : s->n_batch;
+            st = make(s, b, from, n, end_all, err);
+            from += n;
+        }
+        if (st == PITH_OK)
+            st = one_round(s, err);
+    }
+    if (st == PITH_OK)
+        st = end_oldest(s, err);
+    if (st == PITH_OK)
+        session_mark_last(s);
+    pipeline_stop(s);
+    session_use_lane(s, 0);
+    return st == PITH_OK ? cache_flush(&s->cache, err) : st;
+}
+
+void pipeline_stop(struct pith_session *s)
+{
+    for (; s->n_flying; oldest_is_gone(s))
+        plan_end(run_of(s, 0), PITH_STATE, NULL);
+}

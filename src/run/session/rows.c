@@ -1,0 +1,309 @@
+/* rows.c -- the parts of a step that are not its running: rows of a batch become a struct step,
+ * with pages and states taken for them; sequences hold them; outputs are collected, and kept where
+ * another step follows. */
+#include "run/session/rows.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+
+/* Fills the step with rows [from, from + n) of the batch, grouped by sequence. */
+static void fill_rows(struct pith_session *s, const struct pith_batch *b, int32_t from, int32_t n)
+{
+    struct step *t = s->step;
+    int32_t N = 0, at = 0;
+    memset(s->seq_rows, 0, (size_t)s->n_seq * sizeof *s->seq_rows);
+    for (int32_t i = from; i < from + n; i++)
+        s->seq_rows[seq_of(s, b, i)]++;
+    for (int32_t q = 0; q < s->n_seq; q++) { /* counts become first rows */
+        int32_t rows = s->seq_rows[q];
+        if (!rows)
+            continue;
+        step_seq(t)[N] = q;
+        step_first(t)[N++] = at;
+        s->seq_rows[q] = at;
+        at += rows;
+    }
+    step_first(t)[N] = at;
+    for (int32_t k = 0; k < N; k++) /* those without branches are as other rows */
+        step_tree(t)[k] = 0;
+    t->T = n;
+    t->N = N;
+    t->embd = 0;
+    for (int32_t i = from; i < from + n; i++) {
+        int32_t r = s->seq_rows[seq_of(s, b, i)]++;
+        s->order[i - from] = r;
+        step_plus(t)[r] = is_both(b, i);
+        step_parent(t)[r] =
+            tree_has(b, i) && b->parent[i] >= 0 ? s->order[b->parent[i] - from] : -1;
+        if (is_embd(b, i) || is_both(b, i))
+            memcpy(step_embd(t) + (int64_t)r * t->n_embd, b->embd + (int64_t)i * t->n_embd,
+                   (size_t)t->n_embd * sizeof(float));
+        step_token(t)[r] = is_embd(b, i) ? -1 : b->token[i];
+        const int32_t *pos = given(b, i);
+        if (pos && s->cache.axes)
+            step_place4(t, r, pos);
+        else
+            step_place(t, r, pos ? pos[0] : -1); /* -1: the next, when those before are known */
+        t->embd |= is_embd(b, i) || is_both(b, i);
+    }
+    t->R = 0;
+    for (int32_t i = from; i < from + n; i++)
+        if (wanted(s, b, i))
+            step_out(t)[t->R++] = s->order[i - from];
+}
+
+/* A window of a model that looks both ways: as many rows on each side. Its sequences are whole. */
+static void see_both_sides(struct step *t, int g, int32_t r, int32_t side)
+{
+    int32_t slot = step_slot(t, g)[r], end = step_hi(t, g)[r];
+    step_lo(t, g)[r] = slot > side ? slot - side : 0;
+    step_hi(t, g)[r] = slot + side + 1 < end ? slot + side + 1 : end;
+}
+
+/* All rows of segment k see the whole memory of its sequence, and nothing of the encoder's rows. */
+static void see_memory(struct pith_session *s, int g, int32_t k, const struct cache_seq *q)
+{
+    struct step *t = s->step;
+    int32_t n = s->cache.group[g].of == CACHE_MEMORY ? q->n_memory : 0;
+    for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r++) {
+        step_slot(t, g)[r] = step_lo(t, g)[r] = 0;
+        step_hi(t, g)[r] = n;
+    }
+    memcpy(step_pages(t, g, k), q->pages[g],
+           (size_t)((n + STEP_PAGE - 1) / STEP_PAGE) * sizeof(int32_t));
+}
+
+static void row_pos4(const struct step *t, int32_t r, int32_t pos[1 + STEP_AXES])
+{
+    pos[0] = step_pos(t)[r];
+    memcpy(pos + 1, step_axes(t) + STEP_AXES * (int64_t)r, STEP_AXES * sizeof *pos);
+}
+
+/* Those of rows that were given none. */
+static void fill_next(struct step *t, int32_t k, const struct cache_seq *q)
+{
+    int32_t next = cache_next(q, q->n), pos[1 + STEP_AXES];
+    for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r++) {
+        if (step_pos(t)[r] < 0)
+            step_place(t, r, next);
+        row_pos4(t, r, pos);
+        next = cache_after(pos);
+    }
+}
+
+/* The first slot that row r of a segment sees, whose rows begin with `first`: that of the first
+ * position from `seen` on. */
+static int32_t first_slot(const struct step *t, const struct cache_seq *q, int32_t first, int32_t r,
+                          int64_t seen)
+{
+    int32_t lo = seen > 0 ? cache_find(q, seen) : 0, a = first, b = r;
+    if (seen <= 0 || lo < q->n)
+        return lo;
+    while (a < b) {
+        int32_t m = a + (b - a) / 2;
+        if (step_pos(t)[m] < seen)
+            a = m + 1;
+        else
+            b = m;
+    }
+    return q->n + a - first;
+}
+
+/* Positions, slots, visible ranges and page tables; sequences are settled, pages are there. */
+static void fill_positions(struct pith_session *s)
+{
+    struct step *t = s->step;
+    t->n_tiles = 0;
+    for (int32_t k = 0; k < t->N; k++) {
+        const struct cache_seq *q = &s->cache.seq[step_seq(t)[k]];
+        for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r += STEP_TILE)
+            step_tile(t)[t->n_tiles++] = r;
+        int32_t first = step_first(t)[k], end = step_first(t)[k + 1];
+        fill_next(t, k, q);
+        step_tree(t)[k] = s->seq_tried[step_seq(t)[k]];
+        for (int32_t r = first; r < end; r++) {
+            int32_t slot = q->n + r - first, pos = step_pos(t)[r];
+            step_seg(t)[r] = k;
+            step_adapter(t)[r] = q->adapter[0] ? q->adapter_set : -1;
+            for (int g = 0; g < s->cache.n_own; g++) {
+                int64_t seen = cache_first_seen(&s->cache.group[g], pos);
+                step_slot(t, g)[r] = slot;
+                step_lo(t, g)[r] = first_slot(t, q, first, r, seen);
+                step_hi(t, g)[r] = s->causal ? slot + 1 : q->n + end - first;
+                if (!s->causal && s->cache.group[g].range == RANGE_WINDOW)
+                    see_both_sides(t, g, r, s->cache.group[g].span / 2);
+            }
+        }
+        if (step_tree(t)[k])
+            tree_fill(s, k);
+        int32_t n_pages = (q->n + end - first + STEP_PAGE - 1) / STEP_PAGE;
+        for (int g = 0; g < s->cache.n_own; g++)
+            memcpy(step_pages(t, g, k), q->pages[g], (size_t)n_pages * sizeof(int32_t));
+        for (int g = s->cache.n_own; g < t->n_groups; g++)
+            see_memory(s, g, k, q);
+    }
+}
+
+static int some_given(const struct step *t, int32_t k)
+{
+    int some = 0;
+    for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r++)
+        some |= step_pos(t)[r] >= 0;
+    return some;
+}
+
+static pith_status take_pages(struct pith_session *s, struct pith_error *err)
+{
+    const struct step *t = s->step;
+    for (int32_t k = 0; k < t->N; k++) {
+        int32_t seq = step_seq(t)[k], rows = step_first(t)[k + 1] - step_first(t)[k];
+        pith_status st = cache_settle(&s->cache, seq, err);
+        if (st == PITH_OK && some_given(t, k))
+            st = cache_place(&s->cache, seq, err);
+        if (st == PITH_OK)
+            st = cache_grow(&s->cache, seq, rows, err);
+        if (st != PITH_OK)
+            return st;
+    }
+    return PITH_OK;
+}
+
+static void commit_rows(struct pith_session *s)
+{
+    const struct step *t = s->step;
+    int32_t pos[1 + STEP_AXES];
+    for (int32_t k = 0; k < t->N; k++) {
+        int32_t rows = step_first(t)[k + 1] - step_first(t)[k];
+        if (s->seq_tried[step_seq(t)[k]]) {
+            s->cache.seq[step_seq(t)[k]].n_tree = rows;
+            s->n_tried = t->T;
+            continue;
+        }
+        for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r++) {
+            row_pos4(t, r, pos);
+            cache_append(&s->cache, step_seq(t)[k], step_plus(t)[r] ? -1 : step_token(t)[r], pos);
+        }
+    }
+}
+
+static const struct value *output_value(const struct pith_session *s)
+{
+    const struct plan *p = &s->role[ROLE_DECODER].plan;
+    return p->has_logits ? &p->logits : &p->embd;
+}
+
+/* Of n outputs what few bytes tell. 0: there is no memory, or it could not be read; all of them are
+ * read then. */
+static int collect_best(struct pith_session *s, int32_t n)
+{
+    const struct plan *p = &s->role[ROLE_DECODER].plan;
+    if (!s->reads_best || !p->has_best)
+        return 0;
+    if (!s->best)
+        s->best = mem_array((size_t)(s->cap_outputs * p->best.cols), sizeof *s->best,
+                            PITH_MEM_SCRATCH);
+    struct plan_run *r = session_lane(s, s->lane_at);
+    if (!s->best || plan_read(r, &p->best, 0, n, s->best, NULL) != PITH_OK)
+        return 0;
+    for (int32_t i = 0; i < n; i++)
+        s->output[i] = NULL;
+    s->last_outputs = s->n_outputs = n;
+    return 1;
+}
+
+const float *session_output(struct pith_session *s, int32_t i, struct pith_error *err)
+{
+    float *to = s->kept + (int64_t)i * s->n_cols;
+    if (s->output[i])
+        return s->output[i];
+    if (session_room_for_outputs(s, i + 1, err) != PITH_OK ||
+        plan_read(session_lane(s, s->outputs_of), output_value(s), i, 1, to, err) != PITH_OK)
+        return NULL;
+    return s->output[i] = to;
+}
+
+/* Outputs of the step just run: where they lie, or, where the host cannot look, read to `kept`;
+ * those of earlier steps of the same call were copied there by session_keep_outputs. */
+pith_status session_collect(struct pith_session *s, struct pith_error *err)
+{
+    const struct value *v = output_value(s);
+    struct plan_run *r = session_lane(s, s->lane_at);
+    int32_t n = v->rows == ROWS_N ? s->step->N : s->step->R, before = s->n_outputs;
+    const float *map = plan_map(r, v, 0);
+    float *to = s->kept + (int64_t)before * s->n_cols;
+    s->outputs_of = s->lane_at;
+    if (collect_best(s, n))
+        return PITH_OK;
+    pith_status st = map || !n ? PITH_OK : session_room_for_outputs(s, before + n, err);
+    if (st == PITH_OK && !map)
+        st = plan_read(r, v, 0, n, to, err);
+    if (st != PITH_OK)
+        return st;
+    for (int32_t i = 0; i < n; i++)
+        s->output[before + i] = map ? map + i * v->ld : to + (int64_t)i * s->n_cols;
+    s->last_outputs = n;
+    s->n_outputs += n;
+    return st;
+}
+
+/* Which sequence the last output is of, for snapshots; rows are committed. */
+void session_mark_last(struct pith_session *s)
+{
+    const struct step *t = s->step;
+    s->last_seq = -1;
+    if (output_value(s)->rows == ROWS_R && t->R) {
+        int32_t row = step_out(t)[t->R - 1], seg = step_seg(t)[row];
+        s->last_n = s->cache.seq[step_seq(t)[seg]].n;
+        if (row == step_first(t)[seg + 1] - 1 && !s->seq_tried[step_seq(t)[seg]])
+            s->last_seq = step_seq(t)[seg];
+    }
+}
+
+pith_status session_room_for_outputs(struct pith_session *s, int32_t n, struct pith_error *err)
+{
+    uint64_t need = size_align((uint64_t)n * (uint64_t)s->n_cols * sizeof(float), 2 << 20);
+    if (need <= s->kept_committed)
+        return PITH_OK;
+    pith_status st = mem_commit((uint8_t *)s->kept + s->kept_committed, need - s->kept_committed,
+                                PITH_MEM_SCRATCH, err);
+    if (st == PITH_OK)
+        s->kept_committed = need;
+    return st;
+}
+
+/* The plan's rows will be overwritten by the next step of this call. */
+pith_status session_keep_outputs(struct pith_session *s, struct pith_error *err)
+{
+    uint64_t row = (uint64_t)s->n_cols * sizeof(float);
+    pith_status st = s->last_outputs ? session_room_for_outputs(s, s->n_outputs, err) : PITH_OK;
+    if (st != PITH_OK)
+        return st;
+    for (int32_t i = s->n_outputs - s->last_outputs; i < s->n_outputs; i++) {
+        float *to = s->kept + (int64_t)i * s->n_cols;
+        if (to != s->output[i])
+            memcpy(to, s->output[i], row);
+        s->output[i] = to;
+    }
+    return PITH_OK;
+}
+
+pith_status session_make_rows(struct pith_session *s, const struct pith_batch *b, int32_t from,
+                              int32_t n, struct pith_error *err)
+{
+    fill_rows(s, b, from, n);
+    pith_status st = take_pages(s, err);
+    if (st != PITH_OK)
+        return st;
+    fill_positions(s);
+    s->run.stats = s->role[ROLE_DECODER].stats;
+    s->run.number++;
+    s->run.n_threads = n > PREFILL_ROWS ? s->n_threads_prefill : s->n_threads;
+    return recurrent_take(&s->recurrent, s->step, err);
+}
+
+void session_commit_rows(struct pith_session *s)
+{
+    commit_rows(s);
+    recurrent_commit(&s->recurrent, s->step);
+}

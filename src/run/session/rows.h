@@ -1,0 +1,38 @@
+/* rows.h -- rows of a batch as a session reads them; what rows.c makes of them is in session.h. */
+#ifndef PITH_RUN_ROWS_H
+#define PITH_RUN_ROWS_H
+
+#include "run/session/session.h"
+
+static inline int32_t seq_of(const struct pith_session *s, const struct pith_batch *b, int32_t i)
+{
+    return b->seq ? b->seq[i] : s->one_seq;
+}
+
+/* Does row i ask for output? A pooled session gives one output per sequence, whatever `want` says.
+ */
+static inline int wanted(const struct pith_session *s, const struct pith_batch *b, int32_t i)
+{
+    return b->want && !s->pooled ? b->want[i] : s->seq_last[seq_of(s, b, i)] == i;
+}
+
+/* Row i is an embedding row, not a token. */
+static inline int is_embd(const struct pith_batch *b, int32_t i)
+{
+    return b->embd && (!b->token || b->token[i] == -1);
+}
+
+/* Row i is a token with an embedding row, which are added. */
+static inline int is_both(const struct pith_batch *b, int32_t i)
+{
+    return b->both && b->both[i];
+}
+
+/* The four positions that row i is given; NULL: it is text and comes next. */
+static inline const int32_t *given(const struct pith_batch *b, int32_t i)
+{
+    const int32_t *pos = b->pos ? b->pos + (int64_t)(1 + STEP_AXES) * i : NULL;
+    return pos && pos[0] != -1 ? pos : NULL;
+}
+
+#endif

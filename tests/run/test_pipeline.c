@@ -1,0 +1,279 @@
+/* test_pipeline.c -- steps of one call beside each other on several devices (run/session/
+ * pipeline.c): that they are, by the order of events in a trace; that bits are those of one after
+ * the other, whatever the sequences hold and however full the pools are; and that a failure or a
+ * cancelled call leaves the session as it was. test_bits.c and test_far.c run theirs that way,
+ * too. */
+#include "traced.h"
+#include "backend/far/far.h"
+#include "hook.h"
+#include "random.h"
+#include "run/session/session.h"
+
+enum { V = 40, N_CTX = 512, N_BATCH = 32, N_SEQ = 3, MOST = 300, SCRIPT = 8 };
+
+static char path[256], out[256];
+
+static void make_model(const char *arch, int32_t n_layer)
+{
+    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+    struct pith_error err = {PITH_OK, ""};
+    snprintf(path, sizeof path, "%s/%s.gguf", tmp_dir, arch);
+    snprintf(out, sizeof out, "%s/trace.json", tmp_dir);
+    p.arch = arch;
+    p.n_layer = n_layer;
+    p.n_embd = 32;
+    p.n_head = 2;
+    p.n_head_kv = 1;
+    p.n_vocab = V;
+    p.n_ctx = N_CTX;
+    REQUIRE(pith_synth(path, &p, &err) == PITH_OK, "%s: %s", arch, err.msg);
+}
+
+static const char *const env_names[] = {"PITH_FAR_DEVICES", "PITH_LAYER_DEVICES", "PITH_PIPELINE"};
+
+/* layers NULL: the CPU alone. */
+static pith_session *open_on(const char *layers, const char *lanes, int64_t n_tokens,
+                             struct pith_error *err)
+{
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    const char *const value[] = {layers ? "3" : "0", layers, lanes};
+    mp.n_threads = 1;
+    mp.n_batch = N_BATCH;
+    sp.n_ctx = N_CTX;
+    sp.n_seq = N_SEQ;
+    sp.n_tokens = n_tokens;
+    for (int i = 0; i < 3; i++)
+        if (value[i])
+            setenv(env_names[i], value[i], 1);
+    pith_model *m = pith_model_open(path, &mp, err);
+    pith_session *s = m ? pith_session_open(m, &sp, err) : NULL;
+    pith_model_close(m); /* the session keeps it */
+    for (int i = 0; i < 3; i++)
+        unsetenv(env_names[i]);
+    return s;
+}
+
+static pith_status feed(pith_session *s, int32_t seq, int32_t n, struct pith_error *err)
+{
+    int32_t token[MOST];
+    for (int32_t i = 0; i < n; i++)
+        token[i] = (i * 7 + seq) % V;
+    return pith_feed(s, seq, token, (size_t)n, err);
+}
+
+/* ---------------------------------------------------------------- they are beside each other */
+
+static int overlaps(const char *layers, const char *lanes, const char *a, const char *b)
+{
+    struct pith_error err;
+    pith_session *s = open_on(layers, lanes, 0, &err);
+    for (int d = 0; s && d < s->model->n_devices; d++) /* copies do not cut what a device does */
+        CHECK_MSG(s->stretches[d] <= 1 + (d == 0), "%s: device %d is asked %d times", layers, d,
+                  s->stretches[d]);
+    CHECK_MSG(s && pith_trace_start(out, 0, &err) == PITH_OK, "%s", err.msg);
+    CHECK_MSG(s && feed(s, 0, 5 * N_BATCH, &err) == PITH_OK, "%s", err.msg);
+    CHECK_MSG(pith_trace_stop(&err) == PITH_OK, "%s", err.msg);
+    pith_session_close(s);
+    traced_read(out, layers);
+    return traced_overlaps(a, b);
+}
+
+static void devices_overlap(void)
+{
+    make_model("llama", 6);
+    far_plan(&(struct far_plan){.seed = 1});
+    struct {
+        const char *layers, *lanes, *a, *b;
+        int least, most;
+    } t[] = {
+        {"1,2", NULL, "FAR0", "FAR1", 4, 4},   {"1,2", "1", "FAR0", "FAR1", 0, 0},
+        {"1,2", "4", "FAR0", "FAR1", 4, 4},    {"1,0", NULL, "FAR0", "CPU", 4, 4},
+        {"0,1", NULL, "CPU", "FAR0", 4, 4},    {"1,2,3", NULL, "FAR0", "FAR1", 4, 4},
+        {"1,2,3", NULL, "FAR1", "FAR2", 4, 4}, {"0,0", NULL, "CPU", "CPU", 0, 0},
+        {"1,1", NULL, "FAR0", "FAR0", 0, 0},
+    };
+    /* Layers are dealt by turns: so that each device has one stretch there are as many as names. */
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        make_model("llama", (int32_t)(strlen(t[i].layers) + 1) / 2);
+        int n = overlaps(t[i].layers, t[i].lanes, t[i].a, t[i].b);
+        CHECK_MSG(n >= t[i].least && n <= t[i].most, "%s, lanes %s: %s and %s overlap %d times",
+                  t[i].layers, t[i].lanes ? t[i].lanes : "auto", t[i].a, t[i].b, n);
+    }
+}
+
+/* ---------------------------------------------------------------- the same bits */
+
+/* One call of a script: rows of some sequences, edits before it, which rows want outputs. */
+struct rows_call {
+    int32_t n, seq[MOST], token[MOST];
+    uint8_t want[MOST];
+    int32_t copy_to, cut; /* -1: no */
+};
+
+static void make_script(struct rows_call *c, int n, int edits)
+{
+    for (int k = 0; k < n; k++) {
+        int32_t seqs = 1 + below(N_SEQ), first = below(N_SEQ);
+        c[k].n = 1 + below(k % 3 == 0 ? MOST / 2 : 20);
+        c[k].copy_to = edits && k % 3 == 1 ? below(N_SEQ) : -1;
+        c[k].cut = edits && k % 4 == 3 ? below(N_SEQ) : -1;
+        for (int32_t i = 0, wants = 1; i < c[k].n; i++) {
+            c[k].seq[i] = (first + (seqs > 1 ? below(seqs) : 0)) % N_SEQ;
+            c[k].token[i] = below(V);
+            c[k].want[i] = (uint8_t)(i == c[k].n - 1 || (wants < N_BATCH && below(9) == 0));
+            wants += c[k].want[i];
+        }
+    }
+}
+
+/* Plays a call; its logits follow those before. What does not fit is begun anew. */
+static void play(pith_session *s, const struct rows_call *c, float *logits, size_t *n)
+{
+    struct pith_error err;
+    struct pith_batch b = PITH_BATCH_INIT;
+    if (c->copy_to >= 0 && c->copy_to != c->seq[0])
+        CHECK_MSG(pith_copy(s, c->copy_to, c->seq[0], 0, -1, &err) == PITH_OK, "%s", err.msg);
+    if (c->cut >= 0)
+        CHECK_MSG(pith_truncate(s, c->cut, 0, &err) == PITH_OK, "%s", err.msg);
+    for (int32_t q = 0; q < N_SEQ; q++)
+        if (s->cache.seq[q].n + c->n > MOST / 2 + 40)
+            CHECK_MSG(pith_truncate(s, q, 0, &err) == PITH_OK, "%s", err.msg);
+    b.n = c->n;
+    b.token = c->token;
+    b.seq = c->seq;
+    b.want = c->want;
+    pith_status st = pith_step(s, &b, &err);
+    CHECK_MSG(st == PITH_OK, "%d rows: %s", c->n, err.msg);
+    for (int32_t i = 0; st == PITH_OK && i < pith_n_outputs(s); i++, *n += V)
+        memcpy(logits + *n, pith_logits(s, i), V * sizeof *logits);
+}
+
+static void same_bits(const char *arch, int32_t n_layer, int64_t n_tokens)
+{
+    static const char *const layers[] = {"1,2", "1,2,3", "0,1", "2,0,1", "1,2,1,2", "1,0,1,0"};
+    static struct rows_call script[SCRIPT];
+    static float want[SCRIPT * MOST * V], got[SCRIPT * MOST * V];
+    struct pith_error err;
+    size_t n_want = 0;
+    make_model(arch, n_layer);
+    make_script(script, SCRIPT, 1);
+    pith_session *s = open_on(NULL, "1", n_tokens, &err);
+    REQUIRE(s, "%s", err.msg);
+    for (int k = 0; k < SCRIPT; k++)
+        play(s, &script[k], want, &n_want);
+    pith_session_close(s);
+    for (size_t l = 0; l < sizeof layers / sizeof *layers; l++) {
+        size_t n = 0;
+        far_plan(&(struct far_plan){.seed = l});
+        s = open_on(layers[l], NULL, n_tokens, &err);
+        REQUIRE(s, "%s on %s: %s", arch, layers[l], err.msg);
+        CHECK_MSG(s->n_lanes > 1, "%s on %s: there is one lane", arch, layers[l]);
+        for (int k = 0; k < SCRIPT; k++)
+            play(s, &script[k], got, &n);
+        pith_session_close(s);
+        size_t k = 0;
+        while (k < n && k < n_want && !memcmp(&got[k], &want[k], sizeof *got))
+            k++;
+        CHECK_MSG(k == n_want && n == n_want, "%s on %s: number %zu of output %zu differs", arch,
+                  layers[l], k % V, k / V);
+    }
+    unlink(path);
+}
+
+static void bits_are_the_same(void)
+{
+    static const char *const archs[] = {"llama", "gemma3", "mamba2", "qwen3next", "deepseek2"};
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
+        same_bits(archs[i], 4, 0);
+}
+
+/* Pools so small that pages which a window has given up are used again within a call. */
+static void pages_are_used_again(void)
+{
+    same_bits("gemma3", 4, 600);
+    same_bits("llama", 4, 600);
+}
+
+/* ---------------------------------------------------------------- failures */
+
+static pith_session *cancels;
+static uint64_t cancel_at;
+
+static void on_call(uint64_t n)
+{
+    if (n == cancel_at)
+        pith_cancel(cancels);
+}
+
+/* A call that fails, or is cancelled, at call n of the devices: the session is as before it. */
+static void interrupt_at(pith_session *s, uint64_t n, int cancel, const float *want, int *failed)
+{
+    struct pith_error err;
+    int32_t before = s->cache.seq[0].n;
+    cancels = s;
+    cancel_at = cancel ? n : 0;
+    far_plan(&(struct far_plan){.seed = n, .fail_at = cancel ? 0 : n, .on_call = on_call});
+    pith_status st = feed(s, 0, 4 * N_BATCH + 3, &err);
+    pith_cancel_reset(s);
+    far_plan(&(struct far_plan){.seed = n});
+    if (st != PITH_OK) {
+        ++*failed;
+        CHECK_MSG(st == (cancel ? PITH_CANCELLED : PITH_DEVICE), "call %d: %d, %s", (int)n,
+                  (int)st, err.msg);
+        CHECK_MSG(s->cache.seq[0].n == before && !pith_n_outputs(s),
+                  "call %d: the sequence has grown to %d", (int)n, s->cache.seq[0].n);
+        CHECK_MSG(feed(s, 0, 4 * N_BATCH + 3, &err) == PITH_OK, "call %d: %s", (int)n, err.msg);
+    }
+    CHECK_MSG(!memcmp(pith_logits(s, 0), want, V * sizeof *want), "call %d: other logits", (int)n);
+    CHECK_MSG(pith_truncate(s, 0, before, &err) == PITH_OK, "%s", err.msg);
+}
+
+static void failures_change_nothing(void)
+{
+    static float want[V];
+    struct pith_error err;
+    make_model("llama", 4);
+    static const char *const layers[] = {"1,2", "1,0,2,1"};
+    for (int l = 0; l < 2; l++) {
+        pith_session *s = open_on(layers[l], NULL, 0, &err);
+        REQUIRE(s && feed(s, 0, 10, &err) == PITH_OK, "%s", err.msg);
+        far_plan(&(struct far_plan){.seed = 1});
+        REQUIRE(feed(s, 0, 4 * N_BATCH + 3, &err) == PITH_OK, "%s", err.msg);
+        uint64_t n = far_calls();
+        memcpy(want, pith_logits(s, 0), sizeof want);
+        REQUIRE(pith_truncate(s, 0, 10, &err) == PITH_OK, "%s", err.msg);
+        for (int cancel = 0; cancel < 2; cancel++) {
+            int failed = 0;
+            for (uint64_t i = 1; i <= n; i += test_scale() >= 10 ? 1 : 3)
+                interrupt_at(s, i, cancel, want, &failed);
+            CHECK_MSG(failed > 5, "%s: %d calls of %d failed", layers[l], failed, (int)n);
+        }
+        pith_session_close(s);
+    }
+    check_nothing_held("failures");
+    CHECK(far_live() == 0);
+}
+
+static void bad_numbers(void)
+{
+    struct pith_error err;
+    make_model("llama", 2);
+    CHECK(!open_on("1,2", "5", 0, &err) && err.code == PITH_RANGE &&
+          strstr(err.msg, "PITH_PIPELINE"));
+    CHECK(!open_on("1,2", "-1", 0, &err) && err.code == PITH_RANGE);
+    check_nothing_held("bad numbers");
+}
+
+int main(void)
+{
+    test_seed();
+    hook_install();
+    tmp_make();
+    TEST(devices_overlap);
+    TEST(bits_are_the_same);
+    TEST(pages_are_used_again);
+    TEST(failures_change_nothing);
+    TEST(bad_numbers);
+    return test_end();
+}
