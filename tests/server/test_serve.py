@@ -164,8 +164,9 @@ def test_bad_input(s):
                 inside = base[path].get(field, {})
                 try_fields(path, row["properties"], lambda more, field=field,
                            inside=inside: {**base[path], field: {**inside, **more}})
-            for v in values + [row[k] + d for k, d in (("minimum", -1), ("maximum", 1))
-                               if k in row]:
+            # In make check a third of them for each field, another one for the next.
+            some = values if SCALE >= 10 else values[len(seen) % 3::3]
+            for v in some + [row[k] + d for k, d in (("minimum", -1), ("maximum", 1)) if k in row]:
                 if field in ("max_tokens", "max_completion_tokens", "max_output_tokens",
                              "num_predict"):
                     v = v if v != 10**18 else -2
@@ -184,7 +185,8 @@ def test_bad_input(s):
         path = endpoint["path"]
         if "fields" in endpoint:
             try_fields(path, endpoint["fields"], lambda more, path=path: {**base[path], **more})
-    check("every_field_with_extremes", count > 1000 and not wrong, (count, wrong[:2]))
+    check("every_field_with_extremes", count > (1000 if SCALE >= 10 else 500) and not wrong,
+          (count, wrong[:2]))
     for role in (None, 5, {}):
         check("bad_message_%s" % role,
               s.post("/v1/chat/completions", {"messages": [{"role": role, "content": "a"}]})[0]
