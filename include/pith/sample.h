@@ -190,6 +190,12 @@ struct pith_grammar_params {
 PITH_API pith_grammar *pith_grammar_open(pith_model *m, pith_grammar_kind kind, const char *text,
                                          size_t n_bytes, const struct pith_grammar_params *params,
                                          struct pith_error *err);
+/* Whether PITH_GRAMMAR_SCHEMA can keep a schema, text [n_bytes], without compiling it: fails as
+ * pith_grammar_open does where the schema says what no grammar keeps, names the place and the
+ * keyword, and takes time in proportion to the text alone. How large the grammar would be it does
+ * not say. strict: as strict_schema. */
+PITH_API pith_status pith_grammar_check_schema(const char *text, size_t n_bytes, int strict,
+                                               struct pith_error *err);
 /* Another position in the same compiled grammar, equal at first: one for each sequence. Each is
  * used by one thread at a time, different ones by different threads; who makes a mask keeps the
  * others waiting. */

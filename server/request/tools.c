@@ -120,8 +120,6 @@ static int check_schema(size_t i, const json_t *fn, const json_t *schema, int st
                         struct fault *f)
 {
     struct pith_error err = {0};
-    struct pith_grammar_params p = PITH_GRAMMAR_PARAMS_INIT;
-    p.strict_schema = strict;
     char *text = json_exact(schema);
     if (!text)
         return fault_memory(f);
@@ -129,16 +127,15 @@ static int check_schema(size_t i, const json_t *fn, const json_t *schema, int st
         free(text);
         return 1;
     }
-    pith_grammar *g = pith_grammar_open(NULL, PITH_GRAMMAR_SCHEMA, text, strlen(text), &p, &err);
+    pith_status st = pith_grammar_check_schema(text, strlen(text), strict, &err);
     free(text);
-    if (!g) {
+    if (st != PITH_OK) {
         const char *name = json_string_value(json_object_get(fn, "name"));
         char msg[sizeof err.msg];
         snprintf(msg, sizeof msg, "tools[%zu] \"%.60s\": %.180s", i, name ? name : "", err.msg);
         memcpy(err.msg, msg, sizeof msg);
         return fault_from(f, &err, "tools");
     }
-    pith_grammar_close(g);
     return 1;
 }
 

@@ -72,6 +72,15 @@ pith_grammar *pith_grammar_open(pith_model *m, pith_grammar_kind kind, const cha
     return g;
 }
 
+pith_status pith_grammar_check_schema(const char *text, size_t n_bytes, int strict,
+                                      struct pith_error *err)
+{
+    error_clear(err);
+    if (!text)
+        return error_set(err, PITH_RANGE, "pith_grammar_check_schema: text is NULL");
+    return explained(grammar_check_schema((struct slice){text, n_bytes}, strict != 0, err), err);
+}
+
 pith_grammar *pith_grammar_clone(const pith_grammar *g, struct pith_error *err)
 {
     error_clear(err);

@@ -218,6 +218,47 @@ static void compiling_can_be_ended(void)
     }
 }
 
+/* Whether a schema can be kept is asked for what reading it takes, however large its grammar is. */
+static void checking_is_linear(void)
+{
+    static const char *const refused[] = {"{\"type\":\"object\",\"if\":{}}",
+                                          "{\"items\":{\"contains\":1}}",
+                                          "{\"$ref\":\"#/nowhere\"}", "{\"type\":\"strin\"}", "{"};
+    struct pith_error err = {0};
+    struct str s;
+    str_init(&s, PITH_MEM_SCRATCH);
+    str_putz(&s, "{\"properties\":{");
+    for (int i = 0; i < 1000; i++)
+        str_printf(&s,
+                   "%s\"p%d\":{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":%d},"
+                   "\"maxItems\":%d}",
+                   i ? "," : "", i, 1000 + i, 2000 + i);
+    str_putz(&s, "}}");
+    CHECK_MSG(!pith_grammar_open(NULL, PITH_GRAMMAR_SCHEMA, s.p, s.n, NULL, &err) &&
+                  err.code == PITH_RANGE,
+              "%s", err.msg);
+    struct pith_work w = PITH_WORK_INIT;
+    pith_work_begin(&w, NULL);
+    pith_status st = pith_grammar_check_schema(s.p, s.n, 0, &err);
+    pith_work_end(&w);
+    CHECK_MSG(st == PITH_OK && w.steps < 40 * s.n && w.peak_bytes < (int64_t)(500 * s.n),
+              "%zu bytes take %llu steps and %lld bytes: %s", s.n, (unsigned long long)w.steps,
+              (long long)w.peak_bytes, err.msg);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        struct pith_error two = {0};
+        st = pith_grammar_check_schema(refused[i], strlen(refused[i]), 0, &err);
+        CHECK(!pith_grammar_open(NULL, PITH_GRAMMAR_SCHEMA, refused[i], strlen(refused[i]), NULL,
+                                 &two));
+        CHECK_MSG(st == two.code && st != PITH_OK && !strcmp(err.msg, two.msg), "%s, %s", err.msg,
+                  two.msg);
+    }
+    static const char unique[] = "{\"type\":\"array\",\"uniqueItems\":true}";
+    CHECK(pith_grammar_check_schema(unique, sizeof unique - 1, 0, &err) == PITH_OK &&
+          pith_grammar_check_schema(unique, sizeof unique - 1, 1, &err) == PITH_UNSUPPORTED &&
+          pith_grammar_check_schema(NULL, 0, 0, NULL) == PITH_RANGE);
+    str_deinit(&s);
+}
+
 /* Choices that multiply are refused before they are written: place, number and bound are told. */
 static void combinations_are_bounded(void)
 {
@@ -560,6 +601,7 @@ int main(void)
     hook_install();
     TEST(compiling_is_linear);
     TEST(compiling_can_be_ended);
+    TEST(checking_is_linear);
     TEST(combinations_are_bounded);
     TEST(ambiguous_rules_become_loops);
     TEST(what_grows_is_refused);

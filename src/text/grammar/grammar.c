@@ -130,6 +130,18 @@ static pith_status check_growth(const struct automaton *a, struct slice trigger,
                      (unsigned long long)g.steps[1]);
 }
 
+pith_status grammar_check_schema(struct slice text, int strict, struct pith_error *err)
+{
+    struct rules r;
+    rules_init(&r);
+    r.strict = strict;
+    r.draft = 1;
+    schema_read(&r, text, 0);
+    pith_status st = rules_ok(&r) ? PITH_OK : error_set(err, r.err.code, "%s", r.err.msg);
+    rules_deinit(&r);
+    return st;
+}
+
 static pith_status compile(struct grammar_core *c, const struct grammar_spec *spec,
                            struct pith_error *err)
 {

@@ -45,6 +45,8 @@ struct pith_grammar {
 };
 
 struct pith_grammar *grammar_new(const struct grammar_spec *spec, struct pith_error *err);
+/* Whether a schema can be kept: all that is said of it when it is read, for what reading takes. */
+pith_status grammar_check_schema(struct slice text, int strict, struct pith_error *err);
 struct pith_grammar *grammar_clone(const struct pith_grammar *g,
                                    struct pith_error *err); /* at the same position */
 void grammar_free(struct pith_grammar *g);                  /* NULL allowed */

@@ -578,6 +578,8 @@ struct rules_piece rules_repeat(struct rules *r, struct rules_mark mark, struct 
                                 uint32_t min, uint32_t max)
 {
     struct rules_mark behind = rules_mark(r);
+    if (r->draft)
+        return piece;
     uint32_t copies = max == RULES_ENDLESS ? min : max, n = behind.states - mark.states;
     if (!r->flat && (uint64_t)copies * n > UNROLL_STATES)
         return repeat_by_rules(r, n, piece, min, max);

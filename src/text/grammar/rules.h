@@ -60,6 +60,7 @@ struct rules {
     uint32_t n_rules, cap_rules, n_edges, cap_edges, n_states;
     uint64_t steps;       /* taken so far */
     int strict;           /* nothing that a schema asks is let through */
+    int draft;            /* nothing is repeated: what is read is only looked at */
     int flat;             /* repeats by copies alone: nobody can follow calls */
     uint32_t apart[RULES_APART], n_apart; /* tokens that are named wherever they may come */
     struct slice writing; /* the rule at hand, for the names of parts of it */
