@@ -117,7 +117,7 @@ FUZZERS  := $(call prog,$(FUZZ_SRC))
 # with, is in both.
 PLUGINS  := $(if $(and $(filter 1,$(VULKAN)),$(shell command -v $(GLSLC) 2>/dev/null)),$(B)/pith-vulkan.kernels) \
             $(if $(filter 1,$(CUDA)),$(B)/pith-cuda.kernels)
-build_of  = $(shell cat $(sort $(wildcard $1)) src/backend/gpu/gpu.h src/backend/gpu/ops.c src/graph/step.h | sha256sum | cut -c 1-16)
+build_of  = $(shell cat $(sort $(wildcard $1)) $(sort $(wildcard src/backend/gpu/*.[ch])) src/graph/step.h | sha256sum | cut -c 1-16)
 VULKAN_BUILD := $(call build_of,src/backend/vulkan/shaders/*)
 CUDA_BUILD := $(call build_of,src/backend/cuda/kernels/*)
 
