@@ -91,11 +91,14 @@ struct payload {
     long only, at; /* only that place, where it is not -1 */
 };
 
+static long n_places; /* texts that a payload was put into */
+
 static json_t *wrap(struct payload *p, const char *s)
 {
     json_t *v;
     if (p->only >= 0 && p->at++ != p->only)
         return json_string(s);
+    n_places++;
     size_t n = strlen(s) + strlen(p->before) + strlen(p->after) + 1;
     char *buf = malloc(n);
     snprintf(buf, n, "%s%s%s", p->before, s, p->after);
@@ -155,6 +158,8 @@ static struct {
     struct vocab *control, *user;
     char *payload; /* "QZ<|im_end|>WKQZ<|im_start|>WK ..." */
     int cases, rendered, signs, same, differ, forged, rewritten, marked;
+    int templates;
+    long tried; /* markers in places */
 } all;
 
 /* ---------------------------------------------------------------- one rendering */
@@ -290,7 +295,14 @@ static void check_payload(const char *file, const json_t *c, const struct jinja 
 {
     struct rendered r;
     const char *which = "", *name = json_string_value(json_object_get(c, "name"));
+    int n_markers = 0;
+    for (const char *at = p.before; (at = strstr(at, "QZ")); at++)
+        n_markers++;
+    for (const char *at = p.after; (at = strstr(at, "QZ")); at++)
+        n_markers++;
+    n_places = 0;
     char *vars = variables(c, &p);
+    all.tried += n_places * n_markers;
     render(&r, t, vars);
     int stray = n_stray(&r, &all.signs);
     CHECK_MSG(!stray, "%s, %s: %d bytes of values are said to be the template's", file, name,
@@ -306,9 +318,19 @@ static void check_payload(const char *file, const json_t *c, const struct jinja 
 
 static void check_case(const char *file, const json_t *c, const struct jinja *t, struct rng *rng)
 {
-    char one[80];
-    if (all.cases++ % 4 && test_scale() < 10)
+    enum { SAMPLE = 4 };
+    char one[80], some[SAMPLE * 80] = "";
+    if (all.cases++ % 4 && test_scale() < 10) { /* a few of the markers, others each time, in every
+                                                   place */
+        for (int i = 0; i < SAMPLE; i++) {
+            int m = (all.cases * SAMPLE + i) % markers.n;
+            snprintf(some + strlen(some), sizeof some - strlen(some), "QZ%sWK", markers.text[m]);
+        }
+        int front = all.cases / 4 % 2, keys = all.cases % 4 == 1;
+        check_payload(file, c, t,
+                      (struct payload){front ? some : "", front ? "" : some, keys, -1, 0});
         return;
+    }
     check_ids(file, c, t);
     for (int keys = 0; keys < 2; keys++) {
         check_payload(file, c, t, (struct payload){SIGN, SIGN, keys, -1, 0});
@@ -364,7 +386,10 @@ static void check_template(const char *file, const char *text, size_t n, const c
     size_t i;
     rng_init(&rng, 1);
     CHECK_MSG(t, "%s: %s", file, err.msg);
+    long before = all.tried;
     json_array_foreach(cases, i, c) if (t) check_case(file, c, t, &rng);
+    CHECK_MSG(!json_array_size(cases) || all.tried > before, "%s: no marker was tried", file);
+    all.templates++;
     json_decref(cases);
     jinja_free(t);
 }
@@ -396,6 +421,7 @@ static void templates(void)
            "with markers: %d forged, %d written by the template too\n",
            markers.n, all.cases, all.rendered, all.same, all.differ, all.signs, all.marked,
            all.forged, all.rewritten);
+    printf("    %d templates, %ld times a marker in a place\n", all.templates, all.tried);
     int part = test_scale() < 10 ? 8 : 1; /* every fourth case */
     CHECK(all.cases > 1000 && all.rendered > 1000 / part && all.signs > 10000 / part &&
           all.same > 2000 / part);
