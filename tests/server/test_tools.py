@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """test_tools.py -- tools as a real model writes them: with the choice left to it, every call that
 it begins is returned as a call whose arguments satisfy their schema, and none as text; where no
-tool is needed there is an answer."""
+tool is needed there is an answer. In a stream the same comes, piece by piece."""
 import json
 import os
 import re
 import tempfile
 
-from serving import SCALE, Server, at_once, check, run, skip
+from serving import SCALE, Server, at_once, check, events, run, skip
 
 CHAT = "/v1/chat/completions"
 
@@ -100,6 +100,25 @@ def test_reasoning(model):
                   and not a.get("tool_calls"), a)
 
 
+def streamed(raw):
+    """What a stream comes to: text, [name, arguments] of its calls, why it ended, the most pieces
+    that one call's arguments had."""
+    said, calls, pieces, reason = "", [], [], None
+    for e in events(raw):
+        for choice in e.get("choices", []):
+            delta = choice["delta"]
+            said += delta.get("content") or ""
+            reason = choice.get("finish_reason") or reason
+            for c in delta.get("tool_calls", []):
+                if c["index"] == len(calls):
+                    calls.append([c["function"]["name"], ""])
+                    pieces.append(0)
+                more = c["function"].get("arguments", "")
+                calls[c["index"]][1] += more
+                pieces[c["index"]] += more != ""
+    return said, calls, reason, max(pieces, default=0)
+
+
 def main():
     model = os.environ.get("TEST_INSTRUCT")
     if not model or SCALE < 10:
@@ -110,8 +129,10 @@ def main():
     with Server(model, "--ctx", "8192") as s:
         ask = [{"messages": [{"role": "user", "content": text}], "tools": tools, "max_tokens": 100,
                 "temperature": 0} for tools, text in PROMPTS]
-        answers = [a for i in range(0, len(ask), 8)
-                   for a in at_once([lambda b=b: s.post(CHAT, b) for b in ask[i:i + 8]])]
+        answers, streams = ([a for i in range(0, len(ask), 8)
+                             for a in at_once([lambda b=b: s.post(CHAT, {**b, "stream": stream})
+                                               for b in ask[i:i + 8]])]
+                            for stream in (False, True))
     test_reasoning(model)
     called = [0, 0, 0, 0]
     for i, ((tools, text), (status, told, _)) in enumerate(zip(PROMPTS, answers)):
@@ -127,6 +148,10 @@ def main():
         check("end %d" % i, answer.get("finish_reason") == ("tool_calls" if calls else "stop"),
               (text, told))
         called[i // 10] += len(calls) > 0
+        text, pieces, reason, most = streamed(streams[i][1])
+        check("stream %d" % i, (text, reason) == (said, answer.get("finish_reason"))
+              and [(n, json.loads(a)) for n, a in pieces] == calls and (most > 2 or not calls),
+              (told, streams[i][1]))
     check("there are calls", min(called[:3]) >= 8 and called[3] < 5, called)
 
 
