@@ -302,8 +302,8 @@ static void check_payload(const char *file, const json_t *c, const struct jinja 
         n_markers++;
     n_places = 0;
     char *vars = variables(c, &p);
-    all.tried += n_places * n_markers;
     render(&r, t, vars);
+    all.tried += r.st == PITH_OK ? n_places * n_markers : 0;
     int stray = n_stray(&r, &all.signs);
     CHECK_MSG(!stray, "%s, %s: %d bytes of values are said to be the template's", file, name,
               stray);
