@@ -25,6 +25,6 @@ to_16() { head -c $(((16 - $1 % 16) % 16)) /dev/zero; }
         to_16 "$(stat -c %s "$file")"
     done
 } >"$out.body"
-read -r sum bytes _ < <(cksum "$out.body")
+read -r sum bytes _ <<<"$(cksum "$out.body")"
 { printf 'pith-kernels 1 %010u %021u\n' "$sum" "$bytes" && cat "$out.body"; } >"$out.tmp"
 mv "$out.tmp" "$out"
