@@ -86,7 +86,8 @@ say "pith $version: $bytes bytes, needs $newest; libraries: $needed"
 say "pith-vulkan.kernels: $(stat -c %s "$kernels") bytes"
 if [ "$(printf '%s\nGLIBC_2.31\n' "$newest" | sort -V | tail -n 1)" != GLIBC_2.31 ]; then
     say "it needs more than glibc 2.31"; exit 1; fi
-[ "$bytes" -lt 5242880 ] || { say "it is over 5 MiB"; exit 1; }
+# docs/benchmarks.md (Build) says what they are.
+[ "$bytes" -lt 5500000 ] || { say "it is over 5.5 MB"; exit 1; }
 for library in $needed; do
     case $library in
     libc.so.6 | libm.so.6 | libdl.so.2 | libpthread.so.0 | ld-linux-x86-64.so.2) ;;
