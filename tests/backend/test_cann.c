@@ -370,6 +370,9 @@ static void library_calls_fail(void)
                   failed, err.msg);
         check_same(&p, &want, "failing", i);
         close_all(&p);
+        CHECK_MSG(!lib->live, "call %llu: %llu things were not given back", (unsigned long long)i,
+                  (unsigned long long)lib->live);
+        lib->live = 0;
         told += failed;
         other += !failed;
     }

@@ -127,6 +127,9 @@ struct acl_functions {
     acl_error (*tensor_end)(const acl_tensor *t);         /* aclDestroyTensor */
     acl_scalar *(*scalar_make)(void *value, int type);    /* aclCreateScalar */
     acl_error (*scalar_end)(const acl_scalar *s);         /* aclDestroyScalar */
+    /* Of an executor that is not put into a stream; NULL: it cannot be let go of. */
+    acl_error (*executor_keep)(acl_executor *e); /* aclSetAclOpExecutorRepeatable */
+    acl_error (*executor_end)(acl_executor *e);  /* aclDestroyAclOpExecutor */
     struct {
 #define X(member, name, params) acl_error(*member) params;
         ACL_OPERATORS(X)

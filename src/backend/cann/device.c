@@ -57,6 +57,8 @@ static pith_status find_operators(void *lib, const char *file, struct pith_error
     TRY(find(lib, "aclDestroyTensor", file, (void **)&acl.tensor_end, err));
     TRY(find(lib, "aclCreateScalar", file, (void **)&acl.scalar_make, err));
     TRY(find(lib, "aclDestroyScalar", file, (void **)&acl.scalar_end, err));
+    *(void **)&acl.executor_keep = dlsym(lib, "aclSetAclOpExecutorRepeatable");
+    *(void **)&acl.executor_end = dlsym(lib, "aclDestroyAclOpExecutor");
 fail:
     return st;
 }

@@ -75,6 +75,13 @@ static pith_status make_space(struct cn_queue *q, const struct buffer **out)
     return st;
 }
 
+/* Only one that could be used again is its maker's to end. */
+static void drop_executor(acl_executor *e)
+{
+    if (e && acl.executor_keep && acl.executor_end && acl.executor_keep(e) == ACL_OK)
+        acl.executor_end(e);
+}
+
 void cn_run(struct cn_queue *q, acl_error r,
             acl_error (*run)(void *, uint64_t, acl_executor *, acl_stream), const char *name)
 {
@@ -83,7 +90,9 @@ void cn_run(struct cn_queue *q, acl_error r,
         q->st = cn_check(q->v, r, name, q->err);
     if (q->st == PITH_OK)
         q->st = make_space(q, &space);
-    if (q->st == PITH_OK)
+    if (q->st != PITH_OK)
+        drop_executor(q->executor);
+    else
         q->st = cn_check(q->v,
                          run(q->need ? space->handle : NULL, q->need, q->executor, q->stream), name,
                          q->err);

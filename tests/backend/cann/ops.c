@@ -17,6 +17,7 @@ enum { SPACE = 96 }; /* bytes of work space that an operator wants, and a few fo
 struct executor {
     struct task task;
     uint64_t bytes;
+    int kept;
 };
 struct scalar {
     float value;
@@ -244,6 +245,22 @@ static int issue(const char *op, void *space, uint64_t bytes, struct executor *e
     standin.live--;
     free(e);
     return fails ? PARAM_INVALID : 0;
+}
+
+/* Of one that is not put into a stream. */
+SHOWN int aclSetAclOpExecutorRepeatable(struct executor *e)
+{
+    e->kept = 1;
+    return 0;
+}
+
+SHOWN int aclDestroyAclOpExecutor(struct executor *e)
+{
+    if (!e->kept)
+        standin_fault("it cannot be used again", "aclDestroyAclOpExecutor");
+    standin.live--;
+    free(e);
+    return 0;
 }
 
 /* Where operands lie; what an operator writes is no part of what it reads unless `in_place`, and
