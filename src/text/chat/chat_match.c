@@ -299,7 +299,7 @@ static enum match_result grow_value(struct run *r, size_t n, int line_end)
     if (!m->open || m->op[1] == 'k' || m->op[1] == 't')
         return MATCH_DONE;
     if (m->value == VALUE_NEW) {
-        m->value = kind_of(r, (struct slice){p, n});
+        m->value = (int)kind_of(r, (struct slice){p, n});
         if (m->value == VALUE_STRING || m->value == VALUE_CDATA)
             str_putc(&m->args, '"');
         m->told = m->value == VALUE_CDATA ? sizeof cdata - 1 : 0;
