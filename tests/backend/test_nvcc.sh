@@ -8,7 +8,8 @@ nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 needs kernels "$nvcc"
 folder=src/backend/cuda
 types='f32 f16 bf16'
-coded='q4_0 q4_1 q5_0 q5_1 q8_0 q2_K q3_K q4_K q5_K q6_K iq4_nl iq4_xs mxfp4'
+coded='q4_0 q4_1 q5_0 q5_1 q8_0 q2_K q3_K q4_K q5_K q6_K iq4_nl iq4_xs mxfp4 iq2_xxs iq2_xs iq2_s'
+coded="$coded iq3_xxs iq3_s iq1_s iq1_m tq1_0 tq2_0 nvfp4 q1_0 q2_0"
 
 # What a file has to have besides a kernel of its own name.
 wanted()
@@ -17,7 +18,9 @@ wanted()
     matmul) for t in $types $coded; do for n in 1 4 8; do echo "matmul_${t}_$n"; done; done ;;
     dp4a) echo quantise; for t in $coded; do for n in 1 4 8; do echo "dp4a_${t}_$n"; done; done ;;
     mma) for t in $coded; do echo "mma_$t"; done ;;
-    attn) for n in 1 2 4 8 16; do echo "attn_$n"; echo "attn_merge_$n"; done ;;
+    attn) for n in 1 2 4 8 16; do printf '%s\n' "attn_$n" "attn_merge_$n" "attn_states_$n"; done ;;
+    stream) printf '%s\n' stream grid adapt ;;
+    tokens) printf '%s\n' tokens compress ;;
     scan) printf '%s\n' conv ssm linear ;;
     moe) printf '%s\n' topk moe_sort ;;
     move) printf '%s\n' embed columns pool ;;

@@ -47,7 +47,7 @@ FN float score_of(const Args &arg, const float *query, uint64_t k, uint32_t step
     uint32_t n = (uint32_t)arg.spec[5];
     if (k_type(arg) > T_BF16) {
         for (uint32_t d = 0; d < n; d += 8) {
-            Eight w = decode8(k_type(arg), k, d / 8, n);
+            Eight w = decode32(k_type(arg), k, d / 8);
             UNROLL for (int j = 0; j < 8; j++)
                 sum = fmaf(w.v[j], query[d + j], sum);
         }
@@ -69,7 +69,7 @@ FN float value_of(const Args &arg, uint64_t row, uint32_t d)
     int type = v_type(arg);
     if (type <= T_BF16)
         return load_number(type, row + (uint64_t)d * number_bytes(type));
-    Eight w = decode8(type, row, d / 8, arg.p[5]);
+    Eight w = decode32(type, row, d / 8);
     float x = 0;
     UNROLL for (uint32_t j = 0; j < 8; j++)
         x = d % 8 == j ? w.v[j] : x;

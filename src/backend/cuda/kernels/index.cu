@@ -24,7 +24,7 @@ FN float dot_key(const Args &arg, uint64_t k, const float *q)
     uint32_t step = k_step(arg, (uint32_t)arg.spec[3]);
     if (k_type(arg) > T_BF16) {
         for (uint32_t d = 0; d < arg.p[4]; d += 8) {
-            Eight w = decode8(k_type(arg), k, d / 8, arg.p[4]);
+            Eight w = decode32(k_type(arg), k, d / 8);
             UNROLL for (int j = 0; j < 8; j++)
                 sum = fmaf(w.v[j], q[d + j], sum);
         }

@@ -406,16 +406,26 @@ FN Codes codes8(int type, uint64_t row, uint32_t k8, uint64_t books)
     return codes256(type, row, k8);
 }
 
-/* Numbers 8 k8 .. 8 k8 + 7 of a row of n; those behind its end are 0. Caches need no books. */
-FN Eight decode8(int type, uint64_t row, uint32_t k8, uint32_t n, uint64_t books = 0)
+FN Eight numbers_of(const Codes &c)
 {
-    if (!has_codes(type))
-        return plain(type, row, 8 * k8, n);
-    Codes c = codes8(type, row, k8, books);
     Eight w;
     UNROLL for (int i = 0; i < 8; i++)
         w.v[i] = fmaf(c.d, (float)signed_byte(byte_of(c.q, i)), c.m);
     return w;
+}
+
+/* Numbers 8 k8 .. 8 k8 + 7 of a row of the types of 32, as caches have them. */
+FN Eight decode32(int type, uint64_t row, uint32_t k8)
+{
+    return numbers_of(codes32(type, row, k8));
+}
+
+/* Numbers 8 k8 .. 8 k8 + 7 of a row of n; those behind its end are 0. */
+FN Eight decode8(int type, uint64_t row, uint32_t k8, uint32_t n, uint64_t books)
+{
+    if (!has_codes(type))
+        return plain(type, row, 8 * k8, n);
+    return numbers_of(codes8(type, row, k8, books));
 }
 
 FN uint64_t row_bytes(int type, uint64_t n)
