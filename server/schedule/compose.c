@@ -13,6 +13,7 @@
  * of earlier steps. Where decoding alone takes longer and several keys decode, only as many rows
  * are in a step as fit: those of a key that has many take turns. Bits do not depend on it (the law
  * of same bits), so time may decide. */
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -315,22 +316,25 @@ static void charge_time(struct sched *s, struct share *t)
     t->charged_ns = ns;
 }
 
-/* Most decode rows of this step. */
+/* Most decode rows of this step, and most draws of those that share a prompt. */
 static int decode_most(struct sched *s)
 {
-    int n_shares = 0, n = 0, most = s->parallel;
+    int n_shares = 0, n = 0, n_here = 0, most = s->parallel;
+    double fit = s->decode_ns > 0 ? TIME_USED * s->hosted->server->p.gap * 1e9 * s->decode_rows /
+                                        s->decode_ns
+                                  : s->parallel;
     for (int i = 0; i < s->n_shares; i++) {
         struct share *t = &s->share[i];
+        n_here += t->first != NULL;
         t->n_decoding = 0;
         for (const struct branch *b = t->first; b; b = b->next)
             t->n_decoding += !b->beside && is_decoding(b);
         n += t->n_decoding;
         n_shares += t->n_decoding > 0;
     }
-    if (n_shares > 1 && s->decode_ns > 0) {
-        double fit = TIME_USED * s->hosted->server->p.gap * 1e9 * s->decode_rows / s->decode_ns;
+    if (n_shares > 1 && s->decode_ns > 0)
         most = fit < n_shares ? n_shares : fit < most ? (int)fit : most;
-    }
+    s->most_draws = n_here > 1 && fit < s->max_outputs ? 1 + (int)fit : INT_MAX;
     for (int i = 0; i < s->n_shares; i++)
         s->share[i].in_turns = n > most && s->share[i].n_decoding > most / n_shares;
     return most;

@@ -27,14 +27,15 @@ static void put_draw(struct sched *s, struct branch *b, int64_t i, int32_t out)
 }
 
 /* Choices and requests with the very same prompt take it over whole, and sample from the same
- * logits. */
+ * logits. Where several keys wait for this step they are no more than fit in it: the tables of a
+ * sampler are made at its first draw, which takes longer than those that follow. */
 static void share_prompt(struct sched *s, struct branch *b, int32_t out)
 {
     for (int i = 0; i < s->n_shares; i++) {
         for (struct branch *o = s->share[i].first; o; o = o->next) {
             if ((s->apart && o->share != b->share) || o->seq >= 0 || o->beside || o->n_made ||
                 o->n != b->n || !may_share(o->r, b->r) || tells_prompt(o) ||
-                s->n_held == s->n_seq ||
+                s->n_held == s->n_seq || s->n_draws >= s->most_draws ||
                 o->share->n_held >= s->parallel || o->r->forgets ||
                 memcmp(o->token, b->token, (size_t)b->n * sizeof *b->token) != 0)
                 continue;

@@ -108,7 +108,7 @@ struct sched {
     struct pith_draw *draw;
     struct drawn *drawn;
     struct pith_logprob *top; /* [.., TOP_MAX] */
-    int n_draws;
+    int n_draws, most_draws; /* most: past it no further choice takes a prompt over in this step */
     struct beside *beside; /* masks that are made beside; NULL: there was none yet */
     int n_beside, stuck;   /* stuck: nobody can do anything until one of these is made */
     /* What steps take, ns: one of decode rows alone; one more row of prefill; a row of inputs to

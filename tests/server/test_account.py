@@ -275,6 +275,15 @@ def test_many_choices(folder):
         check("another_key_has_short_steps", n >= length - 1 and tokens < 5 * taken,
               (n, tokens, taken))
         check("choices_take_turns", spread[0] <= 3, (spread, made))
+        # Beside another key's text a prompt's choices begin one after the other: their first draws
+        # are not all in one step.
+        mine = stream(s, completion("w2", 8 * length, stream=True, logprobs=None), B)
+        next(mine)
+        order = [c["index"] for e in stream(s, {**many, "max_tokens": 6}, A)
+                 for c in e.get("choices", []) if not c.get("finish_reason")]
+        mine.close()
+        first = [order.index(i) for i in range(8)]
+        check("choices_begin_in_turns", len(set(order[:max(first)])) < max(first), order)
 
 
 def test_most(model):
