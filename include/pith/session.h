@@ -55,11 +55,16 @@ struct pith_session_params {
     /* Adapters (pith_adapt): how many different ones, or mixtures of them, its sequences can have
      * at the same time; 0 = none. adapter_rank: the largest rank of one, 0 = 64. */
     int32_t n_adapters, adapter_rank;
+    /* Steps that can be under way at the same time, each with values of its own: up to 4. 0: one,
+     * or as many as devices share the layers, whose steps of a long batch then run beside each
+     * other. With 2 or more there is pith_submit. Pooled sessions and models that are no decoders
+     * have one. */
+    int32_t n_lanes;
 };
 #define PITH_SESSION_PARAMS_INIT                                                                   \
     {                                                                                              \
         sizeof(struct pith_session_params), 0, 0, 0, NULL, NULL, PITH_POOL_FILE, 0, 0, 0, NULL, 0, \
-            0, 0, 0, 0                                                                             \
+            0, 0, 0, 0, 0                                                                          \
     }
 
 /* PITH_NOMEM, and nothing is taken: with its cache full it would not fit into the memory that is
@@ -292,6 +297,22 @@ PITH_API pith_status pith_save_memory(const pith_session *s, int32_t seq, void *
                                       size_t *n, struct pith_error *err);
 PITH_API pith_status pith_load_memory(pith_session *s, int32_t seq, const void *p, size_t n,
                                       struct pith_error *err);
+
+/* A step in two calls: submit begins it, wait ends the one that was begun first; its outputs are
+ * there then, until the next call of submit, wait or step. Two can be under way, of different
+ * sequences, so that those of one half are sampled while a device computes the other half. Each
+ * is a call of its own: one that fails takes its sequences back to where they were before its
+ * submit, and leaves the other one alone. Bits are those of pith_step. While a step is under way
+ * everything else that reads or changes sequences is PITH_STATE (pith_sample_rows, pith_cancel and
+ * what tells of a session go on); closing the session gives it up.
+ *
+ * submit   PITH_STATE: two are under way, one of them is of the same sequence, or the session has
+ *          one lane (n_lanes); PITH_RANGE: more rows than n_batch; PITH_UNSUPPORTED: trees of rows;
+ *          else as pith_step
+ * wait     PITH_STATE: none is under way; else as pith_step, of the step that it ends */
+PITH_API pith_status pith_submit(pith_session *s, const struct pith_batch *batch,
+                                 struct pith_error *err);
+PITH_API pith_status pith_wait(pith_session *s, struct pith_error *err);
 
 /* Outputs of the last step, in the order of its rows that asked. NULL when i is out of range, or
  * was wanted for draws alone (PITH_WANT_DRAWN). Valid until the next step. */

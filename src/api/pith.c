@@ -36,6 +36,15 @@ const char *pith_version(void)
             return error_set(err, PITH_RANGE, "%s: %s is NULL", __func__, #arg);                   \
     } while (0)
 
+/* A session with no step under way. */
+#define NEED_IDLE(s)                                                                               \
+    do {                                                                                           \
+        NEED(s);                                                                                   \
+        if ((s)->n_flying)                                                                         \
+            return error_set(err, PITH_STATE, "%s: %d steps are under way; end them first "        \
+                             "(pith_wait)", __func__, (s)->n_flying);                              \
+    } while (0)
+
 /* ---------------------------------------------------------------- models */
 
 int32_t pith_n_devices(void)
@@ -312,16 +321,33 @@ pith_status pith_step(pith_session *s, const struct pith_batch *batch, struct pi
 {
     WITH_ERROR;
     struct pith_batch b = PITH_BATCH_INIT;
-    NEED(s);
+    NEED_IDLE(s);
     NEED(batch);
     pith_status st = params_take(&b, sizeof b, batch, "batch", err);
     return st == PITH_OK ? session_step(s, &b, err) : st;
 }
 
-pith_status pith_accept(pith_session *s, int32_t seq, int32_t row, struct pith_error *err)
+pith_status pith_submit(pith_session *s, const struct pith_batch *batch, struct pith_error *err)
+{
+    WITH_ERROR;
+    struct pith_batch b = PITH_BATCH_INIT;
+    NEED(s);
+    NEED(batch);
+    pith_status st = params_take(&b, sizeof b, batch, "batch", err);
+    return st == PITH_OK ? session_submit(s, &b, err) : st;
+}
+
+pith_status pith_wait(pith_session *s, struct pith_error *err)
 {
     WITH_ERROR;
     NEED(s);
+    return pipeline_wait(s, err);
+}
+
+pith_status pith_accept(pith_session *s, int32_t seq, int32_t row, struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED_IDLE(s);
     return session_accept(s, seq, row, err);
 }
 
@@ -329,7 +355,7 @@ pith_status pith_encode(pith_session *s, int32_t seq, const int32_t *tokens, siz
                         struct pith_error *err)
 {
     WITH_ERROR;
-    NEED(s);
+    NEED_IDLE(s);
     if (n)
         NEED(tokens);
     return session_encode(s, seq, tokens, n, err);
@@ -349,7 +375,7 @@ pith_status pith_feed(pith_session *s, int32_t seq, const int32_t *tokens, size_
                       struct pith_error *err)
 {
     WITH_ERROR;
-    NEED(s);
+    NEED_IDLE(s);
     NEED(tokens);
     return session_feed(s, seq, tokens, n, err);
 }
@@ -358,7 +384,7 @@ pith_status pith_prefix(pith_session *s, int32_t seq, const int32_t *tokens, siz
                         size_t *n_kept, struct pith_error *err)
 {
     WITH_ERROR;
-    NEED(s);
+    NEED_IDLE(s);
     NEED(tokens);
     return session_prefix(s, seq, tokens, n, n_kept, err);
 }
@@ -367,7 +393,7 @@ pith_status pith_reuse(pith_session *s, int32_t seq, const int32_t *tokens, size
                        size_t *n_kept, struct pith_error *err)
 {
     WITH_ERROR;
-    NEED(s);
+    NEED_IDLE(s);
     NEED(tokens);
     return session_reuse(s, seq, tokens, n, n_kept, err);
 }
@@ -383,7 +409,7 @@ pith_status pith_salt(pith_session *s, int32_t seq, const void *salt, size_t n,
                       struct pith_error *err)
 {
     WITH_ERROR;
-    NEED(s);
+    NEED_IDLE(s);
     if (n)
         NEED(salt);
     return session_salt(s, seq, salt, n, err);
@@ -392,7 +418,7 @@ pith_status pith_salt(pith_session *s, int32_t seq, const void *salt, size_t n,
 pith_status pith_trust(pith_session *s, int32_t seq, struct pith_error *err)
 {
     WITH_ERROR;
-    NEED(s);
+    NEED_IDLE(s);
     return session_trust(s, seq, err);
 }
 
@@ -420,7 +446,7 @@ pith_status pith_adapt(pith_session *s, int32_t seq, const struct pith_adapter_u
                        struct pith_error *err)
 {
     WITH_ERROR;
-    NEED(s);
+    NEED_IDLE(s);
     if (n)
         NEED(uses);
     return session_adapt(s, seq, uses, n, err);
@@ -429,7 +455,7 @@ pith_status pith_adapt(pith_session *s, int32_t seq, const struct pith_adapter_u
 pith_status pith_truncate(pith_session *s, int32_t seq, int64_t n, struct pith_error *err)
 {
     WITH_ERROR;
-    NEED(s);
+    NEED_IDLE(s);
     return session_truncate(s, seq, n, err);
 }
 
@@ -437,7 +463,7 @@ pith_status pith_remove(pith_session *s, int32_t seq, int64_t p0, int64_t p1,
                         struct pith_error *err)
 {
     WITH_ERROR;
-    NEED(s);
+    NEED_IDLE(s);
     return session_remove(s, seq, p0, p1, err);
 }
 
@@ -445,14 +471,14 @@ pith_status pith_copy(pith_session *s, int32_t dst, int32_t src, int64_t p0, int
                       struct pith_error *err)
 {
     WITH_ERROR;
-    NEED(s);
+    NEED_IDLE(s);
     return session_copy(s, dst, src, p0, p1, err);
 }
 
 pith_status pith_keep(pith_session *s, int32_t seq, struct pith_error *err)
 {
     WITH_ERROR;
-    NEED(s);
+    NEED_IDLE(s);
     return session_keep(s, seq, err);
 }
 
@@ -460,7 +486,7 @@ pith_status pith_shift(pith_session *s, int32_t seq, int64_t p0, int64_t p1, int
                        struct pith_error *err)
 {
     WITH_ERROR;
-    NEED(s);
+    NEED_IDLE(s);
     return session_shift(s, seq, p0, p1, delta, err);
 }
 
@@ -468,7 +494,7 @@ pith_status pith_divide(pith_session *s, int32_t seq, int64_t p0, int64_t p1, in
                         struct pith_error *err)
 {
     WITH_ERROR;
-    NEED(s);
+    NEED_IDLE(s);
     return session_divide(s, seq, p0, p1, by, err);
 }
 
@@ -489,7 +515,7 @@ int pith_can_shift(const pith_session *s)
 
 void pith_trim(pith_session *s)
 {
-    if (s)
+    if (s && !s->n_flying)
         cache_trim(&s->cache);
 }
 
@@ -506,7 +532,7 @@ int64_t pith_tokens(const pith_session *s, int32_t seq, int32_t *ids, size_t cap
 pith_status pith_save(const pith_session *s, int32_t seq, const char *path, struct pith_error *err)
 {
     WITH_ERROR;
-    NEED(s);
+    NEED_IDLE(s);
     NEED(path);
     return session_save(s, seq, NULL, (struct session_note){0}, path, err);
 }
@@ -515,7 +541,7 @@ pith_status pith_save_with(const pith_session *s, int32_t seq, const pith_sample
                            const char *path, struct pith_error *err)
 {
     WITH_ERROR;
-    NEED(s);
+    NEED_IDLE(s);
     NEED(sampler);
     NEED(path);
     return session_save(s, seq, sampler, (struct session_note){0}, path, err);
@@ -526,7 +552,7 @@ pith_status pith_save_noted(const pith_session *s, int32_t seq, const pith_sampl
                             struct pith_error *err)
 {
     WITH_ERROR;
-    NEED(s);
+    NEED_IDLE(s);
     NEED(path);
     if (n_note)
         NEED(note);
@@ -546,7 +572,7 @@ pith_status pith_load_with(pith_session *s, int32_t seq, pith_sampler *sampler, 
                            struct pith_error *err)
 {
     WITH_ERROR;
-    NEED(s);
+    NEED_IDLE(s);
     NEED(sampler);
     NEED(path);
     uint32_t fp = fp_enter();
@@ -558,7 +584,7 @@ pith_status pith_load_with(pith_session *s, int32_t seq, pith_sampler *sampler, 
 pith_status pith_load(pith_session *s, int32_t seq, const char *path, struct pith_error *err)
 {
     WITH_ERROR;
-    NEED(s);
+    NEED_IDLE(s);
     NEED(path);
     return session_load(s, seq, NULL, path, err);
 }
@@ -567,7 +593,7 @@ pith_status pith_save_memory(const pith_session *s, int32_t seq, void *buf, size
                              struct pith_error *err)
 {
     WITH_ERROR;
-    NEED(s);
+    NEED_IDLE(s);
     NEED(n);
     return session_save_memory(s, seq, buf, cap, n, err);
 }
@@ -576,7 +602,7 @@ pith_status pith_load_memory(pith_session *s, int32_t seq, const void *p, size_t
                              struct pith_error *err)
 {
     WITH_ERROR;
-    NEED(s);
+    NEED_IDLE(s);
     NEED(p);
     return session_load_memory(s, seq, p, n, err);
 }
@@ -699,7 +725,7 @@ pith_status pith_generate(pith_session *s, const struct pith_generate_params *pa
     struct pith_generate_params p = PITH_GENERATE_PARAMS_INIT;
     struct pith_generate_result result;
     size_t size = 0;
-    NEED(s);
+    NEED_IDLE(s);
     NEED(params);
     pith_status st = params_take(&p, sizeof p, params, "generate params", err);
     if (st == PITH_OK && out)

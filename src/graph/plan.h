@@ -84,6 +84,8 @@ pith_status plan_cache_ops(struct plan_run *const *r, int n, struct cache_log *l
 /* Does on one device the first n ints of what is in the list, which stays. */
 pith_status plan_cache_ops_on(struct plan_run *const *r, int n_runs, int device,
                               const struct cache_log *log, uint32_t n, struct pith_error *err);
+/* What all devices have done leaves the list; returns how many ints. */
+uint32_t plan_cache_forget(struct plan_run *const *r, int n_runs, struct cache_log *log);
 /* Runs every phase; PITH_CANCELLED when the run's flag kept some from running. */
 pith_status plan_submit(struct plan_run *r, const struct run *run, struct pith_error *err);
 /* The same in parts, so that others can run beside it: begin, then bring and go until it is over,

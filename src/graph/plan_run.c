@@ -140,6 +140,25 @@ pith_status plan_cache_ops_on(struct plan_run *const *r, int n_runs, int device,
     return on && on->done[device] < n ? ops_on(on, device, &part, err) : PITH_OK;
 }
 
+uint32_t plan_cache_forget(struct plan_run *const *r, int n_runs, struct cache_log *log)
+{
+    uint32_t n = log->n;
+    for (int d = 0; d < r[0]->plan->n_devices; d++) {
+        const struct plan_run *on = run_on(r, n_runs, d);
+        n = on && on->done[d] < n ? on->done[d] : n;
+    }
+    if (!n)
+        return 0;
+    log->n -= n;
+    memmove(log->op, log->op + n, (size_t)log->n * sizeof *log->op);
+    for (int d = 0; d < r[0]->plan->n_devices; d++) {
+        struct plan_run *on = run_on(r, n_runs, d);
+        if (on)
+            on->done[d] -= n;
+    }
+    return n;
+}
+
 pith_status plan_cache_ops(struct plan_run *const *r, int n, struct cache_log *log,
                            struct pith_error *err)
 {

@@ -255,6 +255,175 @@ static void failures_change_nothing(void)
     CHECK(far_live() == 0);
 }
 
+/* ---------------------------------------------------------------- two steps of the caller's */
+
+enum { ROUNDS = 10 };
+
+static pith_session *open_lanes(const char *layers, int32_t n_lanes, struct pith_error *err)
+{
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    pith_session *s = open_on(layers, "1", 0, err), *two;
+    if (!s)
+        return NULL;
+    sp.n_ctx = N_CTX;
+    sp.n_seq = N_SEQ;
+    sp.n_batch = N_BATCH;
+    sp.n_lanes = n_lanes;
+    two = pith_session_open(s->model, &sp, err);
+    pith_session_close(s);
+    return two;
+}
+
+/* Rows of round k of a half: a prompt, then a token of each of its sequences. */
+static struct pith_batch rows_of(int half, int k, int32_t token[20], int32_t seq[20])
+{
+    struct pith_batch b = PITH_BATCH_INIT;
+    b.n = k ? 2 - half : 20;
+    for (int32_t i = 0; i < b.n; i++) {
+        token[i] = (i * 7 + 11 * k + half) % V;
+        seq[i] = half ? 2 : i % 2;
+    }
+    b.token = token;
+    b.seq = seq;
+    return b;
+}
+
+static void take(pith_session *s, float *to, int32_t n)
+{
+    CHECK_MSG(pith_n_outputs(s) == n, "%d outputs, wanted %d", pith_n_outputs(s), n);
+    for (int32_t i = 0; i < n && pith_logits(s, i); i++)
+        memcpy(to + i * V, pith_logits(s, i), V * sizeof *to);
+}
+
+static void two_have_the_same_bits(void)
+{
+    static const char *const layers[] = {NULL, "1", "1,2", "0,1", "1,0,1,0"};
+    static const char *const archs[] = {"gemma3", "mamba2"};
+    static float want[ROUNDS][2][2 * V], got[ROUNDS][2][2 * V];
+    struct pith_error err;
+    int32_t token[20], seq[20];
+    for (int i = 0; i < 10; i++) {
+        make_model(archs[i % 2], 4);
+        far_plan(&(struct far_plan){.seed = (uint64_t)i});
+        pith_session *s = open_lanes(layers[i / 2], 2, &err);
+        REQUIRE(s, "%s", err.msg);
+        for (int k = 0; k < 2 * ROUNDS; k++) {
+            struct pith_batch b = rows_of(k % 2, k / 2, token, seq);
+            REQUIRE(pith_step(s, &b, &err) == PITH_OK, "%s", err.msg);
+            take(s, want[k / 2][k % 2], 2 - k % 2);
+        }
+        for (int32_t q = 0; q < N_SEQ; q++)
+            CHECK(pith_truncate(s, q, 0, &err) == PITH_OK);
+        for (int k = 0; k <= 2 * ROUNDS; k++) { /* one more is under way than was waited for */
+            struct pith_batch b = rows_of(k % 2, k / 2, token, seq);
+            if (k < 2 * ROUNDS)
+                REQUIRE(pith_submit(s, &b, &err) == PITH_OK, "%s", err.msg);
+            if (!k)
+                continue;
+            REQUIRE(pith_wait(s, &err) == PITH_OK, "%s", err.msg);
+            take(s, got[(k - 1) / 2][(k - 1) % 2], 2 - (k - 1) % 2);
+        }
+        CHECK_MSG(!memcmp(want, got, sizeof want), "%s on %s: other bits", archs[i % 2],
+                  layers[i / 2] ? layers[i / 2] : "the CPU");
+        CHECK_MSG(s->cache.log->n < 4096, "the list of changes has grown to %u", s->cache.log->n);
+        pith_session_close(s);
+        unlink(path);
+    }
+    check_nothing_held("two steps");
+}
+
+static void what_is_refused_meanwhile(void)
+{
+    struct pith_error err;
+    int32_t token[20], seq[20], bad = V;
+    size_t n;
+    make_model("llama", 4);
+    far_plan(&(struct far_plan){.seed = 1});
+    CHECK(!open_lanes(NULL, 5, &err) && strstr(err.msg, "n_lanes"));
+    struct pith_batch b = rows_of(0, 0, token, seq), one = PITH_BATCH_INIT;
+    pith_session *s = open_lanes(NULL, 1, &err);
+    REQUIRE(s, "%s", err.msg);
+    CHECK(pith_submit(s, &b, &err) == PITH_STATE && strstr(err.msg, "n_lanes"));
+    CHECK(pith_wait(s, &err) == PITH_STATE && strstr(err.msg, "no step"));
+    pith_session_close(s);
+    s = open_lanes("1,2", 2, &err);
+    REQUIRE(s && pith_submit(s, &b, &err) == PITH_OK, "%s", err.msg);
+    CHECK(pith_submit(s, &b, &err) == PITH_STATE && strstr(err.msg, "sequence 0"));
+    one.n = 1;
+    one.token = &bad;
+    int32_t third = 2;
+    one.seq = &third;
+    CHECK(pith_submit(s, &one, &err) == PITH_RANGE && s->cache.seq[2].n == 0);
+    CHECK(pith_step(s, &one, &err) == PITH_STATE && strstr(err.msg, "pith_wait"));
+    CHECK(pith_truncate(s, 2, 0, &err) == PITH_STATE && strstr(err.msg, "pith_wait"));
+    CHECK(pith_copy(s, 2, 0, 0, -1, &err) == PITH_STATE);
+    CHECK(pith_save_memory(s, 0, NULL, 0, &n, &err) == PITH_STATE);
+    bad = 3;
+    CHECK_MSG(pith_submit(s, &one, &err) == PITH_OK, "%s", err.msg);
+    CHECK(pith_submit(s, &one, &err) == PITH_STATE && strstr(err.msg, "2 steps"));
+    CHECK(pith_wait(s, &err) == PITH_OK && pith_n_outputs(s) == 2);
+    CHECK(pith_wait(s, &err) == PITH_OK && pith_n_outputs(s) == 1);
+    CHECK(pith_wait(s, &err) == PITH_STATE && pith_truncate(s, 2, 0, &err) == PITH_OK);
+    CHECK(pith_submit(s, &one, &err) == PITH_OK);
+    pith_session_close(s); /* gives it up */
+    check_nothing_held("refusals");
+    CHECK(far_live() == 0);
+}
+
+/* Call n of the devices fails, or is cancelled: the step that it was of is taken back, the other
+ * one is not. */
+static void one_of_two_fails(void)
+{
+    struct pith_error err;
+    int32_t token[20], seq[20];
+    static float want[2][2 * V], got[2][2 * V];
+    make_model("gemma3", 4);
+    far_plan(&(struct far_plan){.seed = 1});
+    pith_session *s = open_lanes("1,2,1,2", 2, &err);
+    REQUIRE(s, "%s", err.msg);
+    uint64_t calls = 1;
+    int failed = 0;
+    for (uint64_t n = 0; n <= calls; n++) { /* the first time nothing fails */
+        cancels = s;
+        cancel_at = n % 5 == 4 ? n : 0;
+        far_plan(&(struct far_plan){
+            .seed = n, .fail_at = cancel_at ? 0 : n, .on_call = on_call});
+        pith_status st[2], begun[2];
+        for (int half = 0; half < 2; half++) {
+            struct pith_batch b = rows_of(half, 0, token, seq);
+            begun[half] = pith_submit(s, &b, &err);
+        }
+        for (int half = 0; half < 2; half++) {
+            st[half] = begun[half] == PITH_OK ? pith_wait(s, &err) : begun[half];
+            int32_t q = 2 * half, len = half ? 20 : 10;
+            CHECK_MSG(s->cache.seq[q].n == (st[half] == PITH_OK ? len : 0),
+                      "call %d: status %d, and the sequence holds %d", (int)n, (int)st[half],
+                      s->cache.seq[q].n);
+            if (st[half] == PITH_OK)
+                take(s, n ? got[half] : want[half], 2 - half);
+        }
+        if (!n)
+            calls = far_calls();
+        pith_cancel_reset(s);
+        far_plan(&(struct far_plan){.seed = n});
+        for (int half = 0; half < 2; half++) {
+            struct pith_batch b = rows_of(half, 0, token, seq);
+            failed += st[half] != PITH_OK;
+            if (st[half] == PITH_OK)
+                continue;
+            CHECK_MSG(pith_step(s, &b, &err) == PITH_OK, "%s", err.msg);
+            take(s, got[half], 2 - half);
+        }
+        CHECK_MSG(!n || !memcmp(want, got, sizeof want), "call %d: other bits", (int)n);
+        for (int32_t q = 0; q < N_SEQ; q++)
+            CHECK(pith_truncate(s, q, 0, &err) == PITH_OK);
+    }
+    CHECK_MSG(failed > (int)calls / 2, "%d steps failed in %d calls", failed, (int)calls);
+    pith_session_close(s);
+    check_nothing_held("one of two");
+    CHECK(far_live() == 0);
+}
+
 static void bad_numbers(void)
 {
     struct pith_error err;
@@ -274,6 +443,9 @@ int main(void)
     TEST(bits_are_the_same);
     TEST(pages_are_used_again);
     TEST(failures_change_nothing);
+    TEST(two_have_the_same_bits);
+    TEST(what_is_refused_meanwhile);
+    TEST(one_of_two_fails);
     TEST(bad_numbers);
     return test_end();
 }

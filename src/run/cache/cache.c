@@ -301,7 +301,7 @@ void cache_end(struct cache *c, int32_t seq, int failed)
         cache_cut(c, seq, q->floor);
     if (q->settled)
         cache_settle_end(c, q, failed);
-    for (int g = 0; g < c->n_own; g++)
+    for (int g = 0; g < c->n_own && !c->others; g++)
         c->group[g].n_lent = 0;
     q->floor = q->n;
 }

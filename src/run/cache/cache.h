@@ -146,6 +146,7 @@ struct cache {
     struct store *store; /* NULL: there is none */
     /* When there are no pages: it gives back what frees one of the group. 0: it has none. */
     int (*evict)(struct store *t, struct cache *c, int group);
+    int others; /* 1: sequences of another call are under way beside the one that ends */
     struct mem_account *account; /* of what is made later, NULL: nobody's */
     struct cache_draft *draft;   /* cache_edit.c's, from the first edit on */
 };
@@ -224,6 +225,7 @@ int32_t cache_find(const struct cache_seq *q, int64_t pos);
 
 /* Does now what is in the log; or the first n ints of it, on one device alone. */
 pith_status cache_flush(const struct cache *c, struct pith_error *err);
+uint32_t cache_forget(const struct cache *c); /* ints that all devices have done leave the log */
 pith_status cache_flush_on(const struct cache *c, int device, uint32_t n, struct pith_error *err);
 /* Makes slots [seq.n, seq.n + add) of a settled sequence writable: pages taken, shared ones copied.
  * PITH_NOMEM tells needed and free pages. */

@@ -115,6 +115,11 @@ pith_status cache_flush_on(const struct cache *c, int device, uint32_t n, struct
     return c->run[0] ? plan_cache_ops_on(c->run, CACHE_RUNS, device, c->log, n, err) : PITH_OK;
 }
 
+uint32_t cache_forget(const struct cache *c)
+{
+    return c->run[0] ? plan_cache_forget(c->run, CACHE_RUNS, c->log) : 0;
+}
+
 int32_t page_take(struct cache *c, int group, int32_t n)
 {
     struct cache_group *g = &c->group[group];

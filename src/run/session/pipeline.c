@@ -137,13 +137,25 @@ static int too_early(const struct pith_session *s, uint32_t at)
     return 0;
 }
 
-/* Rows [from, from + n) of a batch are a step that can begin. */
+/* What all devices have done leaves the list: it never ends where steps follow without a pause. */
+static void forget_changes(struct pith_session *s)
+{
+    uint32_t n = cache_forget(&s->cache);
+    for (int i = 0; i < s->n_flying; i++) {
+        struct lane *l = &s->lane[s->flying[i]];
+        l->changes -= l->changes < n ? l->changes : n;
+    }
+}
+
+/* Rows [from, from + n) of a batch are a step that can begin. make_way: what is under way runs to
+ * its end. */
 static pith_status make(struct pith_session *s, const struct pith_batch *b, int32_t from,
                         int32_t n, pith_status (*make_way)(struct pith_session *,
                                                            struct pith_error *),
                         struct pith_error *err)
 {
     int i = free_lane(s);
+    forget_changes(s);
     uint32_t changes = s->cache.log->n;
     session_use_lane(s, i);
     pith_status st = session_make_rows(s, b, from, n, err);
@@ -158,6 +170,7 @@ static pith_status make(struct pith_session *s, const struct pith_batch *b, int3
         recurrent_abort(&s->recurrent, s->step);
         return st;
     }
+    s->lane[i].ended = 0;
     s->lane[i].run = run;
     s->lane[i].changes = s->cache.log->n;
     session_commit_rows(s);
@@ -230,5 +243,120 @@ pith_status pipeline_rows(struct pith_session *s, const struct pith_batch *b,
 void pipeline_stop(struct pith_session *s)
 {
     for (; s->n_flying; oldest_is_gone(s))
-        plan_end(run_of(s, 0), PITH_STATE, NULL);
+        if (!s->lane[s->flying[0]].ended)
+            plan_end(run_of(s, 0), PITH_STATE, NULL);
+}
+
+/* ---------------------------------------------------------------- two steps of the caller's */
+
+/* How a step goes that the caller has not waited for is told when he does. */
+static void go_on(struct pith_session *s, int i, int to_its_end)
+{
+    struct lane *l = &s->lane[s->flying[i]];
+    if (l->ended)
+        return;
+    if (to_its_end) {
+        l->st = run_out(s, i, &l->err);
+        l->ended = 1;
+        return;
+    }
+    l->st = plan_bring(run_of(s, i), &l->err);
+    if (l->st == PITH_OK && !plan_over(run_of(s, i)))
+        l->st = go(s, i, &l->err);
+    if (l->st != PITH_OK) {
+        plan_end(run_of(s, i), l->st, NULL);
+        l->ended = 1;
+    }
+}
+
+static pith_status make_way(struct pith_session *s, struct pith_error *err)
+{
+    (void)err;
+    for (int i = 0; i < s->n_flying; i++)
+        go_on(s, i, 1);
+    return PITH_OK;
+}
+
+/* The sequence of a segment of a step under way, whose call ends. */
+static void end_seq(struct pith_session *s, int32_t seq, int failed)
+{
+    s->cache.others = s->n_flying > 0;
+    cache_end(&s->cache, seq, failed);
+    s->cache.others = 0;
+    recurrent_end(&s->recurrent, seq, failed);
+    if (!failed)
+        store_publish(&s->store, &s->cache, seq);
+}
+
+static int is_flying(const struct pith_session *s, int32_t seq)
+{
+    for (int i = 0; i < s->n_flying; i++) {
+        const struct step *t = s->lane[s->flying[i]].step;
+        for (int32_t k = 0; k < t->N; k++)
+            if (step_seq(t)[k] == seq)
+                return 1;
+    }
+    return 0;
+}
+
+pith_status pipeline_submit(struct pith_session *s, const struct pith_batch *b,
+                            struct pith_error *err)
+{
+    for (int32_t q = 0; q < s->n_seq; q++)
+        if (s->seq_rows[q] && is_flying(s, q))
+            return error_set(err, PITH_STATE,
+                             "pith_submit: a step of sequence %d is under way; end it first "
+                             "(pith_wait)",
+                             q);
+    s->n_outputs = s->last_outputs = s->n_tried = 0;
+    s->last_seq = -1;
+    for (int32_t q = 0; q < s->n_seq; q++) {
+        s->seq_tried[q] = 0;
+        if (is_flying(s, q))
+            continue;
+        cache_begin(&s->cache, q);
+        recurrent_begin(&s->recurrent, q, s->seq_rows[q]);
+        s->seq_at[q][0] = s->seq_rows[q]; /* the counts go while the step is made */
+    }
+    if (s->n_flying) /* the one before goes on, if it can without being waited for by the caller */
+        go_on(s, 0, 0);
+    pith_status st = s->n_flying ? PITH_OK : cache_flush(&s->cache, err);
+    if (st == PITH_OK)
+        st = make(s, b, 0, b->n, make_way, err);
+    if (st == PITH_OK) {
+        go_on(s, s->n_flying - 1, 0);
+        session_use_lane(s, 0);
+        return PITH_OK;
+    }
+    for (int32_t q = 0; q < s->n_seq; q++)
+        if (!is_flying(s, q) && s->seq_at[q][0])
+            end_seq(s, q, 1);
+    session_use_lane(s, 0);
+    return st;
+}
+
+pith_status pipeline_wait(struct pith_session *s, struct pith_error *err)
+{
+    if (!s->n_flying)
+        return error_set(err, PITH_STATE, "pith_wait: no step is under way");
+    int i = s->flying[0];
+    struct lane *l = &s->lane[i];
+    go_on(s, 0, 1);
+    pith_status st = l->st;
+    if (st != PITH_OK)
+        error_set(err, st, "%s", l->err.msg);
+    oldest_is_gone(s);
+    session_use_lane(s, i);
+    s->n_outputs = s->last_outputs = s->reads_best = 0;
+    s->last_seq = -1;
+    if (st == PITH_OK)
+        st = session_collect(s, err);
+    if (st == PITH_OK)
+        session_mark_last(s);
+    else
+        s->n_outputs = 0;
+    for (int32_t k = 0; k < s->step->N; k++)
+        end_seq(s, step_seq(s->step)[k], st != PITH_OK);
+    session_use_lane(s, 0);
+    return st;
 }

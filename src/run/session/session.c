@@ -88,6 +88,8 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
         return error_set(err, PITH_RANGE,
                          "store_bytes is %lld and store_limit %lld, wanted 0 or more",
                          (long long)p->store_bytes, (long long)p->store_limit);
+    if (p->n_lanes < 0 || p->n_lanes > SESSION_LANES)
+        return error_set(err, PITH_RANGE, "n_lanes is %d, wanted 0..%d", p->n_lanes, SESSION_LANES);
     if (p->n_tokens < 0)
         return error_set(err, PITH_RANGE, "n_tokens is %lld, wanted at least 1",
                          (long long)p->n_tokens);
@@ -499,7 +501,7 @@ static pith_status open_all(struct pith_session *s, const struct pith_session_pa
     TRY(prepare(s, params, &cp, &left, err));
     TRY(cache_shape(&s->cache, s->states, s->n_states, m->devices, &cp, err));
     TRY(compile(s, err));
-    TRY(pipeline_choose(s, 0, err));
+    TRY(pipeline_choose(s, params->n_lanes, err));
     room_lanes(s, &cp);
     size_buffers(s);
     TRY(room_check(s, &cp, fixed_bytes(s) + scratch_bytes(s) + s->kept_bytes, &left, err));
@@ -575,6 +577,7 @@ void session_close(struct pith_session *s)
 {
     if (!s)
         return;
+    pipeline_stop(s);
     for (int i = 0; i < N_ROLES; i++)
         close_runs(&s->role[i]);
     mem_decommit(s->lane[0].step, s->step_committed, PITH_MEM_SCRATCH);
@@ -855,4 +858,30 @@ pith_status session_step(struct pith_session *s, const struct pith_batch *b, str
                                            .arg = {"rows", "outputs", "status"},
                                            .value = {b->n, s->n_outputs, (int64_t)st}});
     return st;
+}
+
+pith_status session_submit(struct pith_session *s, const struct pith_batch *b,
+                           struct pith_error *err)
+{
+    if (s->n_lanes < 2)
+        return error_set(err, PITH_STATE,
+                         "pith_submit: the session has one lane; open it with n_lanes 2");
+    if (s->n_flying > 1)
+        return error_set(err, PITH_STATE,
+                         "pith_submit: %d steps are under way; end one first (pith_wait)",
+                         s->n_flying);
+    /* Plans can be made anew only where none runs. */
+    pith_status st = s->n_flying ? check_devices(s, err) : session_ready(s, err);
+    if (st == PITH_OK)
+        st = check_batch(s, b, err);
+    if (st == PITH_OK && b->parent)
+        st = error_set(err, PITH_UNSUPPORTED, "pith_submit takes no trees of rows; use pith_step");
+    if (st == PITH_OK && b->n > s->n_batch)
+        st = error_set(err, PITH_RANGE, "pith_submit: %d rows, at most n_batch = %d", b->n,
+                       s->n_batch);
+    if (st != PITH_OK)
+        return st;
+    for (int32_t i = 0; b->pos && i < b->n; i++) /* windows keep what they may see */
+        s->cache.seq[seq_of(s, b, i)].placed |= given(b, i) != NULL;
+    return pipeline_submit(s, b, err);
 }

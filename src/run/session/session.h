@@ -36,6 +36,10 @@ struct lane {
     struct step *step;
     struct run run;   /* of the step under way */
     uint32_t changes; /* of pages that come before it: so much of the list */
+    /* Of one that the caller waits for: it has run to its end, or failed, before that. */
+    int ended;
+    pith_status st;
+    struct pith_error err;
 };
 
 struct pith_session {
@@ -122,6 +126,12 @@ pith_status pipeline_choose(struct pith_session *s, int32_t asked, struct pith_e
 pith_status pipeline_rows(struct pith_session *s, const struct pith_batch *b,
                           struct pith_error *err);
 void pipeline_stop(struct pith_session *s); /* nothing stays under way */
+/* See pith_submit, pith_wait; the batch is checked, and s->seq_rows counts its rows. */
+pith_status pipeline_submit(struct pith_session *s, const struct pith_batch *b,
+                            struct pith_error *err);
+pith_status pipeline_wait(struct pith_session *s, struct pith_error *err);
+pith_status session_submit(struct pith_session *s, const struct pith_batch *b,
+                           struct pith_error *err);
 /* tree.c: see pith_batch.parent and pith_accept. check: the parents of a batch. fill: positions and
  * what is seen of the rows of segment k, a tree's. */
 pith_status tree_check(struct pith_session *s, const struct pith_batch *b, struct pith_error *err);
