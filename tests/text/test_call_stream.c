@@ -350,7 +350,7 @@ static void no_longer_than_a_value(void)
     json_t *want = wanted();
     for (int r = 0; r < N_ROWS; r++) {
         size_t n, late = 0;
-        char *text = sample(&rows[r], &n), word[12], *told_at = calloc(1, WORDS + 4);
+        char *text = sample(&rows[r], &n), word[16], *told_at = calloc(1, WORDS + 4);
         struct heard h = {.n = 0};
         pith_chat_parser *p = open_parser(rows[r].family, &h, 1);
         for (size_t i = 0; p && i < n; i++) {
