@@ -774,8 +774,8 @@ def main():
         model = synth(os.path.join(folder, "m.gguf"), "--ctx", "512", "--layers", "2", "--seed",
                       "5")
         with Server(model, "--ctx", "512", "--name", "m") as s:
-            for test in (test_unknown, test_effects, test_repetition, test_bias, test_banned, test_shift,
-                         test_continue, test_logprobs_everywhere, test_timings, test_guided,
+            for test in (test_unknown, test_effects, test_repetition, test_bias, test_banned,
+                         test_shift, test_continue, test_logprobs_everywhere, test_timings, test_guided,
                          test_allowed, test_control, test_token_ids, test_prompt_logprobs,
                          test_left, test_salt, test_small, test_indent, test_agree, test_bad):
                 test(s)
