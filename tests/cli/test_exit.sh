@@ -4,7 +4,7 @@
 # that give out. Codes: 0 well, 2 the input, 3 the system; one line that says why.
 . "$(dirname "$0")"/../report.sh
 needs exit "$pith"
-asan=$(grep -c -m 1 __asan_init "$pith")
+asan=$(grep -c -m 1 -e __asan_init -e __tsan_init "$pith")
 
 # said NAME STATUS WANTED PATTERN: the program ended so, and stderr is one line with PATTERN
 # (nothing when it is "").

@@ -775,9 +775,10 @@ def main():
                       "5")
         with Server(model, "--ctx", "512", "--name", "m") as s:
             for test in (test_unknown, test_effects, test_repetition, test_bias, test_banned,
-                         test_shift, test_continue, test_logprobs_everywhere, test_timings, test_guided,
-                         test_allowed, test_control, test_token_ids, test_prompt_logprobs,
-                         test_left, test_salt, test_small, test_indent, test_agree, test_bad):
+                         test_shift, test_continue, test_logprobs_everywhere, test_timings,
+                         test_guided, test_allowed, test_control, test_token_ids,
+                         test_prompt_logprobs, test_left, test_salt, test_small, test_indent,
+                         test_agree, test_bad):
                 test(s)
         test_strict(model)
         test_two_models(folder, model)
