@@ -7,6 +7,7 @@
  * A comma is put when something comes behind it, for one may stand behind the last. What is not
  * certain yet is left where it stands and looked at again: the begin of an escape, of a character
  * or of Gemma's quote, a word that may go on. */
+#include <ctype.h>
 #include <string.h>
 
 #include "base/utf8.h"
@@ -56,6 +57,14 @@ static void put_comma(struct at *a)
 
 /* ---------------------------------------------------------------- strings */
 
+/* Whether p[from] to p[to - 1] are hexadecimal digits, as far as they are there. */
+static int hex(const char *p, size_t n, size_t from, size_t to)
+{
+    while (from < to && from < n && isxdigit((unsigned char)p[from]))
+        from++;
+    return from == to || from >= n;
+}
+
 /* How many bytes a backslash and what belongs to it are; 0: that is not known yet. 1: nothing does.
  */
 static size_t escape_bytes(const char *p, size_t n)
@@ -64,12 +73,18 @@ static size_t escape_bytes(const char *p, size_t n)
         return 0;
     if ((unsigned char)p[1] >= 0x80)
         return 1;
-    if (p[1] != 'u')
-        return p[1] != 'x' ? 2 : n < 4 ? 0 : 4;
-    if (n < 6)
+    size_t own = p[1] == 'u' ? 6 : p[1] == 'x' ? 4 : 2;
+    if (!hex(p, n, 2, own))
+        return 2;
+    if (n < own)
         return 0;
-    int high = (p[2] | 0x20) == 'd' && p[3] && strchr("89abAB", p[3]);
-    if (!high || (n > 6 && p[6] != '\\') || (n > 7 && p[7] != 'u'))
+    if (own < 6 || (p[2] | 0x20) != 'd' || !memchr("89abAB", p[3], 6))
+        return own;
+    static const char low[] = "\\ud"; /* then c to f, and two more: the second half of a pair */
+    for (size_t i = 0; i < 3 && 6 + i < n; i++)
+        if ((i < 2 ? p[6 + i] : p[6 + i] | 0x20) != low[i])
+            return 6;
+    if ((n > 9 && !memchr("cdefCDEF", p[9], 8)) || !hex(p, n, 10, 12))
         return 6;
     return n < 12 ? 0 : 12;
 }

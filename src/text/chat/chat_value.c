@@ -202,42 +202,54 @@ static int at(struct literal *l, char c)
 }
 
 /* \xHH or \uHHHH: n digits; UINT32_MAX: they are not there. */
+/* The number that n digits spell, and past them; UINT32_MAX: they do not, and nothing is read. */
 static uint32_t hex(struct literal *l, int n)
 {
     uint32_t v = 0;
-    for (int i = 0; i < n; i++, l->p++) {
-        char c = (char)(l->p < l->end ? *l->p | 0x20 : 0);
+    for (int i = 0; i < n; i++) {
+        char c = (char)(l->end - l->p > i ? l->p[i] | 0x20 : 0);
         int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
         if (digit < 0)
             return UINT32_MAX;
         v = v << 4 | (uint32_t)digit;
     }
+    l->p += n;
     return v;
 }
 
-/* A backslash and what it means; an unknown one stays as it is, as in Python. */
-static int escape(struct literal *l, struct str *text)
+/* The second half of a pair, and past it; 0: none stands here. */
+static uint32_t low_half(struct literal *l)
+{
+    const char *from = l->p;
+    uint32_t low = 0;
+    if (l->end - l->p >= 6 && l->p[0] == '\\' && l->p[1] == 'u') {
+        l->p += 2;
+        low = hex(l, 4);
+    }
+    if (low >= 0xdc00 && low < 0xe000)
+        return low;
+    l->p = from;
+    return 0;
+}
+
+/* A backslash and what it means; an unknown one stays as it is, as in Python, and half of a pair is
+ * a replacement character. */
+static void escape(struct literal *l, struct str *text)
 {
     static const char from[] = "\"'\\/bfnrt", to[] = "\"'\\/\b\f\n\r\t";
     char utf8[4], c = *l->p++;
     const char *known = c ? strchr(from, c) : NULL;
+    uint32_t cp = c == 'u' ? hex(l, 4) : c == 'x' ? hex(l, 2) : UINT32_MAX, low;
     if (known) {
         str_putc(text, to[known - from]);
-        return 1;
-    }
-    if (c != 'u' && c != 'x') {
+    } else if (cp == UINT32_MAX) {
         str_put(text, (char[]){'\\', c}, 2);
-        return 1;
+    } else {
+        if (cp >= 0xd800 && cp < 0xdc00 && (low = low_half(l)))
+            cp = 0x10000 + ((cp - 0xd800) << 10) + (low - 0xdc00);
+        int n = utf8_encode(cp, utf8);
+        str_put(text, n ? utf8 : "\xEF\xBF\xBD", n ? (size_t)n : 3);
     }
-    uint32_t cp = hex(l, c == 'u' ? 4 : 2), low;
-    if (cp >= 0xd800 && cp < 0xdc00 && l->end - l->p >= 6 && l->p[0] == '\\' && l->p[1] == 'u') {
-        l->p += 2;
-        low = hex(l, 4);
-        cp = low >= 0xdc00 && low < 0xe000 ? 0x10000 + ((cp - 0xd800) << 10) + (low - 0xdc00) : cp;
-    }
-    int n = cp == UINT32_MAX ? 0 : utf8_encode(cp, utf8);
-    str_put(text, utf8, (size_t)n);
-    return n > 0;
 }
 
 static int quoted(struct literal *l)
@@ -275,7 +287,7 @@ static int string(struct literal *l)
         if (*l->p != '\\')
             str_putc(&text, *l->p++);
         else
-            ok = ++l->p < l->end && escape(l, &text);
+            ok = ++l->p < l->end ? escape(l, &text), 1 : 0;
     }
     ok = ok && at(l, quote);
     if (ok)
@@ -342,7 +354,8 @@ int chat_put_word(struct str *out, struct slice text)
 int chat_escape(struct str *text, struct slice s)
 {
     struct literal l = {s.p + 1, s.p + s.n, NULL, 0};
-    return escape(&l, text) && l.p == l.end;
+    escape(&l, text);
+    return l.p == l.end;
 }
 
 static int value(struct literal *l, int depth);
