@@ -172,8 +172,8 @@ def test_bad_input(s):
                     v = v if v != 10**18 else -2
                 status, a, _ = s.post(path, body({field: v}))
                 count += 1
-                if isinstance(a, bytes):  # a stream
-                    a = {}
+                if isinstance(a, bytes) or (status == 200 and isinstance(a, list)):
+                    a = {}  # a stream; vectors
                 e = a.get("error", {})
                 if status not in (200, 400, 404,
                                   501) or (status != 200
