@@ -38,8 +38,8 @@ static int64_t characters(const char *p, size_t n)
     return count;
 }
 
-/* A token at the end of the four lists of a completion's logprobs. The first token of a prompt has
- * none. */
+/* A token at the end of the four lists of a completion's logprobs, among the best, too, if these
+ * are asked for: then there may be one more. The first token of a prompt has none. */
 static void put_logprob(struct answer *a, json_t **lp, int64_t *offset, int32_t id,
                         const struct token_info *t)
 {
@@ -48,6 +48,11 @@ static void put_logprob(struct answer *a, json_t **lp, int64_t *offset, int32_t 
         json_t *key = answer_name(a, t->top[i].id, NULL);
         json_object_set_new(top, json_string_value(key), answer_real(t->top[i].logprob));
         json_decref(key);
+    }
+    if (t && t->n_top > 0) {
+        json_t *own = answer_name(a, id, NULL);
+        json_object_set_new(top, json_string_value(own), answer_real(t->logprob));
+        json_decref(own);
     }
     json_array_append_new(lp[3], json_integer(*offset));
     *offset += characters(json_string_value(text), json_string_length(text));

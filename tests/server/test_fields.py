@@ -611,6 +611,11 @@ def test_prompt_logprobs(s):
     check("as many as each asks for",
           all(len(t) <= 2 for t in echoed["logprobs"]["top_logprobs"][1:])
           and all(len(t) >= 5 for t in echoed["prompt_logprobs"][1:]), echoed)
+    drawn = s.post(TEXT, {"prompt": P, "max_tokens": 8, "logprobs": 1, "temperature": 5, "seed": 1,
+                          "top_k": 0, "top_p": 1, "min_p": 0})[1]["choices"][0]["logprobs"]
+    check("a drawn token is among the best",
+          [top[t] for top, t in zip(drawn["top_logprobs"], drawn["tokens"])]
+          == drawn["token_logprobs"] and max(map(len, drawn["top_logprobs"])) == 2, drawn)
     far = s.post(TEXT, completion(P, 1, prompt_logprobs=0))[1]["choices"][0]["prompt_logprobs"]
     check("the prompt's own alone", [len(t) for t in far[1:]] == [1] * (len(P) - 1), far)
     check("a prompt of one token",
