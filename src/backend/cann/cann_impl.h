@@ -7,7 +7,7 @@
 #include "backend/cann/cann.h"
 #include "backend/gpu/gpu.h"
 
-enum { CN_STAGES = 4, CN_STAGE_BYTES = 1 << 20, CN_MARKS = 64, CN_ALIGN = 512 };
+enum { CN_STAGES = 4, CN_MARKS = 64, CN_ALIGN = 512 };
 
 /* Pinned memory of the host, for what moves one way or the other. */
 struct cn_stage {
@@ -171,5 +171,6 @@ uint64_t cn_job_bytes(const struct plan *p, int n_threads);
 pith_status cn_prepare(struct device *d, const struct job_params *p, struct job **out,
                        struct pith_error *err);
 void cn_finish(struct job *j);
+extern const struct gpu_stream cn_jobs;
 
 #endif

@@ -185,7 +185,7 @@ static pith_status open_new(struct cn_npu *v, struct pith_error *err)
     for (int i = 0; i < CN_MARKS; i++)
         TRY(cn_check(v, acl.event_make(&v->mark[i], ACL_EVENT_SYNC), "an event", err));
     for (int i = 0; i < CN_STAGES; i++)
-        TRY(cn_stage_make(v, CN_STAGE_BYTES, &v->stage[i], err));
+        TRY(cn_stage_make(v, GPU_STAGE_BYTES, &v->stage[i], err));
 fail:
     return st;
 }
@@ -279,14 +279,6 @@ pith_status cn_wait(struct cn_npu *v, uint64_t value, struct pith_error *err)
         return PITH_OK;
     cn_enter(v);
     return cn_check(v, acl.event_wait(v->mark[value % CN_MARKS]), "wait", err);
-}
-
-static pith_status cann_event_wait(struct device *d, uint64_t ticket, struct pith_error *err)
-{
-    struct cn_npu *v = cn_of(d);
-    pith_status st = cn_call(v, "wait for a copy", 0, err);
-    pith_status end = cn_wait(v, ticket, err);
-    return st == PITH_OK ? end : st;
 }
 
 /* ---------------------------------------------------------------- memory */
@@ -388,9 +380,11 @@ static pith_status take_stage(struct cn_npu *v, struct cn_stage **out, struct pi
 }
 
 /* One piece to the device (in NULL: from it) through a stage. */
-static pith_status move(struct cn_npu *v, uint64_t far, const void *in, void *out, uint64_t n,
-                        uint64_t *value, struct pith_error *err)
+static pith_status move(struct place at, const void *in, void *out, uint64_t n, uint64_t *value,
+                        struct pith_error *err)
 {
+    struct cn_npu *v = cn_of(at.buffer->device);
+    uint64_t far = cn_address(at.buffer) + at.offset;
     struct cn_stage *s;
     pthread_mutex_lock(&v->lock);
     pith_status st = take_stage(v, &s, err);
@@ -411,78 +405,42 @@ static pith_status move(struct cn_npu *v, uint64_t far, const void *in, void *ou
     return st;
 }
 
-static pith_status move_all(struct place at, const uint8_t *in, uint8_t *out, uint64_t n,
-                            uint64_t *value, struct pith_error *err)
+static const struct gpu_mover mover = {&cn_jobs, move};
+
+static pith_status cann_event_wait(struct device *d, uint64_t ticket, struct pith_error *err)
 {
-    uint64_t far = cn_address(at.buffer) + at.offset;
-    pith_status st = PITH_OK;
-    for (uint64_t i = 0; i < n && st == PITH_OK; i += CN_STAGE_BYTES) {
-        uint64_t part = n - i < CN_STAGE_BYTES ? n - i : CN_STAGE_BYTES;
-        st = move(cn_of(at.buffer->device), far + i, in ? in + i : NULL, out ? out + i : NULL, part,
-                  value, err);
-    }
-    return st;
+    return gpu_event_wait(&mover, d, ticket, err);
 }
 
 static pith_status cann_write(struct place to, const void *host, uint64_t n, struct event *ev,
                               struct pith_error *err)
 {
-    struct cn_npu *v = cn_of(to.buffer->device);
-    uint64_t value = 0;
-    pith_status st = cn_call(v, "write", 0, err);
-    if (st == PITH_OK)
-        st = move_all(to, host, NULL, n, &value, err);
-    if (st == PITH_OK)
-        *ev = (struct event){&v->dev, value};
-    return st;
+    return gpu_write(&mover, to, host, n, ev, err);
 }
 
 static pith_status cann_read(void *host, struct place from, uint64_t n, struct event *ev,
                              struct pith_error *err)
 {
-    uint64_t value = 0;
-    pith_status st = cn_call(cn_of(from.buffer->device), "read", 0, err);
     (void)ev;
-    return st == PITH_OK ? move_all(from, NULL, host, n, &value, err) : st;
-}
-
-/* Between two devices through the host. */
-static pith_status carry(struct place to, struct place from, uint64_t n, uint64_t *value,
-                         struct pith_error *err)
-{
-    uint64_t most = n < CN_STAGE_BYTES ? n : CN_STAGE_BYTES, read;
-    uint8_t *bytes = mem_alloc(most, PITH_MEM_SCRATCH);
-    pith_status st = bytes ? PITH_OK : error_set(err, PITH_NOMEM, "out of memory for a copy");
-    for (uint64_t i = 0; i < n && st == PITH_OK; i += most) {
-        uint64_t part = n - i < most ? n - i : most;
-        st = move_all((struct place){from.buffer, from.offset + i}, NULL, bytes, part, &read, err);
-        if (st == PITH_OK)
-            st = move_all((struct place){to.buffer, to.offset + i}, bytes, NULL, part, value, err);
-    }
-    mem_free(bytes);
-    return st;
+    return gpu_read(&mover, host, from, n, err);
 }
 
 static pith_status cann_copy(struct place to, struct place from, uint64_t n, struct event *ev,
                              struct pith_error *err)
 {
-    struct cn_npu *v = cn_of(to.buffer->device), *w = cn_of(from.buffer->device);
+    struct cn_npu *v = cn_of(to.buffer->device);
     uint64_t value = 0;
-    pith_status st = v == w ? PITH_OK : cn_call(w, "copy", 0, err);
-    if (st == PITH_OK)
-        st = cn_call(v, "copy", 0, err);
+    if (from.buffer->device != to.buffer->device)
+        return gpu_across(&mover, to, from, n, ev, err);
+    pith_status st = cn_call(v, "copy", 0, err);
     if (st != PITH_OK)
         return st;
-    if (v != w) {
-        st = carry(to, from, n, &value, err);
-    } else {
-        pthread_mutex_lock(&v->lock);
-        st = copy(v, cn_address(to.buffer) + to.offset, cn_address(from.buffer) + from.offset, n,
-                  ACL_ON_DEVICE, "copy", err);
-        if (st == PITH_OK)
-            st = cn_mark(v, &value, err);
-        pthread_mutex_unlock(&v->lock);
-    }
+    pthread_mutex_lock(&v->lock);
+    st = copy(v, cn_address(to.buffer) + to.offset, cn_address(from.buffer) + from.offset, n,
+              ACL_ON_DEVICE, "copy", err);
+    if (st == PITH_OK)
+        st = cn_mark(v, &value, err);
+    pthread_mutex_unlock(&v->lock);
     if (st == PITH_OK)
         *ev = (struct event){&v->dev, value};
     return st;

@@ -60,7 +60,7 @@ void cn_drop(struct cn_queue *q)
 static pith_status make_space(struct cn_queue *q, const struct buffer **out)
 {
     const struct buffer *last = q->n_spaces ? &q->space[q->n_spaces - 1] : NULL;
-    uint64_t bytes = last ? 2 * last->bytes : CN_STAGE_BYTES;
+    uint64_t bytes = last ? 2 * last->bytes : GPU_STAGE_BYTES;
     *out = last;
     if (!q->need || (last && q->need <= last->bytes))
         return PITH_OK;

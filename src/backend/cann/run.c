@@ -26,7 +26,6 @@ struct job {
 };
 
 static struct gpu_totals totals;
-static const struct gpu_stream stream;
 
 struct recordings cann_counts(void)
 {
@@ -109,7 +108,7 @@ pith_status cn_prepare(struct device *d, const struct job_params *p, struct job 
     struct cn_job *c = &j->c;
     c->v = c->q.v = cn_of(d);
     c->g.dev = d;
-    c->g.stream = &stream;
+    c->g.stream = &cn_jobs;
     c->g.address = cn_address;
     c->g.totals = &totals;
     plan_bind(p->plan, d->index, address_of);
@@ -300,7 +299,7 @@ static pith_status once(struct gpu_job *g, const struct gpu_key *k, const struct
     return marked(g, st, err);
 }
 
-static const struct gpu_stream stream = {.call = begin,
+const struct gpu_stream cn_jobs = {.call = begin,
                                          .wait = wait,
                                          .bucket = kept,
                                          .record = record,

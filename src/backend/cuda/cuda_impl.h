@@ -8,7 +8,7 @@
 #include "backend/gpu/gpu.h"
 #include "backend/gpu/plugin.h"
 
-enum { CU_STAGES = 4, CU_STAGE_BYTES = 1 << 20, CU_SLAB = 16 << 20, CU_MARKS = 64 };
+enum { CU_STAGES = 4, CU_SLAB = 16 << 20, CU_MARKS = 64 };
 enum { CU_LEAST_DRIVER = 11040, CU_LEAST_ARCH = 75 };
 
 /* What a kernel is called with: kernels/common.cuh has the same. */
@@ -100,5 +100,6 @@ uint64_t cu_job_bytes(const struct plan *p, int n_threads);
 pith_status cu_prepare(struct device *d, const struct job_params *p, struct job **out,
                        struct pith_error *err);
 void cu_finish(struct job *j);
+extern const struct gpu_stream cu_jobs;
 
 #endif

@@ -155,7 +155,7 @@ static pith_status open_new(struct cu_gpu *v, struct pith_error *err)
     for (int i = 0; i < CU_MARKS; i++)
         TRY(cu_check(v, cu.event_make(&v->mark[i], CU_EVENT_NO_TIMING), "an event", err));
     for (int i = 0; i < CU_STAGES; i++)
-        TRY(cu_stage_make(v, CU_STAGE_BYTES, &v->stage[i], err));
+        TRY(cu_stage_make(v, GPU_STAGE_BYTES, &v->stage[i], err));
     TRY(cu_kernels_open(v, driver, err));
 fail:
     return st;
@@ -282,14 +282,6 @@ pith_status cu_wait(struct cu_gpu *v, uint64_t value, struct pith_error *err)
     return cu_check(v, cu.event_wait(v->mark[value % CU_MARKS]), "wait", err);
 }
 
-static pith_status cuda_event_wait(struct device *d, uint64_t ticket, struct pith_error *err)
-{
-    struct cu_gpu *v = cu_of(d);
-    pith_status st = cu_call(v, "wait for a copy", 0, err);
-    pith_status end = cu_wait(v, ticket, err);
-    return st == PITH_OK ? end : st;
-}
-
 /* ---------------------------------------------------------------- memory */
 
 static pith_status fill(struct cu_gpu *v, uint64_t from, uint64_t n, struct pith_error *err)
@@ -353,9 +345,11 @@ static pith_status take_stage(struct cu_gpu *v, struct cu_stage **out, struct pi
 }
 
 /* One piece to the device (in NULL: from it) through a stage. */
-static pith_status move(struct cu_gpu *v, uint64_t far, const void *in, void *out, uint64_t n,
-                        uint64_t *value, struct pith_error *err)
+static pith_status move(struct place at, const void *in, void *out, uint64_t n, uint64_t *value,
+                        struct pith_error *err)
 {
+    struct cu_gpu *v = cu_of(at.buffer->device);
+    uint64_t far = cu_address(at.buffer) + at.offset;
     struct cu_stage *s;
     pthread_mutex_lock(&v->lock);
     pith_status st = take_stage(v, &s, err);
@@ -376,39 +370,24 @@ static pith_status move(struct cu_gpu *v, uint64_t far, const void *in, void *ou
     return st;
 }
 
-static pith_status move_all(struct place at, const uint8_t *in, uint8_t *out, uint64_t n,
-                            uint64_t *value, struct pith_error *err)
+static const struct gpu_mover mover = {&cu_jobs, move};
+
+static pith_status cuda_event_wait(struct device *d, uint64_t ticket, struct pith_error *err)
 {
-    uint64_t far = cu_address(at.buffer) + at.offset;
-    pith_status st = PITH_OK;
-    for (uint64_t i = 0; i < n && st == PITH_OK; i += CU_STAGE_BYTES) {
-        uint64_t part = n - i < CU_STAGE_BYTES ? n - i : CU_STAGE_BYTES;
-        st = move(cu_of(at.buffer->device), far + i, in ? in + i : NULL, out ? out + i : NULL, part,
-                  value, err);
-    }
-    return st;
+    return gpu_event_wait(&mover, d, ticket, err);
 }
 
 static pith_status cuda_write(struct place to, const void *host, uint64_t n, struct event *ev,
                               struct pith_error *err)
 {
-    struct cu_gpu *v = cu_of(to.buffer->device);
-    uint64_t value = 0;
-    pith_status st = cu_call(v, "write", 0, err);
-    if (st == PITH_OK)
-        st = move_all(to, host, NULL, n, &value, err);
-    if (st == PITH_OK)
-        *ev = (struct event){&v->dev, value};
-    return st;
+    return gpu_write(&mover, to, host, n, ev, err);
 }
 
 static pith_status cuda_read(void *host, struct place from, uint64_t n, struct event *ev,
                              struct pith_error *err)
 {
-    uint64_t value = 0;
-    pith_status st = cu_call(cu_of(from.buffer->device), "read", 0, err);
     (void)ev;
-    return st == PITH_OK ? move_all(from, NULL, host, n, &value, err) : st;
+    return gpu_read(&mover, host, from, n, err);
 }
 
 /* After all that the source has been given, as an event of its stream. */

@@ -16,7 +16,6 @@ struct job {
     const struct value *coded; /* what is there; NULL: nobody knows */
 };
 
-static const struct gpu_stream stream;
 static struct gpu_totals totals;
 
 struct recordings cuda_counts(void)
@@ -77,7 +76,7 @@ pith_status cu_prepare(struct device *d, const struct job_params *p, struct job 
         return error_set(err, PITH_NOMEM, "out of memory for a job on %s", d->name);
     j->v = cu_of(d);
     j->g.dev = d;
-    j->g.stream = &stream;
+    j->g.stream = &cu_jobs;
     j->g.address = cu_address;
     j->g.pointer = address_of;
     j->g.totals = &totals;
@@ -307,5 +306,5 @@ static pith_status wait_for(struct device *d, uint64_t value, struct pith_error 
     return cu_wait(cu_of(d), value, err);
 }
 
-static const struct gpu_stream stream = {
+const struct gpu_stream cu_jobs = {
     .call = call, .wait = wait_for, .record = record, .step = step, .once = once};

@@ -195,6 +195,24 @@ pith_status gpu_submit(struct job *j, const struct run *r, int32_t first, int32_
 pith_status gpu_wait(struct job *j, struct pith_error *err);
 void gpu_recordings(const struct job *j, struct recordings *out);
 
+/* copies.c: functions of struct backend, too. One piece goes to the device (in NULL: from it)
+ * through a stage of GPU_STAGE_BYTES; *value: what to wait for, to have it there. */
+enum { GPU_STAGE_BYTES = 1 << 20 };
+struct gpu_mover {
+    const struct gpu_stream *stream;
+    pith_status (*move)(struct place at, const void *in, void *out, uint64_t n, uint64_t *value,
+                        struct pith_error *err);
+};
+pith_status gpu_write(const struct gpu_mover *m, struct place to, const void *host, uint64_t n,
+                      struct event *ev, struct pith_error *err);
+pith_status gpu_read(const struct gpu_mover *m, void *host, struct place from, uint64_t n,
+                     struct pith_error *err);
+/* Two devices share no memory: pieces go by the host. */
+pith_status gpu_across(const struct gpu_mover *m, struct place to, struct place from, uint64_t n,
+                       struct event *ev, struct pith_error *err);
+pith_status gpu_event_wait(const struct gpu_mover *m, struct device *d, uint64_t ticket,
+                           struct pith_error *err);
+
 /* books.c: the code books of types of weights, one after the other. */
 enum { GPU_BOOKS = 4608 };
 void gpu_books(uint16_t out[GPU_BOOKS]);

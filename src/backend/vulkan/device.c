@@ -310,7 +310,7 @@ static pith_status make_queue(struct vk_device *v, struct pith_error *err)
     TRY(vk_check(v, v->f.AllocateCommandBuffers(v->h, &in, commands), "command buffers", err));
     for (int i = 0; i < VK_STAGES; i++) {
         v->stage[i].commands = commands[i];
-        TRY(vk_allocate(v, VK_STAGE_BYTES, 1, &v->stage[i].m, err));
+        TRY(vk_allocate(v, GPU_STAGE_BYTES, 1, &v->stage[i].m, err));
     }
 fail:
     return st;
@@ -577,14 +577,6 @@ pith_status vk_wait(struct vk_device *v, uint64_t value, struct pith_error *err)
     return vk_check(v, v->f.WaitSemaphores(v->h, &in, UINT64_MAX), "wait", err);
 }
 
-static pith_status vulkan_event_wait(struct device *d, uint64_t ticket, struct pith_error *err)
-{
-    struct vk_device *v = vk_of(d);
-    pith_status st = vk_call(v, "wait for a copy", 0, err);
-    pith_status end = vk_wait(v, ticket, err);
-    return st == PITH_OK ? end : st;
-}
-
 /* ---------------------------------------------------------------- copies */
 
 /* The next stage, whose last commands have ended, begun anew. The lock is held. */
@@ -628,9 +620,10 @@ static pith_status vulkan_zero(struct place at, uint64_t n, struct pith_error *e
 }
 
 /* One piece to the device (in NULL: from it) through a stage. */
-static pith_status move(struct vk_device *v, struct place at, const void *in, void *out, uint64_t n,
-                        uint64_t *value, struct pith_error *err)
+static pith_status move(struct place at, const void *in, void *out, uint64_t n, uint64_t *value,
+                        struct pith_error *err)
 {
+    struct vk_device *v = vk_of(at.buffer->device);
     struct vk_stage *s;
     VkBuffer far = vk_memory(at.buffer)->buffer;
     pthread_mutex_lock(&v->lock);
@@ -654,57 +647,24 @@ static pith_status move(struct vk_device *v, struct place at, const void *in, vo
     return st;
 }
 
-static pith_status move_all(struct place at, const uint8_t *in, uint8_t *out, uint64_t n,
-                            uint64_t *value, struct pith_error *err)
+static const struct gpu_mover mover = {&vk_jobs, move};
+
+static pith_status vulkan_event_wait(struct device *d, uint64_t ticket, struct pith_error *err)
 {
-    pith_status st = PITH_OK;
-    for (uint64_t i = 0; i < n && st == PITH_OK; i += VK_STAGE_BYTES) {
-        uint64_t part = n - i < VK_STAGE_BYTES ? n - i : VK_STAGE_BYTES;
-        struct place to = {at.buffer, at.offset + i};
-        st = move(vk_of(at.buffer->device), to, in ? in + i : NULL, out ? out + i : NULL, part,
-                  value, err);
-    }
-    return st;
+    return gpu_event_wait(&mover, d, ticket, err);
 }
 
 static pith_status vulkan_write(struct place to, const void *host, uint64_t n, struct event *ev,
                                 struct pith_error *err)
 {
-    struct vk_device *v = vk_of(to.buffer->device);
-    uint64_t value = 0;
-    pith_status st = vk_call(v, "write", 0, err);
-    if (st == PITH_OK)
-        st = move_all(to, host, NULL, n, &value, err);
-    if (st == PITH_OK)
-        *ev = (struct event){&v->dev, value};
-    return st;
+    return gpu_write(&mover, to, host, n, ev, err);
 }
 
 static pith_status vulkan_read(void *host, struct place from, uint64_t n, struct event *ev,
                                struct pith_error *err)
 {
-    uint64_t value = 0;
-    pith_status st = vk_call(vk_of(from.buffer->device), "read", 0, err);
     (void)ev;
-    return st == PITH_OK ? move_all(from, NULL, host, n, &value, err) : st;
-}
-
-/* Two devices share no memory: pieces go by the host. */
-static pith_status across(struct place to, struct place from, uint64_t n, struct event *ev,
-                          struct pith_error *err)
-{
-    pith_status st = PITH_OK;
-    uint8_t *piece = mem_alloc(VK_STAGE_BYTES, PITH_MEM_SCRATCH);
-    if (!piece)
-        return error_set(err, PITH_NOMEM, "out of memory of the host");
-    for (uint64_t i = 0; i < n && st == PITH_OK; i += VK_STAGE_BYTES) {
-        uint64_t part = n - i < VK_STAGE_BYTES ? n - i : VK_STAGE_BYTES;
-        st = vulkan_read(piece, (struct place){from.buffer, from.offset + i}, part, ev, err);
-        if (st == PITH_OK)
-            st = vulkan_write((struct place){to.buffer, to.offset + i}, piece, part, ev, err);
-    }
-    mem_free(piece);
-    return st;
+    return gpu_read(&mover, host, from, n, err);
 }
 
 static pith_status vulkan_copy(struct place to, struct place from, uint64_t n, struct event *ev,
@@ -713,7 +673,7 @@ static pith_status vulkan_copy(struct place to, struct place from, uint64_t n, s
     struct vk_device *v = vk_of(to.buffer->device);
     struct vk_stage *s;
     if (from.buffer->device != to.buffer->device)
-        return across(to, from, n, ev, err);
+        return gpu_across(&mover, to, from, n, ev, err);
     pith_status st = vk_call(v, "copy", 0, err);
     if (st != PITH_OK)
         return st;

@@ -17,7 +17,6 @@ struct job {
     int next_once;
 };
 
-static const struct gpu_stream stream;
 static struct gpu_totals totals;
 
 struct recordings vulkan_counts(void)
@@ -89,7 +88,7 @@ pith_status vk_prepare(struct device *d, const struct job_params *p, struct job 
         return error_set(err, PITH_NOMEM, "out of memory for a job on %s", d->name);
     j->v = vk_of(d);
     j->g.dev = d;
-    j->g.stream = &stream;
+    j->g.stream = &vk_jobs;
     j->g.address = address;
     j->g.pointer = address_of;
     j->g.totals = &totals;
@@ -273,5 +272,5 @@ static pith_status wait_for(struct device *d, uint64_t value, struct pith_error 
     return vk_wait(vk_of(d), value, err);
 }
 
-static const struct gpu_stream stream = {
+const struct gpu_stream vk_jobs = {
     .call = call, .wait = wait_for, .record = record, .step = step, .once = once};

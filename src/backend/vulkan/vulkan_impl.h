@@ -67,7 +67,7 @@ struct vk_fns {
 
 /* ---------------------------------------------------------------- devices */
 
-enum { VK_STAGES = 4, VK_STAGE_BYTES = 1 << 20, VK_SLAB = 16 << 20, VK_ALIGN = 256 };
+enum { VK_STAGES = 4, VK_SLAB = 16 << 20, VK_ALIGN = 256 };
 
 /* Memory of the host that the device can read and write, with commands that do so. */
 struct vk_memory {
@@ -165,5 +165,6 @@ uint64_t vk_job_bytes(const struct plan *p, int n_threads);
 pith_status vk_prepare(struct device *d, const struct job_params *p, struct job **out,
                        struct pith_error *err);
 void vk_finish(struct job *j);
+extern const struct gpu_stream vk_jobs;
 
 #endif

@@ -92,6 +92,25 @@ struct Seen {
     int own;
 };
 
+/* The scores of 64 slots, each thread's own, become weights of what p has then. */
+template <int CHUNKS> FN void take_scores(Partial<CHUNKS> &p, float s, float *weight)
+{
+    float most = tree_max(s), m = most > p.m ? most : p.m;
+    s = exact_exp(s - m);
+    float sum = tree_sum(s);
+    weight[threadIdx.x] = s;
+    if (m != p.m) {
+        float k = exact_exp(p.m - m);
+        p.l = fmaf(p.l, k, sum);
+        UNROLL for (int c = 0; c < CHUNKS; c++)
+            p.o[c] = p.o[c] * k;
+        p.m = m;
+    } else {
+        p.l = p.l + sum;
+    }
+    __syncthreads();
+}
+
 template <int CHUNKS>
 FN Partial<CHUNKS> span(const Args &arg, const Seen &row, const float *query, float *weight, int lo,
                         int hi)
@@ -104,20 +123,7 @@ FN Partial<CHUNKS> span(const Args &arg, const Seen &row, const float *query, fl
         float s = none();
         if ((int)t >= j0 && (int)t < j1)
             s = near(arg, score(arg, query, page, row.head, at + t), row.h, p0 + (int)t, row.own);
-        float most = tree_max(s), m = most > p.m ? most : p.m;
-        s = exact_exp(s - m);
-        float sum = tree_sum(s);
-        weight[t] = s;
-        if (m != p.m) {
-            float k = exact_exp(p.m - m);
-            p.l = fmaf(p.l, k, sum);
-            UNROLL for (int c = 0; c < CHUNKS; c++)
-                p.o[c] = p.o[c] * k;
-            p.m = m;
-        } else {
-            p.l = p.l + sum;
-        }
-        __syncthreads();
+        take_scores(p, s, weight);
         UNROLL for (int c = 0; c < CHUNKS; c++) {
             uint32_t d = t + 64 * c;
             for (int j = j0; d < arg.p[5] && j < j1; j++)
@@ -204,20 +210,7 @@ FN Partial<CHUNKS> span_of_rows(const Args &s, uint32_t ratio, const Seen &row, 
                      row.h, i, row.own);
             v_at[t] = v_place(s, page, row.head, at, ratio);
         }
-        float most = tree_max(x), m = most > p.m ? most : p.m;
-        x = exact_exp(x - m);
-        float sum = tree_sum(x);
-        weight[t] = x;
-        if (m != p.m) {
-            float k = exact_exp(p.m - m);
-            p.l = fmaf(p.l, k, sum);
-            UNROLL for (int c = 0; c < CHUNKS; c++)
-                p.o[c] = p.o[c] * k;
-            p.m = m;
-        } else {
-            p.l = p.l + sum;
-        }
-        __syncthreads();
+        take_scores(p, x, weight);
         UNROLL for (int c = 0; c < CHUNKS; c++) {
             uint32_t d = t + 64 * c;
             for (int j = j0; d < s.p[5] && j < j1; j++)

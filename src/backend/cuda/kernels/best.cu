@@ -1,7 +1,7 @@
 /* best.cu -- the greatest numbers of a row, or of a part of one (BEST of graph/ops/best.c), a block
  * for each row of the result. The k-th is found byte by byte, from counts; those above it, and of
  * its equals the first, are written in order. spec[0]: pairs. p: k, columns of the operand, parts. */
-#include "common.cuh"
+#include "kth.cuh"
 
 struct Some { /* things [first, first + n) of row r of the operand, or of the rows from r on */
     uint32_t r, first, n;
@@ -18,53 +18,24 @@ FN int column(const Args &arg, const Some &s, uint32_t i)
     return arg.spec[0] ? i32_at(place(arg, s, i))[arg.p[0]] : (int)(s.first + i);
 }
 
-/* Greater for greater numbers; of none it is the least but for what is in no column. */
+/* As ordered_bits; 0 for what is in no column. */
 FN uint32_t ordered(const Args &arg, const Some &s, uint32_t i)
 {
-    uint32_t u = u32(place(arg, s, i));
-    u = u == 0x80000000u ? 0 : u;
-    if (arg.spec[0] && column(arg, s, i) < 0)
-        return 0;
-    return (u & 0x7fffffffu) > 0x7f800000u ? 1 : u >> 31 ? ~u : u | 0x80000000u;
+    return arg.spec[0] && column(arg, s, i) < 0 ? 0 : ordered_bits(u32(place(arg, s, i)));
 }
 
-FN uint32_t find(const Args &arg, const Some &s, uint32_t *rank_of)
-{
-    __shared__ uint32_t count[256], found, rank;
-    uint32_t t = threadIdx.x, prefix = 0, mask = 0, wanted = arg.p[0];
-    for (int shift = 24; shift >= 0; shift -= 8) {
-        for (uint32_t i = t; i < 256; i += 64)
-            count[i] = 0;
-        __syncthreads();
-        for (uint32_t i = t; i < s.n; i += 64) {
-            uint32_t key = ordered(arg, s, i);
-            if ((key & mask) == prefix)
-                atomicAdd(&count[key >> shift & 255], 1u);
-        }
-        __syncthreads();
-        if (t == 0) {
-            uint32_t above = 0, at = 255;
-            for (; at > 0 && above + count[at] < wanted; at--)
-                above += count[at];
-            found = at;
-            rank = wanted - above;
-        }
-        __syncthreads();
-        prefix |= found << shift;
-        mask |= 255u << shift;
-        wanted = rank;
-        __syncthreads();
-    }
-    *rank_of = wanted;
-    return prefix;
-}
+struct Numbers {
+    const Args &arg;
+    const Some &s;
+    __device__ uint32_t of(uint32_t i) const { return ordered(arg, s, i); }
+};
 
 FN void choose(const Args &arg, const Some &s, float *z)
 {
     __shared__ uint32_t kind[64];
     uint32_t t = threadIdx.x, k = arg.p[0], equals = 0, base = 0, limit = 0, wanted = s.n;
     if (s.n > k)
-        limit = find(arg, s, &wanted);
+        limit = find_kth(Numbers{arg, s}, s.n, k, &wanted);
     for (uint32_t i0 = 0; i0 < s.n; i0 += 64) {
         uint32_t i = i0 + t, key = i < s.n ? ordered(arg, s, i) : 0;
         kind[t] = i >= s.n || key < limit ? 0 : key > limit ? 1 : 2;

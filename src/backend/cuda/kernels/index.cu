@@ -6,6 +6,7 @@
  * p[10]: query heads; p[11]: the most that are chosen; p[12]: rows' distance of weights, which are
  * at `bias`. spec: pages; ratio; slots of a block, 0: single ones; of what the list is (enum
  * index_of), 4: weights, 8: blocks before the row's own that are always chosen. */
+#include "kth.cuh"
 #include "pages.cuh"
 
 enum { OF_ROWS, OF_POOLS, OF_SLOTS };
@@ -52,12 +53,9 @@ FN float score(const Args &arg, const Choice &c, int slot)
     return sum;
 }
 
-/* Greater for greater scores; of none it is the least. */
 FN uint32_t ordered(float s)
 {
-    uint32_t u = as_uint(s);
-    u = u == 0x80000000u ? 0 : u;
-    return (u & 0x7fffffffu) > 0x7f800000u ? 1 : u >> 31 ? ~u : u | 0x80000000u;
+    return ordered_bits(as_uint(s));
 }
 
 FN uint32_t thing(const Args &arg, const Choice &c, int i)
@@ -107,37 +105,11 @@ FN Choice choice_of(const Args &arg, uint32_t r, uint32_t head)
     return c;
 }
 
-/* The number of the k-th; `rank` of its equals are chosen. */
-FN uint32_t find(const Args &arg, const Choice &c, uint32_t *rank_of)
-{
-    __shared__ uint32_t count[256], found, rank;
-    uint32_t t = threadIdx.x, prefix = 0, mask = 0, wanted = (uint32_t)c.k;
-    for (int shift = 24; shift >= 0; shift -= 8) {
-        for (uint32_t i = t; i < 256; i += 64)
-            count[i] = 0;
-        __syncthreads();
-        for (int i = (int)t; i < c.n; i += 64) {
-            uint32_t key = thing(arg, c, i);
-            if ((key & mask) == prefix)
-                atomicAdd(&count[key >> shift & 255], 1u);
-        }
-        __syncthreads();
-        if (t == 0) {
-            uint32_t above = 0, at = 255;
-            for (; at > 0 && above + count[at] < wanted; at--)
-                above += count[at];
-            found = at;
-            rank = wanted - above;
-        }
-        __syncthreads();
-        prefix |= found << shift;
-        mask |= 255u << shift;
-        wanted = rank;
-        __syncthreads();
-    }
-    *rank_of = wanted;
-    return prefix;
-}
+struct Things {
+    const Args &arg;
+    const Choice &c;
+    __device__ uint32_t of(uint32_t i) const { return thing(arg, c, (int)i); }
+};
 
 /* Slots of the list that thing i has, and the first of them. */
 FN int slots_of(const Choice &c, int i, bool last, int *first)
@@ -161,7 +133,7 @@ FN void choose(const Args &arg, Choice &c, int32_t *row)
         return;
     }
     c.k += c.part > 0;
-    uint32_t limit = find(arg, c, &wanted);
+    uint32_t limit = find_kth(Things{arg, c}, (uint32_t)c.n, (uint32_t)c.k, &wanted);
     for (int i0 = 0; i0 < c.n; i0 += 64) {
         int i = i0 + (int)t, first = 0;
         uint32_t key = i < c.n ? thing(arg, c, i) : 0;
