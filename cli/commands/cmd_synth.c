@@ -8,6 +8,7 @@ struct opts {
     int64_t n_layer, n_embd, n_head, n_head_kv, n_ff, n_vocab, n_ctx, head_dim, n_expert, n_used;
     int64_t seed;
     int tied;
+    struct arg_texts keys, tensors;
 };
 
 #define SIZE(flag, member, what)                                                                   \
@@ -35,6 +36,10 @@ static const struct arg args[] = {
     SIZE("--experts-used", n_used, "experts per token"),
     {.name = "--tied", ARG_FIELD(struct opts, tied, ARG_SWITCH),
      .help = "the token embedding is the output matrix too"},
+    {.name = "--key", .meta = "NAME=N", ARG_FIELD(struct opts, keys, ARG_TEXTS),
+     .help = "a key of the architecture, without its name: ssm.state_size=128 (repeat it)"},
+    {.name = "--tensor", .meta = "NAME", ARG_FIELD(struct opts, tensors, ARG_TEXTS),
+     .help = "an optional tensor, without \"blk.N.\": attn_q.bias (repeat it)"},
     {.name = "--seed", .alias = "-s", ARG_FIELD(struct opts, seed, ARG_INT), .dflt = "0",
      .help = "the same seed and sizes give the same bytes"},
     {0},
@@ -83,6 +88,8 @@ static int run(void *opts)
     p.n_expert = (int32_t)o->n_expert;
     p.n_expert_used = (int32_t)o->n_used;
     p.tied = o->tied;
+    p.keys = o->keys.v;
+    p.tensors = o->tensors.v;
     p.seed = (uint64_t)o->seed;
     return pith_synth(o->out, &p, &err) == PITH_OK ? CLI_OK : cli_fail_file(o->out, &err);
 }

@@ -129,6 +129,11 @@ struct pith_synth_params {
     int32_t head_dim, n_expert, n_expert_used;
     int32_t tied; /* 1: no output matrix */
     uint64_t seed;
+    /* NULL-terminated, or NULL. Keys of the architecture without its name, which are written even
+     * where they say the default: "ssm.state_size=128". One number stands for all layers. */
+    const char *const *keys;
+    /* NULL-terminated, or NULL: optional tensors to write, without "blk.N.": "attn_q.bias". */
+    const char *const *tensors;
 };
 #define PITH_SYNTH_PARAMS_INIT PITH_SIZED(struct pith_synth_params)
 PITH_API pith_status pith_synth(const char *path, const struct pith_synth_params *params,

@@ -154,9 +154,17 @@ static const struct gguf_tensor *in_file(const struct arch_model *m, int32_t l, 
     return m->gguf ? gguf_tensor_find(m->gguf, slice_of(full)) : NULL;
 }
 
+int arch_tensor_asked(const struct arch_model *m, const char *name)
+{
+    const char *const *t = m->asked_tensors;
+    while (t && *t && strcmp(*t, name) != 0)
+        t++;
+    return t && *t;
+}
+
 int arch_has(const struct arch_model *m, int32_t l, const char *name, int synth)
 {
-    return m->gguf ? in_file(m, l, name) != NULL : synth;
+    return m->gguf ? in_file(m, l, name) != NULL : synth || arch_tensor_asked(m, name);
 }
 
 int64_t arch_rows(const struct arch_model *m, int32_t l, const char *name)

@@ -177,6 +177,9 @@ struct arch_model {
     const struct arch *arch;
     struct arena *arena;
     const struct gguf *gguf; /* while keys are read; NULL: a synthetic model is made */
+    /* Of a synthetic model, NULL-terminated or NULL: "suffix=number" of keys, and optional tensors
+     * by their names in the table. */
+    const char *const *asked_keys, *const *asked_tensors;
     struct hparams hp;
     uint64_t features;        /* the family's bits */
     uint64_t *layer_features; /* [n_layer] besides, of each layer */
@@ -225,8 +228,10 @@ void arch_tensor_name(const struct arch_model *m, const struct tensor_spec *t, i
                       size_t cap);
 
 /* For derive functions. The file has this tensor (of layer l, -1: of the model); a synthetic model
- * has what `synth` says. */
+ * has what `synth` says, and what was asked for. */
 int arch_has(const struct arch_model *m, int32_t l, const char *name, int synth);
+/* Who asked for the synthetic model named this tensor. */
+int arch_tensor_asked(const struct arch_model *m, const char *name);
 /* Rows of a matrix that the file has; 0: it has none, or the model is synthetic. */
 int64_t arch_rows(const struct arch_model *m, int32_t l, const char *name);
 /* The numbers of a vector as the file has them, for constants of the host; NULL: no memory. */

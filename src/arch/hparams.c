@@ -484,6 +484,66 @@ static void choose(struct keys *k, const struct key_spec *s)
     }
 }
 
+/* The number that was asked for, as text; NULL: none. */
+static const char *asked(const struct arch_model *m, const struct key_spec *s)
+{
+    size_t n = strlen(s->suffix);
+    for (const char *const *a = m->asked_keys; a && *a; a++)
+        if (!strncmp(*a, s->suffix, n) && (*a)[n] == '=')
+            return *a + n + 1;
+    return NULL;
+}
+
+static void choose_asked(struct keys *k, const struct key_spec *s)
+{
+    const char *text = asked(k->m, s);
+    char *end;
+    if (!text || k->st != PITH_OK)
+        return;
+    double v = str_to_double(text, &end);
+    if (s->kind == KEY_WIDE || s->kind == KEY_FOUR || s->kind == KEY_NAME || s->kind == KEY_INTS) {
+        k->st = error_set(k->err, PITH_UNSUPPORTED, "synth: key \"%s\" is not one number",
+                          s->suffix);
+        return;
+    }
+    int real = s->kind == KEY_F32 || s->kind == KEY_LAYERS_F32;
+    if (end == text || *end || !within(s, v) || fabs(v) > 1e30 ||
+        (!real && (v != floor(v) || fabs(v) > INT32_MAX))) {
+        double lo, hi;
+        limits(s, &lo, &hi);
+        k->st = error_set(k->err, PITH_RANGE, "synth: key \"%s\" is \"%s\", wanted %s in %g..%g",
+                          s->suffix, text, real ? "a number" : "a whole number", lo, hi);
+        return;
+    }
+    void *at = field(k->m, s);
+    int32_t n = is_array(s) ? n_of(k->m, s) : 1;
+    if (is_array(s)) /* its own: the default may be shared with another field */
+        at = *(void **)at = arena_array(k->m->arena, (size_t)n, sizeof(int32_t));
+    for (int32_t l = 0; at && l < n; l++)
+        if (real)
+            ((float *)at)[l] = (float)v;
+        else
+            ((int32_t *)at)[l] = (int32_t)v + (s->pattern ? PATTERN : 0);
+}
+
+/* Each key that was asked for is one that this model has. */
+static pith_status check_asked(const struct arch_model *m, struct pith_error *err)
+{
+    for (const char *const *a = m->asked_keys; a && *a; a++) {
+        size_t n = strcspn(*a, "=");
+        const struct key_spec *s = m->arch->keys;
+        while (s->suffix &&
+               (strncmp(*a, s->suffix, n) != 0 || s->suffix[n] || (s->when && !s->when(m))))
+            s++;
+        if (!s->suffix || !(*a)[n])
+            return error_set(err, PITH_UNSUPPORTED,
+                             "synth: \"%s\": wanted NAME=NUMBER of a key that %s has in this size, "
+                             "without \"%s.\"",
+                             *a, m->arch->name, m->arch->name);
+    }
+    return PITH_OK;
+}
+
 static void write_row(const struct arch_model *m, const struct key_spec *s, struct gguf_writer *w)
 {
     char key[128];
@@ -500,7 +560,7 @@ static void write_row(const struct arch_model *m, const struct key_spec *s, stru
         alike &= v == value_at(m, s, 0);
         as_default &= v == (s->kind == KEY_F32 || s->kind == KEY_LAYERS_F32 ? (double)(float)d : d);
     }
-    if (as_default && !s->required)
+    if (as_default && !s->required && !asked(m, s))
         return;
     if (s->kind == KEY_FOUR)
         gguf_writer_array(w, key, GGUF_I32, field(m, s), 4);
@@ -533,8 +593,12 @@ pith_status keys_synthesise(struct arch_model *m, struct gguf_writer *w, struct 
     m->hp.causal = m->hp.n_loops = 1;
     drop_sizes(m);
     for (const struct key_spec *s = m->arch->keys; s->suffix && k.st == PITH_OK; s++)
-        if (!s->when || s->when(m))
+        if (!s->when || s->when(m)) {
             choose(&k, s);
+            choose_asked(&k, s);
+        }
+    if (k.st == PITH_OK)
+        k.st = check_asked(m, err);
     if (k.st == PITH_OK && m->arch->synth)
         k.st = m->arch->synth(m, err);
     if (k.st == PITH_OK && !arena_ok(m->arena))

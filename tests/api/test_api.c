@@ -515,6 +515,17 @@ static void synth_params_range(void)
     WITH(head_dim, 3, PITH_RANGE, "3");
     WITH(n_expert, -1, PITH_RANGE, "-1");
     WITH(n_expert_used, 9, PITH_RANGE, "9");
+#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
+    WITH(keys, LIST("rope.freq_bass=2"), PITH_UNSUPPORTED, "rope.freq_bass=2");
+    WITH(keys, LIST("llama.rope.freq_base=2"), PITH_UNSUPPORTED, "without \"llama.\"");
+    WITH(keys, LIST("rope.freq_base"), PITH_UNSUPPORTED, "NAME=NUMBER");
+    WITH(keys, LIST("rope.freq_base="), PITH_RANGE, "a number");
+    WITH(keys, LIST("rope.freq_base=1e999"), PITH_RANGE, "1e999");
+    WITH(keys, LIST("attention.key_length=64.5"), PITH_RANGE, "a whole number");
+    WITH(keys, LIST("attention.key_length=-2"), PITH_RANGE, "-2");
+    WITH(keys, LIST("rope.scaling.type=1"), PITH_UNSUPPORTED, "not one number");
+    WITH(tensors, LIST("attn_q.bias", "attn_q.bios"), PITH_UNSUPPORTED, "attn_q.bios");
+    WITH(tensors, LIST("blk.0.attn_q.bias"), PITH_UNSUPPORTED, "blk.0.attn_q.bias");
 #undef WITH
     sp = (struct pith_synth_params)PITH_SYNTH_PARAMS_INIT;
     sp.arch = "llama";
@@ -522,6 +533,40 @@ static void synth_params_range(void)
             pith_synth(tmp_path("absent/x.gguf"), &sp, &err));
     REFUSED("a folder", PITH_IO, "directory", NULL, NULL, pith_synth(tmp_dir, &sp, &err));
 }
+
+/* Keys and optional tensors that are asked for stand in the file, the default too. */
+static void synth_keys_and_tensors(void)
+{
+    struct pith_error err = {0};
+    struct pith_synth_params sp = PITH_SYNTH_PARAMS_INIT;
+    const char *path = tmp_path("keys.gguf");
+    int keys = 0, biases = 0;
+    sp.arch = "llama";
+    sp.keys = LIST("rope.freq_base=500000", "attention.value_length=16", "attention.key_length=16");
+    sp.tensors = LIST("attn_q.bias", "attn_k.bias", "attn_v.bias");
+    REQUIRE(pith_synth(path, &sp, &err) == PITH_OK, "%s", err.msg);
+    pith_file *f = pith_file_open(path, &err);
+    for (int64_t i = 0; f && i < pith_file_n_keys(f); i++)
+        for (const char *const *k = sp.keys; *k; k++) {
+            char want[64], value[64];
+            snprintf(want, sizeof want, "llama.%s", *k);
+            *strchr(want, '=') = 0;
+            if (strcmp(pith_file_key(f, i), want) != 0)
+                continue;
+            pith_file_value(f, i, 1, value, sizeof value);
+            keys += !strcmp(value, strchr(*k, '=') + 1);
+        }
+    for (int64_t i = 0; f && i < pith_file_n_tensors(f); i++) {
+        struct pith_tensor_info t = PITH_TENSOR_INFO_INIT;
+        biases += pith_file_tensor(f, i, &t) == PITH_OK && strstr(t.name, "attn_q.bias");
+    }
+    CHECK_MSG(keys == 3 && biases == 2, "%d keys, %d biases (%s)", keys, biases, err.msg);
+    pith_file_close(f);
+    pith_model *m = pith_model_open(path, NULL, &err);
+    CHECK_MSG(m, "%s", err.msg);
+    pith_model_close(m);
+}
+#undef LIST
 
 /* ---------------------------------------------------------------- a failed call changes nothing */
 
@@ -1472,6 +1517,7 @@ int main(void)
     TEST(sampler_advice);
     TEST(generate_params_range);
     TEST(synth_params_range);
+    TEST(synth_keys_and_tensors);
     TEST(bad_batches);
     TEST(over_the_context);
     TEST(pages_run_out);

@@ -369,7 +369,7 @@ static pith_status find_shares(const struct pith_model *m, struct takers *t, str
         char *end = NULL;
         t->share[i] = !is_gpu(m->devices[t->device[i]]) ? 1 : (double)device_free(m, t->device[i]);
         if (p) {
-            t->share[i] = strtod(p, &end);
+            t->share[i] = str_to_double(p, &end);
             if (end == p || !(t->share[i] >= 0 && t->share[i] <= 1e9) ||
                 *end != (i + 1 < t->n ? ',' : 0))
                 return error_set(err, PITH_RANGE,

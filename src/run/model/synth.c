@@ -71,19 +71,37 @@ static enum dtype type_for(const struct synth *s, enum tensor_use use, int n_dim
 {
     if (use == TENSOR_INTEGERS)
         return DT_I32;
-    if (n_dims == 1)
+    if (n_dims == 1 || use == TENSOR_VECTOR) /* as converters write them */
         return DT_F32;
     if (k % dtypes[s->type].block == 0)
         return s->type;
     return k % 32 == 0 ? DT_Q8_0 : DT_F16;
 }
 
-/* Optional tensors are left out but the output matrix, and what families ask for by a feature
- * (arch.h, need). */
+/* Optional tensors are left out but the output matrix, those that are asked for, and what families
+ * ask for by a feature (arch.h, need). */
 static int is_written(const struct synth *s, const struct tensor_spec *t, int32_t l)
 {
     return arch_tensor_used(&s->m, t, l) &&
-           ((!t->optional && !t->group) || (t->use == TENSOR_OUTPUT && !s->p->tied));
+           ((!t->optional && !t->group) || arch_tensor_asked(&s->m, t->name) ||
+            (t->use == TENSOR_OUTPUT && !s->p->tied));
+}
+
+/* Each tensor that was asked for is one that some layer has. */
+static pith_status check_asked(const struct synth *s, struct pith_error *err)
+{
+    for (const char *const *a = s->m.asked_tensors; a && *a; a++) {
+        int found = 0;
+        for (const struct tensor_spec *t = s->m.arch->tensors; t->name && !found; t++)
+            for (int32_t l = t->layer ? 0 : -1; l < (t->layer ? s->m.hp.n_layer : 0); l++)
+                found |= !strcmp(t->name, *a) && is_written(s, t, l);
+        if (!found)
+            return error_set(err, PITH_UNSUPPORTED,
+                             "synth: %s has no tensor \"%s\" in this size (names go without "
+                             "\"blk.N.\")",
+                             s->m.arch->name, *a);
+    }
+    return PITH_OK;
 }
 
 static void each_tensor(struct synth *s,
@@ -198,6 +216,8 @@ pith_status synth_write(const char *path, const struct pith_synth_params *p, str
     arena_init(&s.arena, PITH_MEM_META);
     s.m.arena = &s.arena;
     s.m.arch = p->arch ? arch_find(p->arch) : NULL;
+    s.m.asked_keys = p->keys;
+    s.m.asked_tensors = p->tensors;
     int t = dtype_from_name(type);
     if (!s.m.arch)
         TRY(error_set(err, PITH_UNSUPPORTED,
@@ -213,6 +233,7 @@ pith_status synth_write(const char *path, const struct pith_synth_params *p, str
     gguf_writer_str(s.w, "general.architecture", slice_of(p->arch));
     gguf_writer_str(s.w, "general.name", SLICE("synthetic"));
     TRY(arch_open_synthetic(&s.m, s.w, err));
+    TRY(check_asked(&s, err));
     TRY(write_vocab(&s, err));
     each_tensor(&s, measure);
     s.row = mem_array((size_t)s.longest * 2, sizeof *s.row, PITH_MEM_META);

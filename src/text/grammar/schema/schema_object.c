@@ -638,7 +638,7 @@ static int bound_of(const struct jtree *items, int up, double *bound)
         return 0;
     memcpy(text, v->text.p, v->text.n);
     text[v->text.n] = 0;
-    double x = strtod(text, NULL), whole = up ? ceil(x) : floor(x);
+    double x = str_to_double(text, NULL), whole = up ? ceil(x) : floor(x);
     *bound = v == without && whole == x ? whole + (up ? 1 : -1) : whole;
     return fabs(*bound) < 1e9;
 }
