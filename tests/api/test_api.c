@@ -1,6 +1,7 @@
 /* test_api.c -- every public call with what a careless, old or newer program could give it:
  * nothing, too little, too much, the wrong order, two threads, a change of mind. Wanted is the
  * status and message that pith.h promises, and a session that a failed call has not changed. */
+#include "refused.h"
 #include "robust.h"
 
 #include <math.h>
@@ -39,19 +40,6 @@ static int pair_open(struct pair *p, const struct tiny *t, const struct pith_mod
     if (!p->s)
         pair_close(p);
     return p->s != NULL;
-}
-
-/* The call gave `st`, and err says so in words that contain all of these. */
-static void check_refused(const char *what, pith_status got, const struct pith_error *err,
-                          pith_status st, const char *w1, const char *w2, const char *w3)
-{
-    const char *words[3] = {w1, w2, w3};
-    CHECK_MSG(got == st && err->code == st, "%s: status %d, error %d (%s), wanted %d", what,
-              (int)got, (int)err->code, err->msg, (int)st);
-    for (int i = 0; i < 3; i++)
-        CHECK_MSG(!words[i] || strstr(err->msg, words[i]), "%s: says \"%s\", wanted \"%s\"", what,
-                  err->msg, words[i]);
-    CHECK_MSG(strlen(err->msg) > 8 && !strchr(err->msg, '\n'), "%s: says \"%s\"", what, err->msg);
 }
 
 static void fill_ids(int32_t *ids, int n, uint64_t seed)
@@ -108,20 +96,6 @@ static void null_objects(void)
           pith_purpose_name((pith_purpose)99));
     CHECK(strstr(pith_version(), "0.1.") && *pith_isa());
 }
-
-#define REFUSED(what, st, w1, w2, w3, call)                                                        \
-    do {                                                                                           \
-        memset(&err, 0x55, sizeof err); /* whatever was there before */                            \
-        pith_status got_ = (call);                                                                 \
-        check_refused(what, got_, &err, st, w1, w2, w3);                                           \
-    } while (0)
-/* For calls that return an object or -1. */
-#define REFUSED_OBJECT(what, st, w1, w2, w3, call)                                                 \
-    do {                                                                                           \
-        memset(&err, 0x55, sizeof err);                                                            \
-        CHECK_MSG(!(call), "%s: went well", what);                                                 \
-        check_refused(what, err.code, &err, st, w1, w2, w3);                                       \
-    } while (0)
 
 static void null_arguments(void)
 {
@@ -486,87 +460,6 @@ static void generate_params_range(void)
     CHECK_MSG(pith_generate(p.s, &g, &r, &err) == PITH_OK && r.n_prompt == 1, "%s", err.msg);
     pair_close(&p);
 }
-
-static void synth_params_range(void)
-{
-    struct pith_error err;
-    struct pith_synth_params sp;
-    const char *path = tmp_path("range.gguf");
-#define WITH(field, value, st, w1)                                                                 \
-    do {                                                                                           \
-        sp = (struct pith_synth_params)PITH_SYNTH_PARAMS_INIT;                                     \
-        sp.arch = "llama";                                                                         \
-        sp.n_expert = 4;                                                                           \
-        sp.field = value;                                                                          \
-        REFUSED(#field " = " #value, st, w1, NULL, NULL, pith_synth(path, &sp, &err));             \
-        CHECK_MSG(access(path, F_OK) != 0, #field " = " #value " left a file");                    \
-    } while (0)
-    WITH(arch, "no-such", PITH_UNSUPPORTED, "no-such");
-    WITH(arch, NULL, PITH_UNSUPPORTED, "architecture");
-    WITH(type, "q99", PITH_UNSUPPORTED, "q99");
-    WITH(n_layer, -1, PITH_RANGE, "-1");
-    WITH(n_layer, INT32_MAX, PITH_RANGE, "2147483647");
-    WITH(n_embd, -64, PITH_RANGE, "-64");
-    WITH(n_head, -1, PITH_RANGE, "-1");
-    WITH(n_head_kv, 3, PITH_RANGE, "3");
-    WITH(n_ff, -1, PITH_RANGE, "-1");
-    WITH(n_vocab, 1, PITH_RANGE, "1");
-    WITH(n_ctx, -1, PITH_RANGE, "-1");
-    WITH(head_dim, 3, PITH_RANGE, "3");
-    WITH(n_expert, -1, PITH_RANGE, "-1");
-    WITH(n_expert_used, 9, PITH_RANGE, "9");
-#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
-    WITH(keys, LIST("rope.freq_bass=2"), PITH_UNSUPPORTED, "rope.freq_bass=2");
-    WITH(keys, LIST("llama.rope.freq_base=2"), PITH_UNSUPPORTED, "without \"llama.\"");
-    WITH(keys, LIST("rope.freq_base"), PITH_UNSUPPORTED, "NAME=NUMBER");
-    WITH(keys, LIST("rope.freq_base="), PITH_RANGE, "a number");
-    WITH(keys, LIST("rope.freq_base=1e999"), PITH_RANGE, "1e999");
-    WITH(keys, LIST("attention.key_length=64.5"), PITH_RANGE, "a whole number");
-    WITH(keys, LIST("attention.key_length=-2"), PITH_RANGE, "-2");
-    WITH(keys, LIST("rope.scaling.type=1"), PITH_UNSUPPORTED, "not one number");
-    WITH(tensors, LIST("attn_q.bias", "attn_q.bios"), PITH_UNSUPPORTED, "attn_q.bios");
-    WITH(tensors, LIST("blk.0.attn_q.bias"), PITH_UNSUPPORTED, "blk.0.attn_q.bias");
-#undef WITH
-    sp = (struct pith_synth_params)PITH_SYNTH_PARAMS_INIT;
-    sp.arch = "llama";
-    REFUSED("no such folder", PITH_MISSING, "absent", "No such file", NULL,
-            pith_synth(tmp_path("absent/x.gguf"), &sp, &err));
-    REFUSED("a folder", PITH_IO, "directory", NULL, NULL, pith_synth(tmp_dir, &sp, &err));
-}
-
-/* Keys and optional tensors that are asked for stand in the file, the default too. */
-static void synth_keys_and_tensors(void)
-{
-    struct pith_error err = {0};
-    struct pith_synth_params sp = PITH_SYNTH_PARAMS_INIT;
-    const char *path = tmp_path("keys.gguf");
-    int keys = 0, biases = 0;
-    sp.arch = "llama";
-    sp.keys = LIST("rope.freq_base=500000", "attention.value_length=16", "attention.key_length=16");
-    sp.tensors = LIST("attn_q.bias", "attn_k.bias", "attn_v.bias");
-    REQUIRE(pith_synth(path, &sp, &err) == PITH_OK, "%s", err.msg);
-    pith_file *f = pith_file_open(path, &err);
-    for (int64_t i = 0; f && i < pith_file_n_keys(f); i++)
-        for (const char *const *k = sp.keys; *k; k++) {
-            char want[64], value[64];
-            snprintf(want, sizeof want, "llama.%s", *k);
-            *strchr(want, '=') = 0;
-            if (strcmp(pith_file_key(f, i), want) != 0)
-                continue;
-            pith_file_value(f, i, 1, value, sizeof value);
-            keys += !strcmp(value, strchr(*k, '=') + 1);
-        }
-    for (int64_t i = 0; f && i < pith_file_n_tensors(f); i++) {
-        struct pith_tensor_info t = PITH_TENSOR_INFO_INIT;
-        biases += pith_file_tensor(f, i, &t) == PITH_OK && strstr(t.name, "attn_q.bias");
-    }
-    CHECK_MSG(keys == 3 && biases == 2, "%d keys, %d biases (%s)", keys, biases, err.msg);
-    pith_file_close(f);
-    pith_model *m = pith_model_open(path, NULL, &err);
-    CHECK_MSG(m, "%s", err.msg);
-    pith_model_close(m);
-}
-#undef LIST
 
 /* ---------------------------------------------------------------- a failed call changes nothing */
 
@@ -1516,8 +1409,6 @@ int main(void)
     TEST(sampler_params_range);
     TEST(sampler_advice);
     TEST(generate_params_range);
-    TEST(synth_params_range);
-    TEST(synth_keys_and_tensors);
     TEST(bad_batches);
     TEST(over_the_context);
     TEST(pages_run_out);
