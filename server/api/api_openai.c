@@ -15,9 +15,8 @@
 
 struct completion {
     struct answer a;
-    int include_usage, echo;
+    int include_usage;
     int usage_always; /* with every piece, as far as it is */
-    int prompt_top; /* prompt_logprobs, -1: not asked for */
     int older;      /* calls are told as function_call */
     int apart;      /* reasoning is told as reasoning_content */
 };
@@ -294,7 +293,7 @@ static json_t *ranks_of(struct answer *a, const struct token_info *t, int n_top)
 static void keep_ranks(struct answer *a, const struct prompt *p, const struct event *e)
 {
     if (p->probs)
-        json_array_append_new(p->probs, ranks_of(a, e->token, of(a)->prompt_top));
+        json_array_append_new(p->probs, ranks_of(a, e->token, a->prompt_top));
 }
 
 /* The prompt before the text: with its logprobs as they come, else at once. */
@@ -303,7 +302,7 @@ static void on_prompt(struct answer *a, const struct prompt *p, const struct eve
     struct choice *h = &a->choice[p->base];
     struct token_info t = *e->token;
     keep_ranks(a, p, e);
-    if (!of(a)->echo || a->logprobs < 0)
+    if (!a->echo || a->logprobs < 0)
         return;
     t.n_top = t.n_top < a->logprobs ? t.n_top : a->logprobs;
     json_t *own[4], **lp = a->stream ? own : h->lp;
@@ -419,12 +418,12 @@ static int take_both(struct answer *a, struct fields *b, struct request *r, stru
     a->named_by_id = field_bool(b, F_tokens_as_ids);
     if (b->v[F_request_id])
         snprintf(a->id, sizeof a->id, "%s%s", a->dialect->id, field_text(b, F_request_id));
-    of(a)->prompt_top = b->v[F_prompt_logprobs] ? (int)field_int(b, F_prompt_logprobs) : -1;
-    if (of(a)->prompt_top >= 0 && a->stream)
+    a->prompt_top = b->v[F_prompt_logprobs] ? (int)field_int(b, F_prompt_logprobs) : -1;
+    if (a->prompt_top >= 0 && a->stream)
         return fault_set(f, 400, "invalid_value", "prompt_logprobs",
                          "prompt_logprobs cannot be streamed");
-    r->n_prompt_top = of(a)->prompt_top > 0 ? of(a)->prompt_top : 0;
-    r->rank_prompt = r->echo = of(a)->prompt_top >= 0;
+    r->n_prompt_top = a->prompt_top > 0 ? a->prompt_top : 0;
+    r->rank_prompt = r->echo = a->prompt_top >= 0;
     r->n_max = b->v[F_max_completion_tokens] ? field_int(b, F_max_completion_tokens)
                : b->v[F_max_tokens]          ? field_int(b, F_max_tokens)
                : b->v[F_n_predict]           ? field_int(b, F_n_predict)
@@ -433,7 +432,7 @@ static int take_both(struct answer *a, struct fields *b, struct request *r, stru
     r->n_max = r->n_max < 0 ? -1 : r->n_max;
     int warms = a->chat && !b->v[F_max_completion_tokens] &&
                 !b->v[F_max_tokens]; /* n_predict 0: the prompt alone, as llama.cpp has it */
-    if (r->n_max == 0 && !of(a)->echo && !r->echo && !warms)
+    if (r->n_max == 0 && !a->echo && !r->echo && !warms)
         return fault_set(f, 400, "out_of_range", "max_tokens",
                          "max_tokens is 0, wanted at least 1 (0 needs echo)");
     return 1;
@@ -504,13 +503,13 @@ static int take_text(struct answer *a, struct fields *b, struct request *r, stru
 {
     a->chat = 0;
     a->logprobs = b->v[F_logprobs] ? (int)field_int(b, F_logprobs) : -1;
-    of(a)->echo = field_bool(b, F_echo);
+    a->echo = field_bool(b, F_echo);
     if (!take_both(a, b, r, f))
         return 0;
     if (b->v[F_best_of])
         a->per_prompt = (int)field_int(b, F_best_of);
     r->rank = a->per_prompt > a->n;
-    if (of(a)->echo && a->logprobs >= 0) {
+    if (a->echo && a->logprobs >= 0) {
         r->echo = 1;
         r->n_prompt_top = a->logprobs > r->n_prompt_top ? a->logprobs : r->n_prompt_top;
     }
@@ -531,7 +530,7 @@ static int take_text(struct answer *a, struct fields *b, struct request *r, stru
 static int ready(struct answer *a, const struct fields *b, struct fault *f)
 {
     (void)b;
-    for (int i = 0; of(a)->prompt_top >= 0 && i < a->n_prompts; i++)
+    for (int i = 0; a->prompt_top >= 0 && i < a->n_prompts; i++)
         if (!(a->prompt[i].probs = json_pack("[n]")))
             return fault_memory(f);
     return 1;
@@ -546,7 +545,7 @@ static int ready_text(struct answer *a, const struct fields *b, struct fault *f)
         struct choice *h = &a->choice[i];
         if (a->logprobs >= 0)
             open_logprobs(h->lp);
-        if (!of(a)->echo)
+        if (!a->echo)
             continue;
         struct prompt *p = &a->prompt[i / a->per_prompt];
         const json_t *v = b->v[F_prompt];

@@ -5,6 +5,7 @@
 
 #include "server/api/api.h"
 #include "server/hosted.h"
+#include "server/http/account.h"
 #include "server/http/exchange.h"
 #include "server/json.h"
 #include "server/request/answer.h"
@@ -205,13 +206,20 @@ static json_t *tokenize(struct hosted *m, struct fields *b, struct fault *f)
                 : NULL;
 }
 
-/* The bytes of tokens as valid UTF-8 (malloc). */
-static char *text_of(struct hosted *m, const int32_t *ids, size_t n_ids, size_t *n)
+/* The bytes of tokens as valid UTF-8 (malloc): far more than the tokens were, so they are in the
+ * account before there are any (*held). NULL with *f. */
+static char *text_of(struct hosted *m, struct tenant *t, const int32_t *ids, size_t n_ids,
+                     size_t *n, int64_t *held, struct fault *f)
 {
+    enum { REPLACED = 3 }; /* a byte that is none of a character becomes so many */
     int64_t len = pith_detokenize(m->model, ids, n_ids, PITH_RENDER_SPECIAL, NULL, 0, NULL);
+    int64_t most = len > 0 ? (1 + REPLACED) * len : 0;
+    if (!account_take(m->server, t, most, 0, f))
+        return NULL;
+    *held = most;
     char *raw = len >= 0 ? malloc((size_t)len + 1) : NULL, *text = raw;
     if (!raw)
-        return NULL;
+        return fault_memory(f), NULL;
     pith_detokenize(m->model, ids, n_ids, PITH_RENDER_SPECIAL, raw, (size_t)len, NULL);
     *n = (size_t)pith_utf8(raw, (size_t)len, NULL, 0);
     if (*n != (size_t)len) { /* what is valid is as long as it was */
@@ -222,22 +230,24 @@ static char *text_of(struct hosted *m, const int32_t *ids, size_t n_ids, size_t 
     } else {
         pith_utf8(raw, (size_t)len, raw, *n);
     }
+    if (!text)
+        fault_memory(f);
     return text;
 }
 
 static json_t *detokenize(struct hosted *m, struct fields *b, struct fault *f)
 {
-    int64_t n_ids = 0;
+    int64_t n_ids = 0, held = 0;
     size_t n = 0;
+    struct tenant *t = exchange_tenant(b->x);
     if (!b->v[F_tokens]) {
         fault_set(f, 400, "missing_field", "tokens", "tokens is missing");
         return NULL;
     }
     int32_t *ids = request_ids(m, b->v[F_tokens], &n_ids, "tokens", f);
-    char *text = ids ? text_of(m, ids, (size_t)n_ids, &n) : NULL;
-    if (ids && !text)
-        fault_memory(f);
+    char *text = ids ? text_of(m, t, ids, (size_t)n_ids, &n, &held, f) : NULL;
     free(ids);
+    account_add(m->server, t, -held);
     if (text && n_ids > SMALL)
         return pour(b->x, NULL, text, n, f);
     json_t *shown = text ? json_stringn(text, n) : NULL;

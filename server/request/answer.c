@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "server/http/account.h"
 #include "server/http/exchange.h"
 #include "server/http/work.h"
 #include "server/json.h"
@@ -23,6 +24,7 @@ enum {
     PROMPTS_MAX = 1024,
     LOGPROBS_MAX =
         1 << 20, /* that one answer keeps until it is whole: some 150 to 700 bytes each */
+    REPEATED_MAX = 32 << 20, /* bytes of the request that an answer tells, for each choice anew */
 };
 
 static void answer_free(struct answer *a)
@@ -446,10 +448,13 @@ static void finish_beside(struct server *s, struct exchange *x)
  * they do. 0: it has to be done here. */
 static int leave_finish(struct answer *a)
 {
-    enum { FINISH_AT_ONCE = 8192 }; /* tokens and log-probabilities: a few milliseconds */
+    enum { FINISH_AT_ONCE = 8192, BYTES = 128 }; /* tokens and log-probabilities, or so many bytes
+                                                    of text: a few milliseconds */
     struct fault f;
     struct server *s = exchange_server(a->x);
-    if (a->stream || a->n_made + a->n_logprobs < FINISH_AT_ONCE || !hosted_hold(a->m))
+    if (a->stream ||
+        a->n_made + a->n_logprobs + a->n_repeated / BYTES < FINISH_AT_ONCE ||
+        !hosted_hold(a->m))
         return 0;
     struct hosted *m = a->m;
     exchange_keep(a->x, a);
@@ -733,6 +738,37 @@ static int bound_reasoning(struct answer *a, struct request *r, const char *prom
     return r->force_ids && reasons >= 0;
 }
 
+/* Of what is told of prompt p: bytes, as text, for each of its choices. */
+static int64_t told_of(const struct answer *a, const struct prompt *p, int64_t settings)
+{
+    enum { ID = 8, LOGPROB = 80 };
+    int peer = (a->dialect->endpoint & E_PEER) != 0;
+    int64_t n = a->tells_ids && !a->chat ? ID * p->n_ids : 0;
+    if (peer || a->echo)
+        n += pith_detokenize(a->m->model, p->ids, (size_t)p->n_ids, PITH_RENDER_SPECIAL, NULL, 0,
+                             NULL);
+    if (a->prompt_top >= 0 && !a->chat) /* those of the first one are counted as they come */
+        n += LOGPROB * p->n_ids * (1 + a->prompt_top) * (a->per_prompt - 1) / a->per_prompt;
+    if (peer)
+        n = (1 + a->verbose) * (n + settings);
+    return n + (a->shows_lead ? (int64_t)json_string_length(a->lead) : 0);
+}
+
+/* What choices tell of the request, each anew, grows by their number, so there is a bound. */
+static int count_repeated(struct answer *a, struct fault *f)
+{
+    int64_t settings =
+        a->settings ? (int64_t)json_dumpb(a->settings, NULL, 0, JSON_COMPACT) : 0;
+    for (int i = 0; i < a->n_prompts; i++)
+        a->n_repeated += a->per_prompt * told_of(a, &a->prompt[i], settings);
+    return a->n_repeated <= REPEATED_MAX ||
+           fault_set(f, 400, "answer_too_large", "n",
+                     "the choices of this answer would tell %lld bytes of the request itself (its "
+                     "prompt, its settings), at most %d are told; ask for fewer choices, or for "
+                     "less of it",
+                     (long long)a->n_repeated, REPEATED_MAX);
+}
+
 /* The prompt of a conversation. What an answer begins with is ours where it is the begin of a call,
  * else the client's. */
 static int take_chat(struct answer *a, const struct fields *b, struct request *r, struct fault *f)
@@ -753,8 +789,8 @@ static int take_chat(struct answer *a, const struct fields *b, struct request *r
         flags = a->add_special ? flags | PITH_ADD_SPECIAL : flags & ~PITH_ADD_SPECIAL;
     if (ok)
         to->ids = request_prompt_ids(a->m, p, flags, &to->n_ids, f);
-    ok = ok && to->ids && fits(a, to, "messages", f) && open_messages(a, b, p, n, f) &&
-         bound_reasoning(a, r, text, n, f);
+    ok = ok && to->ids && fits(a, to, "messages", f) && count_repeated(a, f) &&
+         open_messages(a, b, p, n, f) && bound_reasoning(a, r, text, n, f);
     pith_prompt_close(p);
     return ok;
 }
@@ -833,16 +869,28 @@ static int take_prompts(struct answer *a, const struct fields *b, struct request
                         fits(a, &a->prompt[i], "prompt", f)
                   : add_prompt(a, &a->prompt[i], several ? json_array_get(v, i) : v, flags, f)))
             return 0;
-    return 1;
+    return count_repeated(a, f);
 }
 
 /* ---------------------------------------------------------------- requests */
+
+/* The copies of a request for its further prompts have room before they are made. */
+static int room_for_copies(const struct answer *a, const struct request *r, struct fault *f)
+{
+    struct server *s = exchange_server(a->x);
+    struct tenant *t = exchange_tenant(a->x);
+    int64_t bytes = a->n_prompts * request_bytes(r, a->m->info.n_vocab);
+    for (int i = 0; i < a->n_prompts; i++)
+        bytes += (int64_t)sizeof(int32_t) * a->prompt[i].n_ids * (2 + r->n);
+    return (bytes <= s->p.request_memory && account_has_room(s, t, bytes)) ||
+           account_refuse(s, t, bytes, f);
+}
 
 static int take(struct answer *a, struct fields *b, struct request *r, struct fault *f)
 {
     a->n = request_choices(b);
     a->per_prompt = a->n;
-    a->logprobs = a->add_special = -1;
+    a->logprobs = a->add_special = a->prompt_top = -1;
     a->reasoning = b->v[F_reasoning_budget] ? field_int(b, F_reasoning_budget) : -1;
     if (!a->dialect->take(a, b, r, f) || !is_there(a, f) || !tools_allow(b, f) ||
         !guided_take(b, f) ||
@@ -863,7 +911,7 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
     a->template = request_template(a->m, b);
     if (a->chat && (!tools_take(a, b, r, f) || !take_effort(a, b, f)))
         return 0;
-    if (!take_prompts(a, b, r, f))
+    if (!take_prompts(a, b, r, f) || !room_for_copies(a, r, f))
         return 0;
     for (int i = 0; a->chat && a->logprobs >= 0 && i < a->per_prompt; i++)
         a->choice[i].tokens = json_array();

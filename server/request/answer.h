@@ -64,6 +64,10 @@ struct answer {
                */
     int64_t created; /* seconds */
     int64_t n_prompt, n_cached, n_made, n_logprobs;
+    int64_t n_repeated; /* bytes that its choices tell of the request itself */
+    int echo;           /* its choices begin with their prompts */
+    int prompt_top; /* so many most probable tokens are told of each token of a prompt, -1: nothing
+                       is */
     struct figures figures; /* of the last request */
     char id[64];
     json_t

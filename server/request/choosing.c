@@ -19,9 +19,15 @@
 
 enum { BIAS_MAX = 16384 };
 
-static int add_bias(struct hosted *m, long long id, const json_t *v, struct pith_logit_bias *list,
-                    int32_t *n, struct fault *f)
+struct biases {
+    struct pith_logit_bias *v; /* [n] of different tokens, as far as there are few of them */
+    int32_t n, n_said;
+};
+
+static int add_bias(struct hosted *m, long long id, const json_t *v, struct biases *all,
+                    struct fault *f)
 {
+    enum { FEW = 1024 };
     double x = json_is_false(v) ? -100 : json_number_value(v);
     if (id < 0 || id >= m->info.n_vocab)
         return fault_set(f, 400, "invalid_token", "logit_bias",
@@ -32,28 +38,28 @@ static int add_bias(struct hosted *m, long long id, const json_t *v, struct pith
             f, 400, "out_of_range", "logit_bias",
             "logit_bias of token %lld is %s, wanted a number from -100 to 100, or false", id,
             json_found(v));
-    for (int32_t i = 0; i < *n; i++) /* the last word on a token counts; lists of texts are short */
-        if (list[i].id == id && *n < 1024) {
-            list[i].bias = x <= -100 ? -INFINITY : (float)x;
-            return 1;
-        }
-    if (*n == BIAS_MAX)
+    if (all->n_said++ == BIAS_MAX) /* a text may say one again and again */
         return fault_set(f, 400, "out_of_range", "logit_bias", "logit_bias has more than %d tokens",
                          BIAS_MAX);
-    list[(*n)++] = (struct pith_logit_bias){(int32_t)id, x <= -100 ? -INFINITY : (float)x};
+    for (int32_t i = 0; all->n < FEW && i < all->n; i++) /* the last word on a token counts */
+        if (all->v[i].id == id) {
+            all->v[i].bias = x <= -100 ? -INFINITY : (float)x;
+            return 1;
+        }
+    all->v[all->n++] = (struct pith_logit_bias){(int32_t)id, x <= -100 ? -INFINITY : (float)x};
     return 1;
 }
 
 /* Of a token by its id, or of every token of a text. */
-static int add_biases(struct hosted *m, const char *text, const json_t *v,
-                      struct pith_logit_bias *list, int32_t *n, struct fault *f)
+static int add_biases(struct hosted *m, const char *text, const json_t *v, struct biases *all,
+                      struct fault *f)
 {
     char plain[24], *end; /* "07" would be a second one for 7 */
     long long id = strtoll(text, &end, 10);
     int64_t n_ids = 0;
     snprintf(plain, sizeof plain, "%lld", id);
     if (!strcmp(plain, text))
-        return add_bias(m, id, v, list, n, f);
+        return add_bias(m, id, v, all, f);
     if (end != text && !*end)
         return fault_set(f, 400, "invalid_token", "logit_bias",
                          "logit_bias: \"%.40s\" is not a token, the vocabulary has 0..%d", text,
@@ -61,29 +67,25 @@ static int add_biases(struct hosted *m, const char *text, const json_t *v,
     int32_t *ids = request_tokenize(m, text, strlen(text), 0, &n_ids, "logit_bias", f);
     int ok = ids != NULL;
     for (int64_t i = 0; ok && i < n_ids; i++)
-        ok = add_bias(m, ids[i], v, list, n, f);
+        ok = add_bias(m, ids[i], v, all, f);
     free(ids);
     return ok;
 }
 
 /* banned: tokens that are never drawn. NULL, of both: nothing is said. An end token is never drawn
  * where the request has no end. */
-static int take_bias(struct hosted *m, const json_t *bias, const json_t *banned, struct request *r,
-                     struct fault *f)
+static int add_all(struct hosted *m, const json_t *bias, const json_t *banned, int never_ends,
+                   struct biases *all, struct fault *f)
 {
     const char *key;
     json_t *v;
     size_t i;
-    struct pith_logit_bias *list = malloc(BIAS_MAX * sizeof *list);
-    r->sampler.logit_bias = list;
-    if (!list)
-        return fault_memory(f);
     if (json_object_size(bias) > BIAS_MAX || json_array_size(bias) > BIAS_MAX)
         return fault_set(f, 400, "out_of_range", "logit_bias",
                          "logit_bias has %zu tokens, at most %d are taken",
                          json_object_size(bias) + json_array_size(bias), BIAS_MAX);
     json_object_foreach((json_t *)(uintptr_t)bias, key,
-                        v) if (!add_biases(m, key, v, list, &r->sampler.n_logit_bias, f)) return 0;
+                        v) if (!add_biases(m, key, v, all, f)) return 0;
     json_array_foreach(bias, i, v)
     {
         const json_t *token = json_array_get(v, 0), *x = json_array_get(v, 1);
@@ -91,8 +93,8 @@ static int take_bias(struct hosted *m, const json_t *bias, const json_t *banned,
             return fault_set(f, 400, "wrong_type", "logit_bias",
                              "logit_bias[%zu] is %s, wanted [token, number]", i, json_found(v));
         if (!(json_is_integer(token)
-                  ? add_bias(m, json_integer_value(token), x, list, &r->sampler.n_logit_bias, f)
-                  : add_biases(m, json_string_value(token), x, list, &r->sampler.n_logit_bias, f)))
+                  ? add_bias(m, json_integer_value(token), x, all, f)
+                  : add_biases(m, json_string_value(token), x, all, f)))
             return 0;
     }
     json_array_foreach(banned, i, v)
@@ -102,14 +104,24 @@ static int take_bias(struct hosted *m, const json_t *bias, const json_t *banned,
                              "banned_tokens[%zu] is %s, wanted the number of a token; bad_words "
                              "takes texts",
                              i, json_found(v));
-        if (!add_bias(m, json_integer_value(v), json_false(), list, &r->sampler.n_logit_bias, f))
+        if (!add_bias(m, json_integer_value(v), json_false(), all, f))
             return 0;
     }
-    for (int32_t id = 0; r->never_ends && id < m->info.n_vocab; id++)
-        if (pith_token_is_eog(m->model, id) &&
-            !add_bias(m, id, json_false(), list, &r->sampler.n_logit_bias, f))
+    for (int32_t id = 0; never_ends && id < m->info.n_vocab; id++)
+        if (pith_token_is_eog(m->model, id) && !add_bias(m, id, json_false(), all, f))
             return 0;
     return 1;
+}
+
+static int take_bias(struct hosted *m, const json_t *bias, const json_t *banned, struct request *r,
+                     struct fault *f)
+{
+    struct biases all = {.v = malloc(BIAS_MAX * sizeof *all.v)};
+    int ok = all.v ? add_all(m, bias, banned, r->never_ends, &all, f) : fault_memory(f);
+    struct pith_logit_bias *fit = ok && all.n ? realloc(all.v, (size_t)all.n * sizeof *fit) : NULL;
+    r->sampler.logit_bias = fit ? fit : all.v; /* of which each prompt has a copy */
+    r->sampler.n_logit_bias = ok ? all.n : 0;
+    return ok;
 }
 
 /* A chain by the names of its samplers, of which some have another one elsewhere; what is elsewhere
@@ -276,6 +288,28 @@ static void take_numbers(const struct fields *b, struct pith_sampler_params *p)
         p->dry_multiplier = 0;
 }
 
+/* The only tokens that are drawn, each once: every choice has a list of its own. */
+static int take_only(struct hosted *m, const json_t *list, struct pith_sampler_params *p,
+                     struct fault *f)
+{
+    int64_t n = 0, kept = 0;
+    int32_t *ids = request_ids(m, list, &n, "allowed_token_ids", f);
+    char *seen = ids ? calloc((size_t)m->info.n_vocab, 1) : NULL;
+    p->only = ids;
+    for (int64_t i = 0; seen && i < n; i++)
+        if (!seen[ids[i]]) {
+            seen[ids[i]] = 1;
+            ids[kept++] = ids[i];
+        }
+    int32_t *fit = seen ? realloc(ids, (size_t)(kept ? kept : 1) * sizeof *ids) : NULL;
+    p->only = fit ? fit : ids;
+    p->n_only = (int32_t)kept;
+    if (ids && !seen)
+        fault_memory(f);
+    free(seen);
+    return seen != NULL;
+}
+
 int request_sampler(struct hosted *m, const struct fields *b, struct request *r, struct fault *f)
 {
     struct pith_sampler_params *p = &r->sampler, had = *p;
@@ -314,13 +348,8 @@ int request_sampler(struct hosted *m, const struct fields *b, struct request *r,
         return 0;
     if (biased && !take_bias(m, b->v[F_logit_bias], b->v[F_banned_tokens], r, f))
         return 0;
-    if (b->v[F_allowed_token_ids]) {
-        int64_t n = 0;
-        p->only = request_ids(m, b->v[F_allowed_token_ids], &n, "allowed_token_ids", f);
-        p->n_only = (int32_t)n;
-        if (!p->only)
-            return 0;
-    }
+    if (b->v[F_allowed_token_ids] && !take_only(m, b->v[F_allowed_token_ids], p, f))
+        return 0;
     struct pith_error err = {0}; /* whatever the library refuses is told before the request waits */
     pith_sampler *probe = pith_sampler_open(m->info.n_vocab, p, &err);
     pith_sampler_close(probe);

@@ -7,6 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What a client has given. Each choice tells it anew, so a long one is left out. */
+static json_t *grammar_of(const struct fields *b)
+{
+    enum { LONG = 64 << 10 };
+    json_t *v = (json_t *)(uintptr_t)b->v[F_grammar];
+    return !v ? json_string("") : json_string_length(v) > LONG ? json_null() : json_incref(v);
+}
+
 /* 9 digits tell a float: 0.8, not 0.800000012. */
 static json_t *real(float x)
 {
@@ -75,7 +83,7 @@ json_t *settings_json(const struct request *r, const struct fields *b)
                   (json_int_t)r->n_discard, "ignore_eos", r->ignore_eos, "stream",
                   field_bool(b, F_stream), "n_probs", r->n_logprobs > 0 ? r->n_logprobs : 0,
                   "context_shift", r->shifts, "min_tokens", (json_int_t)field_int(b, F_min_tokens),
-                  "logit_bias", biases(r), "grammar", or_default(b, F_grammar, json_string("")),
+                  "logit_bias", biases(r), "grammar", grammar_of(b),
                   "samplers", or_default(b, F_samplers, json_array()), "post_sampling_probs",
                   r->left, "timings_per_token", field_bool(b, F_timings_per_token), "lora",
                   loras(r));

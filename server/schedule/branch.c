@@ -113,8 +113,6 @@ static int open_parts(struct sched *s, struct branch *b, struct pith_error *err)
         return 0;
     pith_stream_continue(b->stream);
     pith_stream_show_control(b->stream, r->shows_control);
-    for (int64_t i = 0; r->penalise_prompt && i < r->n_prompt; i++)
-        pith_sampler_accept(b->sampler, r->prompt[i]);
     if (!r->grammar)
         return 1;
     b->grammar = pith_grammar_clone(r->grammar, err);

@@ -146,10 +146,12 @@ static int pages_left(const struct sched *s, int64_t n_new)
     return total - used >= n_new + (int64_t)PAGE * (s->n_held + 1);
 }
 
-/* Its tables come with its first token, masks with each. With nobody else here they fit, or never
- * would. */
+/* Its tables come with its first token, which may be one of the prompt; masks with each. With
+ * nobody else here they fit, or never would. */
 int room_for_sampler(const struct sched *s, struct branch *b)
 {
+    const struct request *r = b->r;
+    int first = !b->bytes;
     int64_t bytes = b->bytes
                         ? 0
                         : pith_sampler_bytes(b->sampler) +
@@ -158,6 +160,8 @@ int room_for_sampler(const struct sched *s, struct branch *b)
         return 0;
     account_add(b->r->server, b->r->tenant, bytes);
     b->bytes += bytes;
+    for (int64_t i = 0; first && r->penalise_prompt && i < r->n_prompt; i++)
+        pith_sampler_accept(b->sampler, r->prompt[i]);
     return 1;
 }
 

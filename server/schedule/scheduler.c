@@ -51,13 +51,26 @@ static int places(const struct request *r)
     return r->input_end ? 1 : r->n;
 }
 
-/* Bytes that it has while it waits: its prompt, and a copy for each of its choices with what
- * belongs to one. */
-static int64_t bytes_of(const struct request *r)
+/* Of the lists that say how its tokens are chosen, which each choice has as well. */
+static int64_t bytes_of_lists(const struct request *r)
+{
+    const struct pith_sampler_params *p = &r->sampler;
+    int64_t n = (int64_t)sizeof *p->logit_bias * p->n_logit_bias;
+    for (char **stop = r->stop; stop && *stop; stop++)
+        n += 6 * (int64_t)strlen(*stop); /* with the table that it is found by */
+    return n + (int64_t)sizeof(int32_t) *
+                   ((int64_t)p->n_late + p->n_dry_breakers + r->n_force + r->n_stop_ids);
+}
+
+int64_t request_bytes(const struct request *r, int32_t n_vocab)
 {
     enum { CHOICE = 8192 };
-    return (int64_t)sizeof(int32_t) * r->n_prompt * (r->input_end ? 1 : 2 + r->n) +
-           (r->input_end ? 0 : r->n) * (int64_t)CHOICE;
+    int64_t prompt = (int64_t)sizeof(int32_t) * r->n_prompt, lists = bytes_of_lists(r),
+            only = r->sampler.n_only, bits = only ? n_vocab / 8 : 0;
+    if (r->input_end)
+        return prompt;
+    return prompt * (2 + r->n) + lists + (int64_t)sizeof(int32_t) * only +
+           r->n * (CHOICE + lists + bits);
 }
 
 /* What the library made for all of them is the first one's. */
@@ -65,7 +78,7 @@ static int charge(struct sched *s, struct request **r, int n, struct fault *f)
 {
     struct server *server = s->hosted->server;
     for (int i = 0; i < n; i++) {
-        int64_t bytes = bytes_of(r[i]) + (i ? 0 : work_hand_over());
+        int64_t bytes = request_bytes(r[i], s->n_vocab) + (i ? 0 : work_hand_over());
         if (!account_take(server, r[i]->tenant, bytes, 0, f))
             return 0;
         r[i]->server = server;

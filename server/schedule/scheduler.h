@@ -113,6 +113,9 @@ struct request {
 };
 struct request *request_new(void);
 void request_free(struct request *r); /* NULL allowed */
+/* What it has while it waits: its prompt, the lists that came with it, and a copy of them for each
+ * of its choices. */
+int64_t request_bytes(const struct request *r, int32_t n_vocab);
 
 struct sched;
 struct sched *sched_open(struct hosted *m, struct pith_error *err);

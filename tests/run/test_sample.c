@@ -689,6 +689,39 @@ static uint64_t scratch_used(void)
     return r.used[PITH_MEM_SCRATCH];
 }
 
+/* Nor has one that draws from a copy of the logits; of tokens that are allowed there is a bit each,
+ * however often they are named. */
+static void masked_ones_are_small(struct pith_sampler_params p)
+{
+    enum { N = 1 << 18, NAMED = 3 * N };
+    static float logits[N];
+    static int32_t only[NAMED];
+    struct pith_error err = {0};
+    const int32_t late = 7;
+    for (int32_t i = 0; i < NAMED; i++)
+        only[i] = 2 * (N - 1 - i % N) % N;
+    p.samplers = "temp";
+    for (int kind = 0; kind < 2; kind++) {
+        p.late = kind ? NULL : &late;
+        p.n_late = p.late_from = !kind;
+        p.only = kind ? only : NULL;
+        p.n_only = kind ? NAMED : 0;
+        uint64_t before = scratch_used();
+        pith_sampler *s = pith_sampler_open(N, &p, &err);
+        REQUIRE(s, "%s", err.msg);
+        uint64_t waits = scratch_used() - before, tables = (uint64_t)pith_sampler_bytes(s);
+        CHECK_MSG(waits < 16384 + (kind ? N / 8 : 0), "kind %d: %llu bytes that wait", kind,
+                  (unsigned long long)waits);
+        int32_t id = pith_sample(s, logits);
+        CHECK_MSG(kind ? id % 2 == 0 : id != late, "kind %d: %d was drawn", kind, id);
+        uint64_t came = scratch_used() - before - waits;
+        CHECK_MSG(came >= N * sizeof(float) && came >= tables && came <= tables + 2048,
+                  "kind %d: %llu bytes came, %llu were told", kind, (unsigned long long)came,
+                  (unsigned long long)tables);
+        pith_sampler_close(s);
+    }
+}
+
 /* One that waits has no tables, whatever its windows; one that runs has none that are larger than
  * its context. */
 static void waiting_is_small(void)
@@ -715,6 +748,7 @@ static void waiting_is_small(void)
     CHECK_MSG(held < 6 * N * sizeof(float) + 16 * CONTEXT + (1 << 20), "%llu bytes that run",
               (unsigned long long)held);
     pith_sampler_close(s);
+    masked_ones_are_small(p);
     p.samplers = "dry:penalty_last_n=1000001,multiplier=1";
     CHECK(!pith_sampler_open(N, &p, &err) && err.code == PITH_RANGE && strstr(err.msg, "1000000"));
     p.samplers = "penalties:last_n=16777216,repeat=2";

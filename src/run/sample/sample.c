@@ -305,7 +305,7 @@ static int32_t window_of(const struct pith_sampler *s, int32_t last_n)
     return s->history_max && last_n > s->history_max ? s->history_max : last_n;
 }
 
-/* Tokens that may not come yet, and the copy of the logits that they are taken from. */
+/* Tokens that may not come yet. */
 static pith_status copy_late(struct pith_sampler *s, const struct pith_sampler_params *q,
                              struct pith_error *err)
 {
@@ -316,22 +316,15 @@ static pith_status copy_late(struct pith_sampler *s, const struct pith_sampler_p
     if (st != PITH_OK)
         return st;
     s->late = mem_array(n, sizeof *s->late, PITH_MEM_SCRATCH);
-    s->masked = mem_array((size_t)s->n_vocab, sizeof *s->masked, PITH_MEM_SCRATCH);
-    if (!s->late || !s->masked)
-        return error_set(err, PITH_NOMEM, "sampler: no memory for %d masked logits", s->n_vocab);
+    if (!s->late)
+        return error_set(err, PITH_NOMEM, "sampler: no memory for %zu tokens", n);
     memcpy(s->late, q->late, n * sizeof *s->late);
     s->n_late = (int32_t)n;
     s->late_from = q->late_from;
     return PITH_OK;
 }
 
-static int by_id(const void *a, const void *b)
-{
-    const int32_t *x = a, *y = b;
-    return *x < *y ? -1 : *x > *y;
-}
-
-/* The only tokens that may come, in order. */
+/* The only tokens that may come, a bit for each that there is. */
 static pith_status copy_only(struct pith_sampler *s, const struct pith_sampler_params *q,
                              struct pith_error *err)
 {
@@ -341,12 +334,12 @@ static pith_status copy_only(struct pith_sampler *s, const struct pith_sampler_p
     pith_status st = check_ids("only", q->only, sizeof *q->only, n, 0, s->n_vocab, err);
     if (st != PITH_OK)
         return st;
-    s->only = mem_array(n, sizeof *s->only, PITH_MEM_SCRATCH);
+    s->only = mem_zalloc((size_t)s->n_vocab / 8 + 1, PITH_MEM_SCRATCH);
     if (!s->only)
-        return error_set(err, PITH_NOMEM, "sampler: no memory for %zu tokens", n);
-    memcpy(s->only, q->only, n * sizeof *s->only);
-    qsort(s->only, n, sizeof *s->only, by_id);
-    s->n_only = (int32_t)n;
+        return error_set(err, PITH_NOMEM, "sampler: no memory for a bit of each of %d tokens",
+                         s->n_vocab);
+    for (size_t i = 0; i < n; i++)
+        s->only[q->only[i] / 8] |= (uint8_t)(1 << q->only[i] % 8);
     return PITH_OK;
 }
 
@@ -388,11 +381,18 @@ static int make(void *array, int wanted, size_t n, size_t item_bytes)
     return p != NULL;
 }
 
+/* Its draws are from a copy of the logits, in which others are masked. */
+static int masks(const struct pith_sampler *s)
+{
+    return s->grammar || s->n_late > 0 || s->only;
+}
+
 int64_t sampler_bytes(const struct pith_sampler *s)
 {
     const struct sample_history *h = &s->history;
     int64_t v = s->n_vocab, cap = h->cap > 0 ? h->cap : 0, dry = h->dry;
-    int64_t n = cap * 4 + v * 4 * ((h->window != 0) + s->adaptive) + candidates_bytes(s->n_vocab);
+    int64_t n = cap * 4 + v * 4 * (masks(s) + (h->window != 0) + s->adaptive) +
+                candidates_bytes(s->n_vocab);
     if (dry)
         n += dry * 8 + v * 8 + breakers_bytes(h->n_breakers);
     return s->ready ? 0 : n;
@@ -495,12 +495,9 @@ pith_status sampler_grammar(struct pith_sampler *s, struct pith_grammar *g, stru
 
 static void mask_others(struct pith_sampler *s)
 {
-    int32_t id = 0;
-    for (int32_t i = 0; i < s->n_only; id = s->only[i++] + 1)
-        for (; id < s->only[i]; id++)
+    for (int32_t id = 0; id < s->n_vocab; id++)
+        if (!(s->only[id / 8] >> id % 8 & 1))
             s->masked[id] = -INFINITY;
-    for (; id < s->n_vocab; id++)
-        s->masked[id] = -INFINITY;
 }
 
 /* The logits that the grammar, the number of tokens so far and the list of tokens leave; none when
@@ -511,13 +508,13 @@ static const float *masked(struct pith_sampler *s, const float *logits, int with
     int early = s->n_late && s->history.n < s->late_from, by_grammar = s->grammar && !s->is_masked,
         late = 0;
     pith_status st = PITH_OK;
-    if (!by_grammar && !early && !s->n_only)
+    if (!by_grammar && !early && !s->only)
         return logits;
     if (logits != s->masked)
         memcpy(s->masked, logits, (size_t)s->n_vocab * sizeof *logits);
     for (int32_t i = 0; early && i < s->n_late; i++)
         s->masked[s->late[i]] = -INFINITY;
-    if (s->n_only)
+    if (s->only)
         mask_others(s);
     if (!by_grammar)
         return s->masked;
@@ -540,8 +537,7 @@ static int has_tables(struct pith_sampler *s)
 {
     s->starved =
         s->forgot || !get_ready(s) ||
-        !make(&s->masked, s->grammar || s->n_late > 0 || s->n_only > 0, (size_t)s->n_vocab,
-              sizeof *s->masked);
+        !make(&s->masked, masks(s), (size_t)s->n_vocab, sizeof *s->masked);
     return !s->starved;
 }
 
@@ -615,7 +611,7 @@ static int is_off(const struct pith_sampler *s, const struct sample_step *t)
 
 int32_t sampler_best(const struct pith_sampler *s)
 {
-    if (s->grammar || s->n_late > 0 || s->n_only > 0)
+    if (masks(s))
         return 0;
     for (int i = 0; i < s->n_steps; i++) {
         const struct sample_step *t = &s->steps[i];

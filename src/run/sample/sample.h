@@ -104,8 +104,7 @@ struct pith_sampler {
     int32_t n_bias;
     int32_t *late; /* [n_late]: not drawn before late_from were accepted */
     int32_t n_late, late_from;
-    int32_t *only; /* [n_only], rising: no other is drawn; n_only 0: any is */
-    int32_t n_only;
+    uint8_t *only;                 /* [V / 8 + 1] bits: no other is drawn; NULL: any is */
     struct pith_grammar *grammar;  /* masks logits before the chain; NULL: none */
     struct pith_error grammar_err; /* why it could not */
     float *masked;                 /* [V] */

@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""test_amplified.py -- small input that would cost much: what a request makes the server do or say
+for each of its choices, names, tools or tokens is bounded before it is begun, and counted for its
+key. Answers and counted bytes are compared, never times."""
+import os
+import tempfile
+
+from serving import SANITIZED, Server, check, run, synth
+from test_account import A, KEYS, code, gives_back, of_key
+
+TEXT, NATIVE, CHAT = "/v1/completions", "/completion", "/v1/chat/completions"
+SAID = [{"role": "user", "content": "w3"}]
+
+
+def ask(s, path, **body):
+    return s.post(path, body, **A)
+
+
+def peak(s):
+    return of_key(s, "pith:key_bytes_peak")
+
+
+def longest(s):
+    """The token with the longest text."""
+    n = s.get("/props", **A)[1]["n_vocab"]
+    return max(range(3, n), key=lambda i: len(s.post("/detokenize", {"tokens": [3, i]},
+                                                     **A)[1]["content"].encode()))
+
+
+def test_names(s):
+    """Each unknown name is compared with all that there are."""
+    many = {"x%d" % i: 1 for i in range(5000)}
+    for path, body in ((TEXT, {"prompt": "w3", "max_tokens": 1, **many}),
+                       (CHAT, {"messages": SAID, "max_tokens": 1, "stream_options": many}),
+                       ("/api/chat", {"messages": SAID, "options": many}),
+                       ("/tokenize", {"content": "w3", **many})):
+        a = s.post(path, body, **A)
+        said = a[1]["error"] if isinstance(a[1].get("error"), dict) else a[1]
+        check("names of " + path, a[0] == 400 and said["code"] == "out_of_range", str(a[1])[:300])
+    few = {"x%d" % i: 1 for i in range(100)}
+    check("a hundred names are left out",
+          ask(s, TEXT, prompt="w3", max_tokens=1, **few)[0] == 200)
+
+
+def test_tools(s):
+    tools = [{"type": "function", "function": {"name": "f%d" % i}} for i in range(3)]
+    for n, status in ((1000, 200), (1001, 400)):
+        a = ask(s, "/v1/chat/completions", messages=SAID, max_tokens=1, tools=tools,
+                tool_choice={"type": "allowed_tools", "mode": "auto",
+                             "tools": [{"type": "function", "name": "f2"}] * n})
+        check("allowed tools, %d" % n, status == 400 and code(a) == (400, "out_of_range")
+              or status == 200 and "1000" not in str(a[1]), str(a[1])[:300])
+
+
+def test_biases(s):
+    """A text says a token once more with each of its words."""
+    a = ask(s, TEXT, prompt="w3", max_tokens=1, logit_bias={"w3 " * 20000: 1})
+    check("biases of a long text", code(a) == (400, "out_of_range") and "16384" in str(a[1]), a[1])
+    a = ask(s, TEXT, prompt="w3", max_tokens=1, logit_bias=[[3, 1]] * 16384)
+    check("as many as there may be", a[0] == 200, a[1])
+
+
+def test_lists(s):
+    """Lists that each choice has a copy of: in the account, and each token in them once."""
+    before = peak(s)
+    a = ask(s, TEXT, prompt="w3", max_tokens=1, n=128,
+            stop=["%03d" % i * 42 for i in range(64)])
+    check("stop texts of choices that wait are counted",
+          a[0] == 200 and peak(s) - before > 128 * 6 * 8000, (a[0], peak(s) - before))
+    was = s.most_memory()
+    a = ask(s, TEXT, prompt=["w3"] * 256, max_tokens=1, allowed_token_ids=[40, 41] * 250000)
+    check("allowed tokens", a[0] == 200 and len(a[1]["choices"]) == 256, str(a[1])[:300])
+    check("a list of them is no larger than the vocabulary",
+          SANITIZED or s.most_memory() - was < 400 << 20, s.most_memory() - was)
+    check("all of it is given back", gives_back(s), of_key(s, "pith:key_bytes"))
+
+
+def test_tables(s):
+    """Penalties look at the prompt: the tables for that are in the account before they are made."""
+    before = peak(s)
+    a = ask(s, TEXT, prompt="w3 w4", max_tokens=1, n=64, repetition_penalty=1.1,
+            dry_multiplier=1, dry_penalty_last_n=-1)
+    check("tables that a prompt needs are counted",
+          a[0] == 200 and peak(s) - before > 2 << 20, (a[0], peak(s) - before))
+    check("they are given back", gives_back(s), of_key(s, "pith:key_bytes"))
+
+
+def test_repeated(s, token):
+    """What each choice tells of the request."""
+    grammar = 'root ::= "a"\n#'
+    a = ask(s, NATIVE, prompt=[3], n_predict=1, n=2, grammar=grammar)
+    check("a grammar is told", a[0] == 200 and all(
+        c["generation_settings"]["grammar"] == grammar for c in a[1]), str(a[1])[:300])
+    a = ask(s, NATIVE, prompt=[3], n_predict=1, grammar=grammar + "x" * 70000)
+    check("a long one is not", a[0] == 200 and a[1]["generation_settings"]["grammar"] is None,
+          str(a[1])[:300])
+    for stream in (False, True):
+        a = ask(s, NATIVE, prompt=[3], n_predict=1, n=128, stream=stream, verbose=True,
+                grammar=grammar + "\x01" * 60000)
+        check("settings of all choices, stream %s" % stream,
+              a[0] == 400 and a[1]["error"]["code"] == "answer_too_large", str(a[1])[:300])
+    prompt = [token] * 60000
+    for path, more in ((TEXT, {"echo": True, "max_tokens": 1}), (NATIVE, {"n_predict": 1}),
+                       (TEXT, {"return_token_ids": True, "max_tokens": 1, "stream": True}),
+                       (TEXT, {"prompt_logprobs": 5, "max_tokens": 1})):
+        a = ask(s, path, prompt=prompt, n=128, **more)
+        check("prompts of all choices: %s %s" % (path, list(more)),
+              a[0] == 400 and a[1]["error"]["code"] == "answer_too_large", str(a[1])[:300])
+    a = ask(s, TEXT, prompt=[token] * 50, n=4, echo=True, max_tokens=1)
+    check("few of them are told", a[0] == 200 and len(a[1]["choices"]) == 4, str(a[1])[:300])
+
+
+def test_detokenized(s, token):
+    """A text is longer than its tokens: it is in the account before there is one."""
+    n, grown, lengths = 400000, [], []
+    for one in (ord("w") + 3, token):
+        before = peak(s)
+        a = s.post("/detokenize", {"tokens": [one] * n}, **A)
+        grown.append(peak(s) - before)
+        lengths.append(len(a[1]["content"].encode()))
+    check("texts of tokens are counted", grown[1] > 2 * (lengths[1] - lengths[0]) > 0,
+          (grown, lengths))
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        model = synth(os.path.join(folder, "m.gguf"), "--seed", "3")
+        flags = [f for f in KEYS if f not in ("--ctx", "256")]
+        flags += ["--ctx", "65536", "--parallel", "4"]
+        for test in (test_lists, test_tables):
+            with Server(model, *flags) as s:
+                test(s)
+        with Server(model, *flags) as s:
+            token = longest(s)
+            test_detokenized(s, token)
+            test_names(s)
+            test_tools(s)
+            test_biases(s)
+            test_repeated(s, token)
+
+
+if __name__ == "__main__":
+    run(main, __file__)
