@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "server/http/exchange.h"
+#include "server/http/work.h"
 #include "server/json.h"
 #include "server/request/fields.h"
 #include "server/serve.h"
@@ -228,14 +229,22 @@ static int unknown(struct fields *f, unsigned endpoint, const char *name, const 
 static int read_members(struct fields *f, unsigned endpoint, const json_t *object,
                         struct fault *fault)
 {
+    enum { MEMBERS_MAX = 1024 }; /* one that is not known is compared with all that are */
     const char *name;
     json_t *v;
+    if (json_object_size(object) > MEMBERS_MAX)
+        return fault_set(fault, 400, "out_of_range", NULL,
+                         "%zu fields in one object, at most %d are taken; GET /docs lists those "
+                         "there are",
+                         json_object_size(object), MEMBERS_MAX);
     json_object_foreach((json_t *)(uintptr_t)object, name, v)
     {
         int i = find(name, endpoint);
         if (json_is_null(v))
             continue;
         if (i < 0) {
+            if (!work_goes_on())
+                return fault_memory(fault);
             if (!unknown(f, endpoint, name, v, fault))
                 return 0;
             continue;

@@ -1,6 +1,7 @@
 /* tools.c -- see tools.h. Families whose calls are not one JSON text call in their own form, or,
  * where that cannot keep the tools' schemas, in the generic one: {"name", "arguments"}. */
 #include "server/http/exchange.h"
+#include "server/http/work.h"
 #include "server/json.h"
 #include "server/request/fields.h"
 #include "server/request/tools.h"
@@ -303,6 +304,8 @@ static int check_members(const struct fields *b, size_t i, const char *where, co
             k++;
         if (*k || json_is_null(v))
             continue;
+        if (!work_goes_on())
+            return fault_memory(f);
         if (exchange_server(b->x)->p.strict_fields)
             return fault_set(f, 400, "unknown_field", "tools",
                              "tools[%zu]%s has no field \"%.60s\"", i, where, name);
@@ -396,6 +399,7 @@ static const json_t *tool_by_name(const json_t *tools, const char *name)
 
 int tools_allow(struct fields *b, struct fault *f)
 {
+    enum { TOOLS_MAX = 1000 }; /* as many as the field itself may have: each is looked for */
     const json_t *choice = b->v[F_tool_choice], *own = json_object_get(choice, "allowed_tools"), *t;
     const char *type = json_string_value(json_object_get(choice, "type"));
     if (!type || strcmp(type, "allowed_tools") != 0)
@@ -410,7 +414,13 @@ int tools_allow(struct fields *b, struct fault *f)
                 fault_set(f, 400, "invalid_value", "tool_choice",
                           "tool_choice.tools is %s, wanted a list of tools",
                           json_is_array(list) ? "empty" : json_found(list)));
+    ok = ok && (json_array_size(list) <= TOOLS_MAX ||
+                fault_set(f, 400, "out_of_range", "tool_choice",
+                          "tool_choice.tools has %zu tools, at most %d are taken",
+                          json_array_size(list), TOOLS_MAX));
     size_t i;
+    if (!ok)
+        list = NULL;
     json_array_foreach(list, i, t) ok =
         ok && (tool_by_name(b->v[F_tools], name_of(t)) ||
                fault_set(f, 400, "invalid_value", "tool_choice",
