@@ -37,7 +37,8 @@ pith_status cli_loras_open(pith_model *m, const struct arg_texts *said, struct c
         free(name);
         if (!a)
             break;
-        out->use[out->n++] = (struct pith_adapter_use){a, scale};
+        out->use[out->n++] = (struct pith_adapter_use){
+            .size = sizeof *out->use, .adapter = a, .scale = scale};
         out->rank = pith_adapter_rank(a) > out->rank ? pith_adapter_rank(a) : out->rank;
     }
     return err->code;

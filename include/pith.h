@@ -39,7 +39,7 @@
  *              means "default". Where one is filled for the caller, not a byte behind its size is
  *                  written; what the library does not know of
  *              is zero. So both may be of different versions. Without a size, and never to grow:
- *                  pith_error, pith_logprob, pith_logit_bias.
+ *                  pith_error, pith_logprob, pith_logit_bias, pith_span.
  *   Threads    A model is read-only after open and may be used by any number of threads. A session
  *              is used by one thread at a time;
  *              pith_cancel() alone may be called from any thread or signal handler.

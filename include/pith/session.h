@@ -199,9 +199,11 @@ PITH_API pith_adapter *pith_adapter_open(pith_model *m, const char *path, struct
 PITH_API void pith_adapter_close(pith_adapter *a); /* NULL allowed */
 PITH_API int32_t pith_adapter_rank(const pith_adapter *a); /* the largest of its tensors */
 struct pith_adapter_use {
+    size_t size; /* the same in all of an array */
     const pith_adapter *adapter;
     float scale; /* 0: as if it were not there */
 };
+#define PITH_ADAPTER_USE_INIT PITH_SIZED(struct pith_adapter_use)
 /* From now on the sequence has these adapters: up to 4, added in this order; n = 0: none. It has to
  * be empty (else PITH_STATE), unless it has them already, and keeps them when it is emptied;
  * pith_copy gives the copy its source's. Rows of sequences without adapters have the same bits as

@@ -46,7 +46,8 @@ int request_loras(struct hosted *m, const struct fields *b, struct request *r, s
             return fault_set(f, 400, "invalid_value", "lora",
                              "lora: more than %d adapters have a scale that is not 0", MOST);
         r->lora_id[r->n_loras] = i;
-        r->lora[r->n_loras++] = (struct pith_adapter_use){m->lora[i].adapter, scale[i]};
+        r->lora[r->n_loras++] = (struct pith_adapter_use){
+            .size = sizeof *r->lora, .adapter = m->lora[i].adapter, .scale = scale[i]};
     }
     return 1;
 }

@@ -446,10 +446,24 @@ pith_status pith_adapt(pith_session *s, int32_t seq, const struct pith_adapter_u
                        struct pith_error *err)
 {
     WITH_ERROR;
+    struct pith_adapter_use use[ADAPTER_USES] = {{0}};
+    size_t size = 0;
     NEED_IDLE(s);
     if (n)
         NEED(uses);
-    return session_adapt(s, seq, uses, n, err);
+    pith_status st = n > 0 ? params_size(uses, &size, "adapter 0", err) : PITH_OK;
+    if (st == PITH_OK && n > 0 && size % _Alignof(struct pith_adapter_use))
+        st = error_set(err, PITH_RANGE, "adapter 0: size is %zu; start from PITH_ADAPTER_USE_INIT",
+                       size);
+    for (int32_t i = 0; i < n && n <= ADAPTER_USES && st == PITH_OK; i++) {
+        const void *from = (const uint8_t *)uses + (size_t)i * size;
+        use[i] = (struct pith_adapter_use)PITH_ADAPTER_USE_INIT;
+        st = params_take(&use[i], sizeof *use, from, "adapter", err);
+        if (st == PITH_OK && use[i].size != size)
+            st = error_set(err, PITH_RANGE, "adapter %d: size is %zu, of the first one %zu", i,
+                           use[i].size, size);
+    }
+    return st == PITH_OK ? session_adapt(s, seq, use, n, err) : st;
 }
 
 pith_status pith_truncate(pith_session *s, int32_t seq, int64_t n, struct pith_error *err)

@@ -64,6 +64,12 @@ struct old_allocator {
     int (*commit)(void *ctx, void *addr, size_t bytes, pith_purpose purpose);
 };
 
+struct old_use {
+    size_t size;
+    const pith_adapter *adapter;
+    float scale;
+};
+
 #define SAME(old, now, field)                                                                      \
     _Static_assert(offsetof(struct old, field) == offsetof(struct now, field),                     \
                    #now "." #field " has moved")
@@ -80,8 +86,12 @@ SAME(old_result, pith_generate_result, differs_known);
 SAME(old_result, pith_generate_result, unfed);
 SAME(old_plan, pith_session_plan, limited_by);
 SAME(old_allocator, pith_allocator, commit);
+SAME(old_use, pith_adapter_use, adapter);
+SAME(old_use, pith_adapter_use, scale);
 _Static_assert(sizeof(struct pith_error) == sizeof(pith_status) + 2048 &&
-                   sizeof(struct pith_logprob) == 8 && sizeof(struct pith_logit_bias) == 8,
+                   sizeof(struct pith_logprob) == 8 && sizeof(struct pith_logit_bias) == 8 &&
+                   sizeof(struct pith_span) == 2 * sizeof(size_t) &&
+                   offsetof(struct pith_span, to) == sizeof(size_t),
                "a struct without a size has grown");
 _Static_assert(PITH_MEM_MAX == 32, "arrays per purpose have changed their shape");
 

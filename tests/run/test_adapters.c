@@ -223,6 +223,14 @@ static int open_way(struct opened *o, const char *path, const char *adapter, con
     return o->s && (o->a || !adapter);
 }
 
+static struct pith_adapter_use use_of(const pith_adapter *a, float scale)
+{
+    struct pith_adapter_use use = PITH_ADAPTER_USE_INIT;
+    use.adapter = a;
+    use.scale = scale;
+    return use;
+}
+
 /* Rows [at, at + n) of sequence 0, and as many of sequences 1 and 2 among them. */
 static int step(struct opened *o, const struct way *w, int at, int n, float *out)
 {
@@ -265,7 +273,7 @@ static int run_way(const char *path, const char *adapter, float scale, const str
     struct pith_error err;
     int ok = open_way(&o, path, adapter, w, &err);
     CHECK_MSG(ok, "%s, %s: %s", path, w->name, err.msg);
-    struct pith_adapter_use use = {o.a, scale}, other = {o.a, 2 * scale};
+    struct pith_adapter_use use = use_of(o.a, scale), other = use_of(o.a, 2 * scale);
     if (ok && adapter && pith_adapt(o.s, 0, &use, 1, &err) != PITH_OK) {
         CHECK_MSG(0, "%s, %s: %s", path, w->name, err.msg);
         ok = 0;
@@ -420,8 +428,43 @@ static void close_two(void)
 
 static pith_status adapt(int32_t seq, const pith_adapter *a, float scale, struct pith_error *err)
 {
-    struct pith_adapter_use use = {a, scale};
+    struct pith_adapter_use use = use_of(a, scale);
     return pith_adapt(two.s, seq, &use, a ? 1 : 0, err);
+}
+
+/* An array is walked by its caller's size, and every element has to have it. */
+static void uses_of_other_versions(const struct pith_adapter_use *two_uses, const int32_t *ids)
+{
+    enum { LATER = sizeof *two_uses + 40 };
+    _Alignas(16) uint8_t later[2 * LATER];
+    struct pith_error err;
+    float want[N_VOCAB];
+    memset(later, 0xA5, sizeof later);
+    for (size_t i = 0; i < 2; i++) {
+        memcpy(later + i * LATER, &two_uses[i], sizeof *two_uses);
+        memcpy(later + i * LATER, &(size_t){LATER}, sizeof(size_t));
+    }
+    for (int i = 0; i < 2; i++) {
+        const void *uses = i ? (const void *)later : two_uses;
+        CHECK(pith_truncate(two.s, 1, 0, &err) == PITH_OK);
+        CHECK_MSG(pith_adapt(two.s, 1, NULL, 0, &err) == PITH_OK &&
+                      pith_adapt(two.s, 1, uses, 2, &err) == PITH_OK &&
+                      pith_feed(two.s, 1, ids, 3, &err) == PITH_OK,
+                  "%s", err.msg);
+        if (!i)
+            memcpy(want, pith_logits(two.s, 0), sizeof want);
+        CHECK_MSG(!memcmp(want, pith_logits(two.s, 0), sizeof want), "version %d: other bits", i);
+    }
+    static const size_t bad[] = {0, 7, sizeof *two_uses + 4, 1 << 20};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct pith_adapter_use use = two_uses[0];
+        use.size = bad[i];
+        CHECK_MSG(pith_adapt(two.s, 1, &use, 1, &err) == PITH_RANGE && strstr(err.msg, "size"),
+                  "%zu: %s", bad[i], err.msg);
+    }
+    struct pith_adapter_use unlike[2] = {two_uses[0], two_uses[1]};
+    unlike[1].size += 8;
+    CHECK(pith_adapt(two.s, 1, unlike, 2, &err) == PITH_RANGE && strstr(err.msg, "adapter 1"));
 }
 
 static void stored(void)
@@ -495,13 +538,15 @@ static void sets(void)
         CHECK_MSG(adapt(2, second, 4 + (float)i, &err) == PITH_RANGE, "%d", i);
     /* several at once, in this order; too many */
     struct pith_adapter_use many[5] = {
-        {two.a, 1}, {second, 1}, {two.a, -0.5f}, {second, 2}, {two.a, 1}};
+        use_of(two.a, 1), use_of(second, 1), use_of(two.a, -0.5f), use_of(second, 2),
+        use_of(two.a, 1)};
     CHECK(pith_truncate(two.s, 1, 0, &err) == PITH_OK);
     CHECK(pith_adapt(two.s, 1, many, 4, &err) == PITH_OK);
     CHECK(pith_feed(two.s, 1, ids, 3, &err) == PITH_OK);
     CHECK(pith_adapt(two.s, 2, many, 5, &err) == PITH_RANGE);
     CHECK(pith_adapt(two.s, 9, many, 1, &err) == PITH_RANGE);
     CHECK(pith_adapt(two.s, -1, many, 1, &err) == PITH_RANGE);
+    uses_of_other_versions(many, ids);
     many[0].scale = 0.0f / 0.0f;
     CHECK(pith_adapt(two.s, 2, many, 1, &err) == PITH_RANGE);
     many[0].adapter = NULL;
@@ -509,7 +554,7 @@ static void sets(void)
     /* a session without, and one of too low a rank */
     struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
     sp.n_ctx = 32;
-    struct pith_adapter_use use = {two.a, 1};
+    struct pith_adapter_use use = use_of(two.a, 1);
     pith_session *s = pith_session_open(two.m, &sp, &err);
     CHECK(pith_adapt(s, 0, &use, 1, &err) == PITH_STATE && strstr(err.msg, "n_adapters"));
     pith_session_close(s);
