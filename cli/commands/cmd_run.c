@@ -457,6 +457,18 @@ static int check_masks(const struct opts *o, const pith_model *m)
                            flag, o->model.path);
 }
 
+/* Positions that these flags would shift, of a session where that can be done. */
+static int check_edits(const struct running *r)
+{
+    const char *flag = r->o->context_shift            ? "--context-shift"
+                       : r->o->ga_n || r->o->ga_w ? "--ga-n"
+                                                  : NULL;
+    if (!flag || pith_edits(r->s) & PITH_EDIT_SHIFT)
+        return CLI_OK;
+    return cli_say(CLI_USE, "found %s, and the positions of %s cannot be shifted; leave it out",
+                   flag, r->o->model.path);
+}
+
 /* The model, and what can be wrong with the flags once it is known. */
 static int open_model(struct running *r, const char *text, size_t n)
 {
@@ -536,7 +548,9 @@ static int run_prompt(struct running *r, char *text, size_t n_bytes)
         code = open_loras(r, &session_params);
     if (r->sampler && !code)
         r->s = cli_session_open(r->m, &o->model, n_ctx, &session_params, &code);
-    if (r->s)
+    if (r->s && !r->fills_in)
+        code = check_edits(r);
+    if (r->s && !code)
         code = adapt(r);
     if (r->s && !code)
         code = load_session(o, r->s, r->sampler);

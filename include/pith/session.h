@@ -232,7 +232,21 @@ PITH_API pith_status pith_shift(pith_session *s, int32_t seq, int64_t p0, int64_
                                 struct pith_error *err);
 PITH_API pith_status pith_divide(pith_session *s, int32_t seq, int64_t p0, int64_t p1, int64_t by,
                                  struct pith_error *err);
-PITH_API int pith_can_shift(const pith_session *s); /* 0: shift and divide are refused */
+/* What edits there are in this session; 0 for NULL. The others are refused whatever a sequence
+ * holds. Those of models that see their input whole, and of sessions that pool: none, but emptying
+ * a sequence, which all have. */
+enum pith_edit {
+    PITH_EDIT_COPY = 1,     /* a copy of all that a sequence holds */
+    PITH_EDIT_TRUNCATE = 2, /* its first part is kept, or copied, whatever its length (where layers
+                               have windows: as far as they hold what comes next); without: those
+                               lengths alone that are on record, and pith_prefix finds them */
+    PITH_EDIT_REMOVE = 4,   /* a part before its end is taken out; a copy begins behind 0 */
+    PITH_EDIT_SHIFT = 8,    /* pith_shift, pith_divide */
+    PITH_EDIT_GAPS = 16,    /* positions need not follow one another: a gap that a removal leaves
+                               need not be closed, and rows may have their own (pith_batch.pos) */
+    PITH_EDIT_TREES = 32    /* pith_batch.parent, pith_accept */
+};
+PITH_API uint32_t pith_edits(const pith_session *s);
 PITH_API int64_t pith_position_min(const pith_session *s,
                                    int32_t seq); /* -1: empty, or no such sequence */
 PITH_API int64_t pith_position_max(const pith_session *s, int32_t seq);

@@ -31,7 +31,8 @@ static void put_draw(struct sched *s, struct branch *b, int64_t i, int32_t out)
  * sampler are made at its first draw, which takes longer than those that follow. */
 static void share_prompt(struct sched *s, struct branch *b, int32_t out)
 {
-    for (int i = 0; i < s->n_shares; i++) {
+    int can = (pith_edits(s->hosted->generate) & PITH_EDIT_COPY) != 0;
+    for (int i = 0; can && i < s->n_shares; i++) {
         for (struct branch *o = s->share[i].first; o; o = o->next) {
             if ((s->apart && o->share != b->share) || o->seq >= 0 || o->beside || o->n_made ||
                 o->n != b->n || !may_share(o->r, b->r) || tells_prompt(o) ||

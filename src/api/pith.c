@@ -522,9 +522,9 @@ int64_t pith_position_max(const pith_session *s, int32_t seq)
     return s ? session_position(s, seq, 1) : -1;
 }
 
-int pith_can_shift(const pith_session *s)
+uint32_t pith_edits(const pith_session *s)
 {
-    return s && session_can_shift(s);
+    return s ? session_edits(s) : 0;
 }
 
 void pith_trim(pith_session *s)

@@ -216,7 +216,7 @@ static void live(struct trial *t, struct life *l)
         b.want = want;
         MUST(t, "prefill", pith_step(s, &b, err) == PITH_OK);
         CHECK(pith_n_outputs(s) == 2 && pith_length(s, 0) == 4);
-        if (pith_can_shift(s)) {
+        if (pith_edits(s) & PITH_EDIT_SHIFT) {
             MUST(t, "copy", pith_copy(s, 1, 0, 0, 3, err) == PITH_OK);
             MUST(t, "remove", pith_remove(s, 1, 0, 1, err) == PITH_OK);
             MUST(t, "shift", pith_shift(s, 1, 0, -1, -1, err) == PITH_OK);

@@ -270,6 +270,10 @@ gives t5_full 2 'n_prompt = 1, n_ctx = 16' run "$t5" -p 'a b c' -n 40 -c 16 --ig
 gives t5_prompt_too_long 2 'the encoder.s text exceeds' run "$t5" -p "$(printf 'ab %.0s' \
     $(seq 99))" -n 4 -c 16
 gives t5_session 1 'found --session' run "$t5" -p 'a b c' -n 5 --session "$dir/t5.session"
+"$pith" synth "$dir/mamba.gguf" --arch mamba2 >"$out" 2>&1
+gives mamba_shifts 1 'found --context-shift, and the positions of .* cannot be shifted' \
+    run "$dir/mamba.gguf" -p 'a b' -n 4 --context-shift
+gives mamba_extends 1 'found --ga-n' run "$dir/mamba.gguf" -p 'a b' -n 4 --ga-n 2 --ga-w 8
 
 # logits: sizes, chunks, threads and files of ids give the same bytes
 ids=3,1,4,1,5,9,2,6,5,3,5,8

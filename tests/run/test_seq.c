@@ -480,7 +480,7 @@ static void test_refusals(void)
     CHECK(pith_shift(s, 0, 89, -1, (1 << 30) - 1 - 89, NULL) == PITH_OK);
     CHECK(pith_feed(s, 0, token, 1, &err) == PITH_RANGE && strstr(err.msg, "shift it back"));
     CHECK(pith_remove(s, 0, 89, -1, NULL) == PITH_OK && pith_feed(s, 0, token, 1, NULL) == PITH_OK);
-    CHECK(pith_can_shift(s) && !pith_can_shift(NULL) && pith_remove(NULL, 0, 0, 0, NULL));
+    CHECK(pith_edits(s) & PITH_EDIT_SHIFT && !pith_edits(NULL) && pith_remove(NULL, 0, 0, 0, NULL));
     CHECK(pith_position_min(NULL, 0) == -1 && pith_keep(NULL, 0, NULL) == PITH_RANGE);
     pith_trim(NULL);
     pith_session_close(s);

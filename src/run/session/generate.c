@@ -82,7 +82,7 @@ static pith_status check_growth(const struct pith_session *s, const struct pith_
                          p->ga_n, p->ga_w);
     if (p->ga_n && p->context_shift)
         return error_set(err, PITH_RANGE, "context shift and self-extend; wanted one of them");
-    if ((p->ga_n || p->context_shift) && !session_can_shift(s))
+    if ((p->ga_n || p->context_shift) && !(session_edits(s) & PITH_EDIT_SHIFT))
         return error_set(err, PITH_UNSUPPORTED,
                          "%s cannot shift positions: neither context shift nor self-extend",
                          s->model->info.arch);

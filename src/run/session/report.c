@@ -100,6 +100,19 @@ static const struct state *keeper(const struct pith_session *s)
     return &s->states[i < n ? i : 0];
 }
 
+/* What can be done with its sequences. */
+static void put_edits(const struct pith_session *s, int json, struct str *out)
+{
+    static const char *const names[] = {"copy", "truncate", "remove", "shift", "gaps", "trees"};
+    uint32_t edits = session_edits(s);
+    int n = 0;
+    str_putz(out, json ? "\"edits\": [" : "edits:");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (edits >> i & 1)
+            str_printf(out, json ? "%s\"%s\"" : "%.0s %s", n++ ? ", " : "", names[i]);
+    str_putz(out, json ? "], " : n ? "\n" : " none\n");
+}
+
 void session_report(const struct pith_session *s, int json, struct str *out)
 {
     int32_t n_calls = 0, n_phases = 0, n = 0;
@@ -112,6 +125,7 @@ void session_report(const struct pith_session *s, int json, struct str *out)
         n = collect(&s->role[i], g, n);
     out->failed |= !g;
     put_copy(s->model, json, out);
+    put_edits(s, json, out);
     put_recordings(s, json, out);
     if (s->store.disk)
         store_disk_report(s->store.disk, json, out);

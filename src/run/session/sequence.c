@@ -59,11 +59,36 @@ static pith_status cut(struct pith_session *s, int32_t seq, int32_t n, struct pi
     return st;
 }
 
+static int is_recurrent(const struct pith_session *s)
+{
+    return s->recurrent.n_blocks > 0;
+}
+
+static int can_shift(const struct pith_session *s)
+{
+    return s->causal && !s->pooled && !is_recurrent(s) && !s->model->arch.hp.n_positions;
+}
+
+uint32_t session_edits(const struct pith_session *s)
+{
+    struct pith_error why;
+    if (!s->causal || s->pooled)
+        return 0;
+    uint32_t e = PITH_EDIT_COPY;
+    if (!is_recurrent(s))
+        e |= PITH_EDIT_TRUNCATE | PITH_EDIT_REMOVE;
+    if (can_shift(s))
+        e |= PITH_EDIT_SHIFT;
+    if (!session_follows(s))
+        e |= PITH_EDIT_GAPS;
+    return tree_refuses(s, &why) == PITH_OK ? e | PITH_EDIT_TREES : e;
+}
+
 /* A recurrence holds the sum of what it has seen: nothing can be taken out of it but what came
  * last. */
 static pith_status check_parts(const struct pith_session *s, struct pith_error *err)
 {
-    if (!s->recurrent.n_blocks)
+    if (!is_recurrent(s))
         return PITH_OK;
     return error_set(err, PITH_STATE,
                      "%s has recurrent layers: they can go back to what they held before, not do "
@@ -238,16 +263,11 @@ pith_status session_keep(struct pith_session *s, int32_t seq, struct pith_error 
     return st;
 }
 
-int session_can_shift(const struct pith_session *s)
-{
-    return s->causal && !s->pooled && !s->recurrent.n_blocks && !s->model->arch.hp.n_positions;
-}
-
 static pith_status check_shift(const struct pith_session *s, struct pith_error *err)
 {
-    if (session_can_shift(s))
+    if (can_shift(s))
         return PITH_OK;
-    if (s->recurrent.n_blocks)
+    if (is_recurrent(s))
         return check_parts(s, err);
     if (s->causal && !s->pooled)
         return error_set(err, PITH_UNSUPPORTED,

@@ -624,7 +624,7 @@ pith_status session_needs_memory(const struct pith_session *s, int32_t seq, stru
 }
 
 /* Why rows of this model cannot be given positions other than the next; NULL: they can. */
-static const char *follows(const struct pith_session *s)
+const char *session_follows(const struct pith_session *s)
 {
     if (!s->causal)
         return "rows of a non-causal model see each other by their order";
@@ -642,7 +642,7 @@ static pith_status check_given(const struct pith_session *s, int32_t i, int32_t 
 {
     const struct cache_seq *c = &s->cache.seq[q];
     const int32_t *at = s->seq_at[q];
-    const char *why = follows(s);
+    const char *why = session_follows(s);
     int text = cache_is_text(pos) || !s->cache.axes;
     for (int k = 0; k <= STEP_AXES; k++)
         if (pos[k] < 0 || pos[k] >= POS_MAX)

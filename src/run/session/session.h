@@ -196,7 +196,11 @@ pith_status session_shift(struct pith_session *s, int32_t seq, int64_t p0, int64
                           int64_t delta, struct pith_error *err);
 pith_status session_divide(struct pith_session *s, int32_t seq, int64_t p0, int64_t p1, int64_t by,
                            struct pith_error *err);
-int session_can_shift(const struct pith_session *s);
+/* See pith_edits. The parts are what refusals go by, too: why positions cannot be other than the
+ * next, and why there are no trees (NULL: nothing is in the way). */
+uint32_t session_edits(const struct pith_session *s);
+const char *session_follows(const struct pith_session *s);
+pith_status tree_refuses(const struct pith_session *s, struct pith_error *err);
 /* Position of the first or last slot, -1: no such sequence, or an empty one. */
 int64_t session_position(const struct pith_session *s, int32_t seq, int last);
 uint64_t session_cache_bytes(const struct pith_session *s, int64_t n);

@@ -17,8 +17,7 @@ static const char *refuses(const struct pith_session *s)
     return NULL;
 }
 
-/* Nobody's device is in the way. */
-static pith_status check_devices(const struct pith_session *s, struct pith_error *err)
+pith_status tree_refuses(const struct pith_session *s, struct pith_error *err)
 {
     const struct pith_model *m = s->model;
     const char *why = refuses(s);
@@ -85,7 +84,7 @@ pith_status tree_check(struct pith_session *s, const struct pith_batch *b, struc
             return st;
         some |= tree_has(b, i);
     }
-    return some ? check_devices(s, err) : PITH_OK;
+    return some ? tree_refuses(s, err) : PITH_OK;
 }
 
 void tree_fill(struct pith_session *s, int32_t k)
