@@ -134,11 +134,29 @@ struct pith_batch {
      * recurrent, choose slots, keep one row for several tokens, or are on a device that has no
      * attention for it (GPUs). */
     const int32_t *parent;
+    /* [n], or NULL: no row is. 0 and above: row i is a token that nobody has seen yet, the one that
+     * is drawn from output drawn[i] of the step before this batch; token[i] is not read. -1: it is
+     * as said above. Rows of one output are the same token, drawn once, in the order of rows, by
+     * the thread that calls. Bits are those of feeding the token. The step before is that of the
+     * last pith_step, pith_wait or load, or the one of pith_submit that is still under way.
+     * pith_drawn tells the tokens. PITH_STATE: there is no step before, it had no outputs, or they
+     * are no logits; nothing is left to draw; or the mask of a sampler's grammar takes more than
+     * pith_sampler_mask_steps. PITH_RANGE: it had fewer outputs, or rows of one output name unlike
+     * samplers. PITH_SHAPE: a sampler of another vocabulary. */
+    const int32_t *drawn;
+    /* [n], or NULL: all NULL. What draws the token of a row of `drawn`, and accepts it; NULL: the
+     * best one is taken, as by a sampler of default parameters. Where the batch fails after its
+     * draws samplers stay as they are then. */
+    pith_sampler *const *sampler;
 };
 enum { PITH_ROOT = -1, PITH_APPENDED = -2 };
 #define PITH_BATCH_INIT PITH_SIZED(struct pith_batch)
 PITH_API pith_status pith_step(pith_session *s, const struct pith_batch *batch,
                                struct pith_error *err);
+/* What rows of a batch took from output i of the step before it (pith_batch.drawn), until the next
+ * call of step, submit or wait; -1: nothing. It is there after the call in which the draw was made:
+ * pith_step or pith_submit of that batch, or the pith_wait that has ended the step before. */
+PITH_API int32_t pith_drawn(const pith_session *s, int32_t i);
 /* Appends to a sequence row `row` of the last step's batch, of its tree, and the rows above it; the
  * others are forgotten, all of them with PITH_ROOT. As they are by every later call that steps, or
  * edits the sequence: then PITH_STATE. PITH_RANGE: no row of this sequence. On failure none is
@@ -322,9 +340,16 @@ PITH_API pith_status pith_load_memory(pith_session *s, int32_t seq, const void *
  * everything else that reads or changes sequences is PITH_STATE (pith_sample_rows, pith_cancel and
  * what tells of a session go on); closing the session gives it up.
  *
- * submit   PITH_STATE: two are under way, one of them is of the same sequence, or the session has
- *          one lane (n_lanes); PITH_RANGE: more rows than n_batch; PITH_UNSUPPORTED: trees of rows;
- *          else as pith_step
+ * A batch may have rows whose tokens are drawn from outputs of a step that is under way
+ * (pith_batch.drawn). It may be of the same sequences, and begins when that step has ended, in its
+ * pith_wait and before that returns: a device then works while the caller looks at outputs, and
+ * gets the next batch. Where PITH_WANT_DRAWN is all that was wanted few bytes come from it in
+ * between. If the step before fails, so does this one, with the same status.
+ *
+ * submit   PITH_STATE: two are under way, one of them is of the same sequence and no row is drawn
+ *          from it, or the session has one lane (n_lanes); PITH_RANGE: more rows than n_batch;
+ *          PITH_UNSUPPORTED: trees of rows, or embedding rows beside tokens that are drawn from a
+ *          step under way; else as pith_step
  * wait     PITH_STATE: none is under way; else as pith_step, of the step that it ends */
 PITH_API pith_status pith_submit(pith_session *s, const struct pith_batch *batch,
                                  struct pith_error *err);

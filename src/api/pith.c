@@ -344,6 +344,11 @@ pith_status pith_wait(pith_session *s, struct pith_error *err)
     return pipeline_wait(s, err);
 }
 
+int32_t pith_drawn(const pith_session *s, int32_t i)
+{
+    return s && i >= 0 && i < s->n_drawn ? s->drawn[i] : -1;
+}
+
 pith_status pith_accept(pith_session *s, int32_t seq, int32_t row, struct pith_error *err)
 {
     WITH_ERROR;

@@ -802,6 +802,64 @@ GOLDEN_FN void draws_of_the_best(void)
     pith_model_close(m);
 }
 
+/* Greedy tokens: drawn by hand, or (ahead) as rows of steps that are given while the one before is
+ * under way, few bytes of which come to the host. */
+GOLDEN_FN void tokens_of_chain(pith_session *s, int ahead, int32_t token[4 * DRAWN])
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_sampler_params sp = PITH_SAMPLER_PARAMS_INIT;
+    pith_sampler *best = pith_sampler_open(V, &sp, &err);
+    int32_t id = 3, zero = 0;
+    uint8_t want = PITH_WANT_DRAWN;
+    CHECK_MSG(best && pith_truncate(s, 0, 0, &err) == PITH_OK, "%s", err.msg);
+    for (int i = 0; i <= 4 * DRAWN; i++) {
+        struct pith_batch b = PITH_BATCH_INIT;
+        struct pith_draw d = PITH_DRAW_INIT;
+        b.n = 1;
+        b.token = &id;
+        b.want = &want;
+        b.drawn = ahead && i ? &zero : NULL;
+        if (ahead && i < 4 * DRAWN)
+            CHECK_MSG(pith_submit(s, &b, &err) == PITH_OK, "%s", err.msg);
+        if (ahead ? !i : i == 4 * DRAWN)
+            continue;
+        CHECK_MSG((ahead ? pith_wait(s, &err) : pith_step(s, &b, &err)) == PITH_OK, "%s", err.msg);
+        CHECK_MSG(!pith_logits(s, 0), "all logits are brought");
+        d.sampler = best;
+        d.n_top = -1;
+        CHECK_MSG(pith_sample_rows(s, &d, 1, &err) == PITH_OK && d.id >= 0, "%s", err.msg);
+        CHECK_MSG(!ahead || i == 4 * DRAWN || pith_drawn(s, 0) == d.id, "step %d: %d, drawn %d",
+                  i, pith_drawn(s, 0), d.id);
+        token[i - ahead] = id = d.id;
+    }
+    pith_sampler_close(best);
+}
+
+GOLDEN_FN void drawn_rows(void)
+{
+    static int32_t want[4 * DRAWN], got[4 * DRAWN];
+    static float logits[V];
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    int32_t id = 5;
+    make_model(GPU_ARCH);
+    pith_model *m = open_model("0", "1", &err);
+    sp.n_ctx = N_CTX;
+    sp.n_lanes = 2;
+    pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+    REQUIRE(s, "%s", err.msg);
+    for (int ahead = 0; ahead < 2; ahead++) {
+        tokens_of_chain(s, ahead, ahead ? got : want);
+        CHECK_MSG(pith_feed(s, 0, &id, 1, &err) == PITH_OK, "%s", err.msg);
+        if (!ahead)
+            memcpy(logits, pith_logits(s, 0), sizeof logits);
+    }
+    CHECK_MSG(!memcmp(want, got, sizeof want), "other tokens");
+    CHECK_MSG(!memcmp(logits, pith_logits(s, 0), sizeof logits), "other logits behind them");
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
 GOLDEN_FN void gpu_tests(void)
 {
     TEST(golden_arch);
@@ -813,6 +871,7 @@ GOLDEN_FN void gpu_tests(void)
     TEST(caches_of_every_type);
     TEST(recordings_serve);
     TEST(draws_of_the_best);
+    TEST(drawn_rows);
 }
 
 #endif

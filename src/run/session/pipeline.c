@@ -16,7 +16,7 @@
  * A long batch is as many steps, under way as lanes allow (pipeline_rows). Or the caller has two
  * steps of his own under way, of different sequences (pith_submit): each is a call, with its own
  * outputs and its own way back. */
-#include "run/session/session.h"
+#include "run/session/rows.h"
 
 #include <string.h>
 
@@ -147,14 +147,13 @@ static void forget_changes(struct pith_session *s)
     }
 }
 
-/* Rows [from, from + n) of a batch are a step that can begin. make_way: what is under way runs to
- * its end. */
-static pith_status make(struct pith_session *s, const struct pith_batch *b, int32_t from,
+/* Rows [from, from + n) of a batch are a step that can begin in lane i. make_way: what is under way
+ * runs to its end. */
+static pith_status make(struct pith_session *s, int i, const struct pith_batch *b, int32_t from,
                         int32_t n, pith_status (*make_way)(struct pith_session *,
                                                            struct pith_error *),
                         struct pith_error *err)
 {
-    int i = free_lane(s);
     forget_changes(s);
     uint32_t changes = s->cache.log->n;
     session_use_lane(s, i);
@@ -225,7 +224,7 @@ pith_status pipeline_rows(struct pith_session *s, const struct pith_batch *b,
             st = end_and_keep(s, err);
         if (st == PITH_OK && from < b->n && s->n_flying < s->n_lanes) {
             int32_t n = b->n - from < s->n_batch ? b->n - from : s->n_batch;
-            st = make(s, b, from, n, end_all, err);
+            st = make(s, free_lane(s), b, from, n, end_all, err);
             from += n;
         }
         if (st == PITH_OK)
@@ -299,17 +298,23 @@ static int is_flying(const struct pith_session *s, int32_t seq)
     return 0;
 }
 
-pith_status pipeline_submit(struct pith_session *s, const struct pith_batch *b,
-                            struct pith_error *err)
+int32_t pipeline_outputs(const struct pith_session *s)
 {
-    for (int32_t q = 0; q < s->n_seq; q++)
-        if (s->seq_rows[q] && is_flying(s, q))
-            return error_set(err, PITH_STATE,
-                             "pith_submit: a step of sequence %d is under way; end it first "
-                             "(pith_wait)",
-                             q);
-    s->n_outputs = s->last_outputs = s->n_tried = 0;
-    s->last_seq = -1;
+    return s->n_flying ? s->lane[s->flying[s->n_flying - 1]].step->R : s->n_outputs;
+}
+
+/* The batch becomes a step in lane i, and begins where a device works by itself, or at_once. On
+ * failure its sequences are as they were. */
+static pith_status begin_rows(struct pith_session *s, int i, const struct pith_batch *b,
+                              int at_once, struct pith_error *err)
+{
+    memset(s->seq_rows, 0, (size_t)s->n_seq * sizeof *s->seq_rows);
+    for (int32_t r = 0; r < b->n; r++) {
+        int32_t q = seq_of(s, b, r);
+        s->seq_rows[q]++;
+        s->seq_last[q] = r;
+        s->cache.seq[q].placed |= given(b, r) != NULL; /* windows keep what they may see */
+    }
     for (int32_t q = 0; q < s->n_seq; q++) {
         s->seq_tried[q] = 0;
         if (is_flying(s, q))
@@ -318,36 +323,95 @@ pith_status pipeline_submit(struct pith_session *s, const struct pith_batch *b,
         recurrent_begin(&s->recurrent, q, s->seq_rows[q]);
         s->seq_at[q][0] = s->seq_rows[q]; /* the counts go while the step is made */
     }
-    if (s->n_flying) /* the one before goes on, if it can without being waited for by the caller */
-        go_on(s, 0, 0);
     pith_status st = s->n_flying ? PITH_OK : cache_flush(&s->cache, err);
     if (st == PITH_OK)
-        st = make(s, b, 0, b->n, make_way, err);
+        st = make(s, i, b, 0, b->n, make_way, err);
     if (st == PITH_OK) {
-        go_on(s, s->n_flying - 1, 0);
-        session_use_lane(s, 0);
+        s->lane[i].reads_best = only_drawn(b);
+        if (at_once || !plan_next(session_lane(s, i))->backend->at_once)
+            go_on(s, s->n_flying - 1, 0);
         return PITH_OK;
     }
     for (int32_t q = 0; q < s->n_seq; q++)
         if (!is_flying(s, q) && s->seq_at[q][0])
             end_seq(s, q, 1);
+    return st;
+}
+
+/* A lane in which nothing runs. */
+static void idle_lane(struct pith_session *s, int i, int held)
+{
+    struct lane *l = &s->lane[i];
+    l->step->T = l->step->R = l->step->N = l->step->n_tiles = 0;
+    l->changes = 0;
+    l->ended = 1;
+    l->held = held;
+    s->flying[s->n_flying++] = i;
+}
+
+pith_status pipeline_submit(struct pith_session *s, const struct pith_batch *b,
+                            struct pith_error *err)
+{
+    int waits = s->n_flying && drawn_waits(b), lane = free_lane(s);
+    pith_status st = PITH_OK;
+    for (int32_t q = 0; !waits && q < s->n_seq; q++)
+        if (s->seq_rows[q] && is_flying(s, q))
+            return error_set(err, PITH_STATE,
+                             "pith_submit: a step of sequence %d is under way; end it first "
+                             "(pith_wait)",
+                             q);
+    if (waits)
+        st = drawn_hold(s, b, err);
+    else if (!s->n_flying)
+        st = drawn_take(s, b, err);
+    if (st != PITH_OK)
+        return st;
+    s->n_outputs = s->last_outputs = s->n_tried = 0;
+    s->last_seq = -1;
+    if (s->n_flying) /* the one before goes on, if it can without being waited for by the caller */
+        go_on(s, 0, 0);
+    if (waits)
+        idle_lane(s, lane, 1);
+    else
+        st = begin_rows(s, lane, b, 1, err);
     session_use_lane(s, 0);
     return st;
+}
+
+/* The step before the one that lane i holds has ended so. What becomes of this one is told when it
+ * is waited for. */
+static void take_up(struct pith_session *s, int i, pith_status before, struct pith_error *why)
+{
+    struct lane *l = &s->lane[i];
+    l->held = 0;
+    l->st = before == PITH_OK
+                ? drawn_take(s, &s->held, &l->err)
+                : error_set(&l->err, before, "the step before, whose outputs were to be drawn "
+                            "from, has failed: %.1500s", why->msg);
+    if (l->st == PITH_OK)
+        l->st = begin_rows(s, i, &s->held, 0, &l->err);
+    if (l->st != PITH_OK)
+        idle_lane(s, i, 0);
 }
 
 pith_status pipeline_wait(struct pith_session *s, struct pith_error *err)
 {
     if (!s->n_flying)
         return error_set(err, PITH_STATE, "pith_wait: no step is under way");
-    int i = s->flying[0];
+    int i = s->flying[0], next = -1;
     struct lane *l = &s->lane[i];
     go_on(s, 0, 1);
     pith_status st = l->st;
     if (st != PITH_OK)
         error_set(err, st, "%s", l->err.msg);
     oldest_is_gone(s);
+    if (s->n_flying && s->lane[s->flying[0]].held) {
+        next = s->flying[0];
+        oldest_is_gone(s);
+    }
     session_use_lane(s, i);
-    s->n_outputs = s->last_outputs = s->reads_best = 0;
+    s->n_outputs = s->last_outputs = s->n_drawn = 0;
+    s->reads_best = l->reads_best;
     s->last_seq = -1;
     if (st == PITH_OK)
         st = session_collect(s, err);
@@ -357,6 +421,8 @@ pith_status pipeline_wait(struct pith_session *s, struct pith_error *err)
         s->n_outputs = 0;
     for (int32_t k = 0; k < s->step->N; k++)
         end_seq(s, step_seq(s->step)[k], st != PITH_OK);
+    if (next >= 0)
+        take_up(s, next, st, err);
     session_use_lane(s, 0);
     return st;
 }

@@ -39,7 +39,7 @@ static void fill_rows(struct pith_session *s, const struct pith_batch *b, int32_
         if (is_embd(b, i) || is_both(b, i))
             memcpy(step_embd(t) + (int64_t)r * t->n_embd, b->embd + (int64_t)i * t->n_embd,
                    (size_t)t->n_embd * sizeof(float));
-        step_token(t)[r] = is_embd(b, i) ? -1 : b->token[i];
+        step_token(t)[r] = is_embd(b, i) ? -1 : token_of(s, b, i);
         const int32_t *pos = given(b, i);
         if (pos && s->cache.axes)
             step_place4(t, r, pos);

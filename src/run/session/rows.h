@@ -16,16 +16,37 @@ static inline int wanted(const struct pith_session *s, const struct pith_batch *
     return b->want && !s->pooled ? b->want[i] : s->seq_last[seq_of(s, b, i)] == i;
 }
 
+/* Row i is the token that is drawn from an output of the step before. */
+static inline int is_drawn(const struct pith_batch *b, int32_t i)
+{
+    return b->drawn && b->drawn[i] != -1;
+}
+
 /* Row i is an embedding row, not a token. */
 static inline int is_embd(const struct pith_batch *b, int32_t i)
 {
-    return b->embd && (!b->token || b->token[i] == -1);
+    return b->embd && !is_drawn(b, i) && (!b->token || b->token[i] == -1);
+}
+
+/* Of a row that is no embedding row, once tokens are drawn (drawn_take). */
+static inline int32_t token_of(const struct pith_session *s, const struct pith_batch *b, int32_t i)
+{
+    return is_drawn(b, i) ? s->drawn[b->drawn[i]] : b->token[i];
 }
 
 /* Row i is a token with an embedding row, which are added. */
 static inline int is_both(const struct pith_batch *b, int32_t i)
 {
     return b->both && b->both[i];
+}
+
+/* All outputs that are wanted are drawn from, and no more. */
+static inline int only_drawn(const struct pith_batch *b)
+{
+    for (int32_t i = 0; b->want && i < b->n; i++)
+        if (b->want[i] && b->want[i] != PITH_WANT_DRAWN)
+            return 0;
+    return b->want != NULL;
 }
 
 /* The four positions that row i is given; NULL: it is text and comes next. */

@@ -397,6 +397,9 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
     if (st != PITH_OK)
         return st;
     s->step_committed = steps;
+    st = drawn_init(s, err);
+    if (st != PITH_OK)
+        return st;
     for (int i = 0; i < s->n_lanes; i++) {
         s->lane[i].step = (struct step *)(void *)((uint8_t *)s->lane[0].step +
                                                   s->step_reserved * (uint64_t)i);
@@ -584,6 +587,7 @@ void session_close(struct pith_session *s)
     mem_release(s->lane[0].step, s->step_reserved * (uint64_t)s->n_lanes);
     mem_decommit(s->kept, s->kept_committed, PITH_MEM_SCRATCH);
     mem_free(s->best);
+    drawn_deinit(s);
     mem_release(s->kept, s->kept_bytes);
     mem_free(s->seq_rows);
     mem_free(s->seq_last);
@@ -692,11 +696,34 @@ static pith_status check_positions(struct pith_session *s, const struct pith_bat
     return PITH_OK;
 }
 
+/* What row i is. */
+static pith_status check_row(const struct pith_session *s, const struct pith_batch *b, int32_t i,
+                             struct pith_error *err)
+{
+    int32_t q = seq_of(s, b, i), n_vocab = s->model->arch.hp.n_vocab;
+    if (q < 0 || q >= s->n_seq)
+        return error_set(err, PITH_RANGE, "row %d is of sequence %d, the session has 0..%d", i, q,
+                         s->n_seq - 1);
+    if (is_both(b, i) && (!b->embd || (!is_drawn(b, i) && (!b->token || b->token[i] < 0))))
+        return error_set(err, PITH_RANGE,
+                         "row %d is to be a token and an embedding row, and has no %s", i,
+                         b->embd ? "token" : "embedding row");
+    if (is_drawn(b, i) || is_embd(b, i))
+        return PITH_OK;
+    if (!b->token)
+        return error_set(err, PITH_RANGE,
+                         "row %d has no token: it is not drawn, and there are no tokens given", i);
+    if (b->token[i] < 0 || b->token[i] >= n_vocab)
+        return error_set(err, PITH_RANGE, "row %d is token %d, the vocabulary has 0..%d%s", i,
+                         b->token[i], n_vocab - 1, b->embd ? ", and -1 is an embedding row" : "");
+    return PITH_OK;
+}
+
 static pith_status check_batch(struct pith_session *s, const struct pith_batch *b,
                                struct pith_error *err)
 {
-    int32_t n_out = 0, n_vocab = s->model->arch.hp.n_vocab;
-    if (b->n < 1 || (!b->token && !b->embd))
+    int32_t n_out = 0;
+    if (b->n < 1 || (!b->token && !b->embd && !b->drawn))
         return error_set(err, PITH_RANGE,
                          "a batch of %d rows with %s; wanted at least one row, and tokens, "
                          "embedding rows, or both",
@@ -707,21 +734,15 @@ static pith_status check_batch(struct pith_session *s, const struct pith_batch *
                                              : "neither tokens nor embedding rows");
     memset(s->seq_rows, 0, (size_t)s->n_seq * sizeof *s->seq_rows);
     for (int32_t i = 0; i < b->n; i++) {
-        int32_t q = seq_of(s, b, i);
-        if (q < 0 || q >= s->n_seq)
-            return error_set(err, PITH_RANGE, "row %d is of sequence %d, the session has 0..%d", i,
-                             q, s->n_seq - 1);
-        if (!is_embd(b, i) && (b->token[i] < 0 || b->token[i] >= n_vocab))
-            return error_set(err, PITH_RANGE, "row %d is token %d, the vocabulary has 0..%d%s", i,
-                             b->token[i], n_vocab - 1,
-                             b->embd ? ", and -1 is an embedding row" : "");
-        if (is_both(b, i) && (!b->token || !b->embd || b->token[i] < 0))
-            return error_set(err, PITH_RANGE,
-                             "row %d is to be a token and an embedding row, and has no %s", i,
-                             b->embd ? "token" : "embedding row");
-        s->seq_rows[q]++;
-        s->seq_last[q] = i;
+        pith_status st = check_row(s, b, i, err);
+        if (st != PITH_OK)
+            return st;
+        s->seq_rows[seq_of(s, b, i)]++;
+        s->seq_last[seq_of(s, b, i)] = i;
     }
+    pith_status st = drawn_check(s, b, pipeline_outputs(s), err);
+    if (st != PITH_OK)
+        return st;
     for (int32_t i = 0; i < b->n && !s->pooled; i++)
         n_out += wanted(s, b, i) != 0;
     int32_t n_pos = s->model->arch.hp.n_positions ? s->model->arch.hp.n_positions : POS_MAX;
@@ -755,7 +776,7 @@ static pith_status check_batch(struct pith_session *s, const struct pith_batch *
                          "%d outputs asked for, at most %d in one call; ask in parts or open the "
                          "model with a larger n_outputs",
                          n_out, s->cap_outputs);
-    pith_status st = b->pos ? check_positions(s, b, n_pos, err) : PITH_OK;
+    st = b->pos ? check_positions(s, b, n_pos, err) : PITH_OK;
     return st == PITH_OK && b->parent ? tree_check(s, b, err) : st;
 }
 
@@ -802,20 +823,13 @@ pith_status session_ready(struct pith_session *s, struct pith_error *err)
     return st;
 }
 
-/* All outputs that are wanted are drawn from, and no more. */
-static int only_drawn(const struct pith_batch *b)
-{
-    for (int32_t i = 0; b->want && i < b->n; i++)
-        if (b->want[i] && b->want[i] != PITH_WANT_DRAWN)
-            return 0;
-    return b->want != NULL;
-}
-
 static pith_status step(struct pith_session *s, const struct pith_batch *b, struct pith_error *err)
 {
     pith_status st = session_ready(s, err);
     if (st == PITH_OK)
         st = check_batch(s, b, err);
+    if (st == PITH_OK)
+        st = drawn_take(s, b, err);
     if (st != PITH_OK)
         return st;
     s->n_outputs = s->last_outputs = s->n_tried = 0;
@@ -879,9 +893,5 @@ pith_status session_submit(struct pith_session *s, const struct pith_batch *b,
     if (st == PITH_OK && b->n > s->n_batch)
         st = error_set(err, PITH_RANGE, "pith_submit: %d rows, at most n_batch = %d", b->n,
                        s->n_batch);
-    if (st != PITH_OK)
-        return st;
-    for (int32_t i = 0; b->pos && i < b->n; i++) /* windows keep what they may see */
-        s->cache.seq[seq_of(s, b, i)].placed |= given(b, i) != NULL;
-    return pipeline_submit(s, b, err);
+    return st == PITH_OK ? pipeline_submit(s, b, err) : st;
 }

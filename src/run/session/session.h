@@ -36,8 +36,9 @@ struct lane {
     struct step *step;
     struct run run;   /* of the step under way */
     uint32_t changes; /* of pages that come before it: so much of the list */
-    /* Of one that the caller waits for: it has run to its end, or failed, before that. */
-    int ended;
+    /* Of one that the caller waits for: it has run to its end, or failed, before that; or it has
+     * not begun, as rows of it are drawn from the one before (drawn.c). */
+    int ended, held, reads_best;
     pith_status st;
     struct pith_error err;
 };
@@ -87,6 +88,11 @@ struct pith_session {
      * plan.best; then output[i] is NULL until somebody wants all of it (session_output). */
     float *best;
     int wants_best, reads_best; /* the caller draws by sample_rows.c alone; so it is in this step */
+    /* What rows of a batch took from outputs of the step before it: [n_drawn] of [cap_outputs]. */
+    int32_t *drawn, n_drawn;
+    struct pith_sampler *greedy; /* that takes the best one; made when it is needed */
+    struct pith_batch held;      /* of the lane that is; its arrays lie in held_rows */
+    uint8_t *held_rows;          /* NULL: there is one lane */
     int32_t n_tried; /* rows of the last step, if it had trees, which are still in `step` */
     int32_t last_seq,
         last_n; /* the last output is of the last of last_n tokens of last_seq; -1: of none */
@@ -129,6 +135,7 @@ void pipeline_stop(struct pith_session *s); /* nothing stays under way */
 /* See pith_submit, pith_wait; the batch is checked, and s->seq_rows counts its rows. */
 pith_status pipeline_submit(struct pith_session *s, const struct pith_batch *b,
                             struct pith_error *err);
+int32_t pipeline_outputs(const struct pith_session *s); /* of the step that the next one follows */
 pith_status pipeline_wait(struct pith_session *s, struct pith_error *err);
 pith_status session_submit(struct pith_session *s, const struct pith_batch *b,
                            struct pith_error *err);
@@ -204,6 +211,17 @@ pith_status tree_refuses(const struct pith_session *s, struct pith_error *err);
 /* Position of the first or last slot, -1: no such sequence, or an empty one. */
 int64_t session_position(const struct pith_session *s, int32_t seq, int last);
 uint64_t session_cache_bytes(const struct pith_session *s, int64_t n);
+
+/* drawn.c: rows whose tokens are drawn from outputs of the step before. check: they can be, of
+ * n_outputs there. take: draws them all, from the last outputs. hold: keeps a copy of a batch in
+ * s->held. waits: it has such rows. */
+pith_status drawn_init(struct pith_session *s, struct pith_error *err);
+void drawn_deinit(struct pith_session *s);
+pith_status drawn_check(struct pith_session *s, const struct pith_batch *b, int32_t n_outputs,
+                        struct pith_error *err);
+pith_status drawn_take(struct pith_session *s, const struct pith_batch *b, struct pith_error *err);
+int drawn_waits(const struct pith_batch *b);
+pith_status drawn_hold(struct pith_session *s, const struct pith_batch *b, struct pith_error *err);
 
 /* adapt.c: adapters of sequences, see pith_adapt. init: the graph is made. */
 pith_status adapt_take_params(struct pith_session *s, const struct pith_session_params *p,
