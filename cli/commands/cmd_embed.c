@@ -58,6 +58,8 @@ struct run {
     float *vector;
     char *prefix; /* before each text; NULL: nothing */
     struct cli_out out;
+    FILE *rows; /* of --npy: what numbers are written to; out.f, or a file to copy where out.f
+                   cannot go back to its head */
 };
 
 /* ---------------------------------------------------------------- vectors out */
@@ -65,17 +67,17 @@ struct run {
 /* 9 digits tell a float. */
 static int put_vector(const struct run *r, int64_t i, const float *v)
 {
-    if (r->out.f) {
-        fwrite(v, sizeof *v, (size_t)r->n_dims, r->out.f);
-        return CLI_OK; /* its close says what failed */
-    }
-    printf("{\"index\":%lld,\"embedding\":[", (long long)i);
-    for (int32_t k = 0; k < r->n_dims; k++) {
+    for (int32_t k = 0; k < r->n_dims; k++)
         if (!isfinite(v[k]))
             return cli_say(CLI_INPUT, "text %lld: the model gives %g in dimension %d",
                            (long long)i + 1, (double)v[k], k);
-        printf("%s%.9g", k ? "," : "", (double)v[k]);
+    if (r->rows) {
+        fwrite(v, sizeof *v, (size_t)r->n_dims, r->rows);
+        return CLI_OK; /* its close says what failed */
     }
+    printf("{\"index\":%lld,\"embedding\":[", (long long)i);
+    for (int32_t k = 0; k < r->n_dims; k++)
+        printf("%s%.9g", k ? "," : "", (double)v[k]);
     fputs("]}\n", stdout);
     return CLI_OK;
 }
@@ -93,7 +95,7 @@ static int on_row(void *ctx, int64_t i, const float *v)
 }
 
 /* NumPy's format, version 1.0: the head says the shape, which is known at the end. */
-static int put_npy_head(struct run *r)
+static void put_npy_head(struct run *r)
 {
     enum { HEAD = 128 };
     char head[HEAD + 1] = "\x93NUMPY\x01";
@@ -103,11 +105,40 @@ static int put_npy_head(struct run *r)
     memset(head + 10 + n, ' ', (size_t)(HEAD - 10 - n));
     head[HEAD - 1] = '\n';
     head[8] = HEAD - 10;
-    if (fseek(r->out.f, 0, SEEK_SET))
-        return cli_say(CLI_SYSTEM, "--npy %s: cannot go back to its beginning: %s; wanted a file",
-                       r->out.path, strerror(errno));
     fwrite(head, 1, HEAD, r->out.f);
+}
+
+static int begin_npy(struct run *r)
+{
+    int code = cli_out_open(&r->out, r->o->npy);
+    if (code)
+        return code;
+    r->rows = fseek(r->out.f, 0, SEEK_SET) ? tmpfile() : r->out.f;
+    if (!r->rows)
+        return cli_say(CLI_SYSTEM, "--npy %s: no file for what a pipe gets at the end: %s",
+                       r->out.path, strerror(errno));
+    if (r->rows == r->out.f)
+        put_npy_head(r);
     return CLI_OK;
+}
+
+static int end_npy(struct run *r)
+{
+    char part[BUFSIZ];
+    size_t n;
+    if (fseek(r->rows, 0, SEEK_SET))
+        return cli_say(CLI_SYSTEM, "--npy %s: cannot write: %s", r->out.path, strerror(errno));
+    put_npy_head(r);
+    if (r->rows == r->out.f)
+        return CLI_OK;
+    int64_t left = r->pooled.n_done * r->n_dims * (int64_t)sizeof(float);
+    while (left > 0 && (n = fread(part, 1, sizeof part, r->rows)) > 0) {
+        fwrite(part, 1, n, r->out.f);
+        left -= (int64_t)n;
+    }
+    return left ? cli_say(CLI_SYSTEM, "--npy %s: the numbers cannot be read back: %s", r->out.path,
+                          strerror(errno))
+                : CLI_OK;
 }
 
 /* ---------------------------------------------------------------- texts in */
@@ -196,15 +227,14 @@ static int run(void *opts)
                        o->texts.n);
     if (!code)
         code = open_all(&r);
-    if (!code && o->npy) {
-        code = cli_out_open(&r.out, o->npy);
-        if (!code)
-            code = put_npy_head(&r);
-    }
+    if (!code && o->npy)
+        code = begin_npy(&r);
     if (!code)
         code = embed_all(&r);
-    if (!code && r.out.f)
-        code = put_npy_head(&r);
+    if (!code && r.rows)
+        code = end_npy(&r);
+    if (r.rows && r.rows != r.out.f)
+        fclose(r.rows);
     if (o->npy && r.out.path)
         code = cli_out_close(&r.out, code);
     if (!code && cli_chatty(&o->model))

@@ -96,11 +96,10 @@ int pooled_add(struct pooled *p, const int32_t *ids, int64_t n_ids)
     return code;
 }
 
-static int add_line(struct pooled *p, const char *line, size_t n,
+static int add_line(struct pooled *p, const char *line, size_t n, long long number,
                     int (*add)(void *ctx, const char *text, size_t n))
 {
     json_error_t why;
-    long long number = (long long)p->n_texts + 1;
     json_t *j = json_loadb(line, n, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
     const json_t *text = json_is_object(j) ? json_object_get(j, "text") : j;
     int code = !j ? cli_say(CLI_INPUT, "line %lld is not JSON: %s", number, why.text)
@@ -119,12 +118,16 @@ int pooled_lines(struct pooled *p, int jsonl, int (*add)(void *ctx, const char *
     size_t cap = 0;
     ssize_t n = 0;
     int code = CLI_OK, at_once = isatty(STDIN_FILENO);
+    long long number = 0;
     errno = 0;
     while (!code && (n = getline(&line, &cap, stdin)) > 0) {
+        number++;
         n -= line[n - 1] == '\n';
         n -= n && line[n - 1] == '\r';
-        if (n)
-            code = jsonl ? add_line(p, line, (size_t)n, add) : add(p->ctx, line, (size_t)n);
+        if (jsonl && strspn(line, " \t") < (size_t)n)
+            code = add_line(p, line, (size_t)n, number, add);
+        else if (!jsonl && (n || !at_once))
+            code = add(p->ctx, line, (size_t)n);
         if (!code && at_once)
             code = pooled_flush(p);
         if (at_once)

@@ -26,7 +26,8 @@ int pooled_add(struct pooled *p, const int32_t *ids, int64_t n_ids);
 int pooled_flush(struct pooled *p);
 void pooled_close(struct pooled *p);
 
-/* Each line of stdin that is not empty, as it is or, jsonl, as JSON: a text, or an object with
- * "text". Where stdin is a terminal each is answered at once. */
+/* Each line of stdin, as it is or, jsonl, as JSON: a text, or an object with "text". An empty line
+ * is an empty text, for who counts lines counts vectors; in JSON it is none. Where stdin is a
+ * terminal each is answered at once, and an empty one is none. */
 int pooled_lines(struct pooled *p, int jsonl, int (*add)(void *ctx, const char *text, size_t n));
 #endif

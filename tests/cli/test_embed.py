@@ -16,9 +16,9 @@ TEXTS = ["Once upon a time", "The dog", "Lily had a red ball. " * 5]
 
 
 def pith(*args, said="", command="embed"):
-    """Status, stdout, stderr."""
-    p = subprocess.run([PITH, command, *args], input=said.encode(), stdout=subprocess.PIPE,
-                       stderr=subprocess.PIPE, timeout=LIMIT)
+    """Status, stdout, stderr. said: text or bytes"""
+    p = subprocess.run([PITH, command, *args], input=said if isinstance(said, bytes) else
+                       said.encode(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=LIMIT)
     return p.returncode, p.stdout.decode(), p.stderr.decode()
 
 
@@ -62,6 +62,22 @@ def test_vectors(folder):
     check("lines_of_json", vectors(pith(STORY, "--raw", "--jsonl", said=lines)[1]) == got[:2])
 
 
+def test_lines():
+    """As many vectors as lines, whatever is in these."""
+    alone = vectors(pith(STORY, "a", "", "b c")[1])
+    check("empty_line", vectors(pith(STORY, said="a\n\nb c\n")[1]) == alone)
+    check("no_line_end", vectors(pith(STORY, said="a\r\n\r\nb c")[1]) == alone)
+    check("no_lines", pith(STORY, said="")[:2] == (0, ""))
+    lines = '\n"a"\n  \n{"id": 7, "text": "", "title": null}\n"b c"'
+    check("empty_lines_of_json", vectors(pith(STORY, "--jsonl", said=lines)[1]) == alone)
+    code, out, err = pith(STORY, said=b"a\xff\xfeb\n\x80\na\0b\n")
+    check("not_utf8", code == 0 and len(vectors(out)) == 3, err)
+    code, _, err = pith(STORY, "--jsonl", said='\n\n{"text": 3}\n')
+    check("lines_are_counted", code == 2 and "line 3" in err, err)
+    code, _, err = pith(RANK, "--jsonl", said='"a"\n\n""\n')
+    check("no_token_at_all", code == 2 and "text 2 is empty" in err, err)
+
+
 def test_npy(folder):
     got = vectors(pith(STORY, *TEXTS)[1])
     path = os.path.join(folder, "v.npy")
@@ -75,6 +91,12 @@ def test_npy(folder):
                                           "shape": (len(TEXTS), len(got[0]))}, (code, err, head))
     flat = list(struct.unpack("<%df" % (len(TEXTS) * len(got[0])), data[10 + n:]))
     check("npy_numbers", flat == [x for v in got for x in v])
+    code, _, err = pith(STORY, "--npy", path, said="")
+    with open(path, "rb") as f:
+        check("npy_of_nothing", code == 0 and b"(0, 64)" in f.read(), err)
+    p = subprocess.run([PITH, "embed", STORY, "--npy", "/dev/stdout", *TEXTS], timeout=LIMIT,
+                       stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    check("npy_to_a_pipe", (p.returncode, p.stdout) == (0, data), (p.returncode, p.stderr))
 
 
 RANK = os.path.join(SHARED, "golden", "arch", "qwen3-rank.gguf")
@@ -196,6 +218,7 @@ def test_bad(folder):
 def main():
     with tempfile.TemporaryDirectory() as folder:
         test_vectors(folder)
+        test_lines()
         test_npy(folder)
         test_rerank(folder)
         test_masks(folder)
