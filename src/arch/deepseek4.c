@@ -120,6 +120,7 @@ static const struct key_spec keys[] = {
     KEYS_HEAD_DIMS,
     {I32("expert_count", n_expert), RANGE(1, MAX_EXPERTS), .required = 1, .size = 1},
     {I32("expert_used_count", n_expert_used), RANGE(1, MAX_EXPERTS), .required = 1, .size = 1},
+    KEYS_EXPERT_GROUPS(NULL),
     KEYS_FF,
     {I32("expert_feed_forward_length", n_ff_exp), RANGE(1, MAX_FF), .required = 1, .size = 1},
     {I32("expert_shared_count", n_expert_shared), RANGE(0, MAX_EXPERTS), .required = 1, .synth = 1},

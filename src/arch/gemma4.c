@@ -344,6 +344,8 @@ static node experts(const struct arch_model *m, struct graph *g, int32_t l, node
                          .gating = MOE_SOFTMAX,
                          .norm = 1,
                          .least = 6.103515625e-5f,
+                         .n_group = m->hp.n_expert_groups,
+                         .n_group_used = m->hp.n_groups_used,
                          .scale = 1,
                          .act = GLU_GELU};
     return rms(m, g, nn_moe(g, &moe, in), w->post_2, 0, "post_ffw_norm_2");

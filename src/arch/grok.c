@@ -47,8 +47,6 @@ static const struct key_spec keys[] = {
     KEYS_EXPERTS,
     KEYS_FF,
     {I32("expert_feed_forward_length", n_ff_exp), RANGE(1, MAX_FF), .from = first_ff},
-    {I32("expert_group_count", n_expert_groups), RANGE(0, MAX_EXPERTS)},
-    {I32("expert_group_used_count", n_groups_used), RANGE(0, MAX_EXPERTS)},
     KEYS_ROPE,
     {F32("rope.scaling.yarn_ext_factor", yarn_ext), .def = -1},
     {F32("rope.scaling.yarn_beta_fast", yarn_beta_fast), .def = 8},

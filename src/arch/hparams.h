@@ -152,11 +152,16 @@ struct key_spec {
         I32("attention.value_length", d_v), RANGE(1, MAX_HEAD_DIM), .from = key_like_d_k,          \
                                                                     .size = 1                      \
     }
+/* Of all families with experts: the best ones are looked for in the best groups alone. */
+#define KEYS_EXPERT_GROUPS(condition)                                                              \
+    {I32("expert_group_count", n_expert_groups), RANGE(0, MAX_EXPERTS), .when = condition},        \
+    {                                                                                              \
+        I32("expert_group_used_count", n_groups_used), RANGE(0, MAX_EXPERTS), .when = condition    \
+    }
 #define KEYS_EXPERTS                                                                               \
     {I32("expert_count", n_expert), RANGE(0, MAX_EXPERTS), .size = 1},                             \
-    {                                                                                              \
-        I32("expert_used_count", n_expert_used), RANGE(0, MAX_EXPERTS), .size = 1                  \
-    }
+        {I32("expert_used_count", n_expert_used), RANGE(0, MAX_EXPERTS), .size = 1},               \
+        KEYS_EXPERT_GROUPS(NULL)
 #define KEYS_FF                                                                                    \
     {                                                                                              \
         LAYERS("feed_forward_length", n_ff), RANGE(0, MAX_FF), .from = key_ff, .size = 1           \

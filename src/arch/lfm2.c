@@ -56,6 +56,7 @@ static const struct key_spec keys[] = {
     {I32("expert_count", n_expert), RANGE(0, MAX_EXPERTS), .when = may_have_experts, .size = 1},
     {I32("expert_used_count", n_expert_used), RANGE(0, MAX_EXPERTS), .when = may_have_experts,
      .size = 1},
+    KEYS_EXPERT_GROUPS(may_have_experts),
     KEYS_FF,
     {I32("expert_feed_forward_length", n_ff_exp), RANGE(1, MAX_FF), .required = 1,
      .when = has_experts, .size = 1},

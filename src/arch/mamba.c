@@ -195,6 +195,7 @@ static const struct key_spec keys[] = {
      .when = is_hybrid},
     {I32("expert_count", n_expert), RANGE(0, MAX_EXPERTS), .size = 1, .when = is_hybrid},
     {I32("expert_used_count", n_expert_used), RANGE(0, MAX_EXPERTS), .size = 1, .when = is_hybrid},
+    KEYS_EXPERT_GROUPS(is_hybrid),
     {LAYERS("feed_forward_length", n_ff), RANGE(0, MAX_FF), .size = 1, .when = is_hybrid},
     {I32("expert_feed_forward_length", n_ff_exp), RANGE(1, MAX_FF), .from = width, .size = 1,
      .when = has_experts},

@@ -152,6 +152,7 @@ static const struct key_spec keys[] = {
     KEYS_HEAD_DIMS,
     {I32("expert_count", n_expert), RANGE(1, MAX_EXPERTS), .required = 1, .size = 1},
     {I32("expert_used_count", n_expert_used), RANGE(1, MAX_EXPERTS), .required = 1, .size = 1},
+    KEYS_EXPERT_GROUPS(NULL),
     KEYS_FF,
     KEYS_EXPERT_WIDTHS(NULL),
     KEYS_ROPE,

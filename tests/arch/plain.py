@@ -110,5 +110,12 @@ def experts(x, p, chosen, w, kind="exps", act=silu, renorm=True, weigh=None):
     return out
 
 
-def best(p, k):
+def best(p, k, groups=None):
+    """Columns of each row. groups: (count, used): those of the best groups alone, which are worth
+    their two best columns."""
+    if groups:
+        parts = p.reshape(len(p), groups[0], -1)
+        stay = np.zeros(parts.shape[:2], bool)
+        np.put_along_axis(stay, best(np.sort(parts, -1)[..., -2:].sum(-1), groups[1]), True, -1)
+        p = np.where(stay[..., None], parts, -np.inf).reshape(p.shape)
     return np.argsort(-p, -1, kind="stable")[:, :k]

@@ -186,7 +186,7 @@ def grok_yarn(ext):
     return grok(False, (k, dict(base=100.0, **turn)))
 
 
-def grovemoe():
+def grovemoe(groups=None):
     def run(w, tokens):
         x = w["token_embd"][tokens]
         for i in range(2):
@@ -195,11 +195,12 @@ def grovemoe():
             y = x + attend(q, k, v) @ w[i]["attn_output"].T
             z = rms(y, w[i]["ffn_norm"])
             p = softmax(z @ w[i]["ffn_gate_inp"].T)
-            m = experts(z, p, best(p, 3), w[i])
-            chunk = best(p, 3) // 2
+            m = experts(z, p, best(p, 3, groups), w[i])
+            chunk = best(p, 3, groups) // 2
             x = y + m + 0.6 * experts(m, p, chunk, w[i], "chexps")
         return rms(x, w["output_norm"]) @ w["output"].T
-    return keys(2, RMS, MOE_KEYS, {
+    limits = dict(zip((".expert_group_count", ".expert_group_used_count"), groups or ()))
+    return keys(2, RMS, MOE_KEYS, limits, {
         ".rope.freq_base": BASE, ".expert_used_count": 3, ".experts_per_group": 2,
         ".expert_group_scale": 0.6, ".expert_chunk_feed_forward_length": 12}), shapes(2, {
             **norms("attn_norm", "ffn_norm"), **qkv(), **MOE, "attn_q_norm.weight": [D],
@@ -350,6 +351,7 @@ FAMILIES = {
     "grok-half": ("grok", grok_yarn(0.5), False),
     "grok-linear": ("grok", grok_yarn(0.0), False),
     "grovemoe": ("grovemoe", grovemoe(), False),
+    "grovemoe-groups": ("grovemoe", grovemoe((4, 2)), False),
     "smallthinker": ("smallthinker", smallthinker(5, True, 2), False),
     "smallthinker-4": ("smallthinker", smallthinker(4, True, 1), False),
     "smallthinker-full": ("smallthinker", smallthinker(5, False, 1), False),

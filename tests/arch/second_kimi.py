@@ -1,153 +1,232 @@
-"""second_kimi.py -- Kimi K3 as a second implementation, in plain numpy: delta attention step by
-step, latent attention with keys and values of every head, a residual stream that is kept and begins
-anew. See second.py."""
+"""second_kimi.py -- Kimi K3 as a second implementation, in plain numpy: from the papers
+(arXiv:2510.26692 for KDA and MLA without positions, arXiv:2603.15031 for attention over earlier
+residual streams) and the facts of the file format. Nobody who wrote it had seen src/arch.
+
+A model is a set of options (K3); every part that a file may have or not is one of them, and draw()
+draws them all. See second.py for what a family gives."""
 import numpy as np
 
-from plain import attend, best, heads, rms, sigmoid, silu, softmax
-from second import E, F, FX, H, K, RMS, X, keys, norms, shapes
+from plain import best, heads, rms, sigmoid, silu, softmax
+from tiny import N_VOCAB
 
-EPS = 1e-5
-WIDTH, D = 4, 8                    # delta attention: taps, a head's channels
-RANK, PE, DK, DV, QL = 12, 4, 12, 6, 20  # latent attention
-EL = 24                            # of an expert's rows
+# mla: of each layer whether it attends, or keeps a state. block: 0: an ordinary residual stream.
+# lower: the bound of decays, None: softplus. latent: what experts read, None: no key. gates,
+# routed_norms: of each layer. ranks: of queries and of keys; dims: of a key, and how many of these
+# are apart; linear: of the activation's second factor, 0: it is as it is.
+K3 = dict(mla=(0, 0, 1, 0), e=32, f=48, h=4, d=8, width=4, eps=1e-5, block=2, lower=-5.0,
+          q_rank=12, rank=16, key=12, apart=4, value=10, gates=(1, 1, 1, 1), dense=1, experts=8,
+          used=2, fx=16, latent=20, routed_norms=(1, 1, 1, 1), shared=1, has_shared=True, gating=2,
+          renorm=True, scale=1.5, beta=4.0, linear=25.0, groups=None)
 
 
-def kimi_k3(layers, every, beta, linear, mla, lowest, short, low_q, gate, shared, gating):
-    """mla: which layers are latent attention. short: experts read shorter rows; "bare": these are
-    not normalised. low_q, gate, shared: the file has these products."""
+def mix(bank, x, score, eps):
+    """Softmax over all kept streams and the running one, each scored by its direction; [T, E]."""
+    if not bank:
+        return x
+    rows = np.stack([*bank, x])
+    return (softmax((rms(rows, score, eps)).sum(-1).T).T[..., None] * rows).sum(0)
 
-    def situ(g, u):
-        up = linear * np.tanh(u / linear) if linear > 0 else u
-        return beta * np.tanh(g / beta) * sigmoid(g) * up
 
-    def ffn(z, gate_w, up, down):
-        return situ(z @ gate_w.T, z @ up.T) @ down.T
+def short(p, taps):
+    """Each channel's own causal convolution over its last rows, then SiLU. taps [channels, 1, w]"""
+    taps = taps.reshape(len(taps), -1)
+    width = taps.shape[1]
+    under = np.concatenate([np.zeros((width - 1, p.shape[1])), p])
+    return silu(sum(under[j:j + len(p)] * taps[:, j] for j in range(width)))
 
-    def conv(p, taps):
-        padded = np.concatenate([np.zeros((WIDTH - 1, p.shape[1])), p])
-        return silu(sum(padded[j:j + len(p)] * taps[:, 0, j] for j in range(WIDTH)))
 
-    def unit(x):
-        return x / np.sqrt((x * x).sum(-1, keepdims=True) + EPS)
+def delta(n, w, o):
+    """KDA: a state of each head, which forgets by channel of keys, and is corrected."""
+    q, k, v = (heads(short(n @ w["attn_" + c].T, w["ssm_conv1d_" + c]), o["h"]) for c in "qkv")
+    q, k = (y / np.sqrt((y * y).sum(-1, keepdims=True) + o["eps"]) for y in (q, k))
+    rate = heads(n @ w["ssm_f_a"].T @ w["ssm_f_b"].T + w["ssm_dt.bias"], o["h"])
+    a = w["ssm_a"].reshape(-1, 1)
+    g = a * np.log1p(np.exp(rate)) if o["lower"] is None else o["lower"] * sigmoid(-a * rate)
+    beta = sigmoid(n @ w["ssm_beta"].T)
+    out = np.zeros_like(v)
+    for h in range(o["h"]):
+        s = np.zeros((o["d"], o["d"]))
+        for t in range(len(n)):
+            s = np.exp(g[t, h])[:, None] * s
+            s = s + np.outer(k[t, h], beta[t, h] * (v[t, h] - k[t, h] @ s))
+            out[t, h] = q[t, h] @ s / np.sqrt(o["d"])
+    out = rms(out, w["ssm_norm"], o["eps"]).reshape(len(n), -1)
+    return (out * sigmoid(n @ w["ssm_g"].T)) @ w["attn_output"].T
 
-    def delta(n, w):
-        q, k, v = (heads(conv(n @ w["attn_" + p].T, w["ssm_conv1d_" + p]), H) for p in "qkv")
-        q, k = unit(q), unit(k)
-        f = n @ w["ssm_f_a"].T @ w["ssm_f_b"].T + w["ssm_dt.bias"]
-        f, rate = heads(f, H), w["ssm_a"][:, None]
-        g = lowest * sigmoid(-rate * f) if lowest else rate * np.log1p(np.exp(f))
-        b = sigmoid(n @ w["ssm_beta"].T)
-        o = np.zeros((len(n), H, D))
-        for h in range(H):
-            s = np.zeros((D, D))  # [key, value]
-            for t in range(len(n)):
-                s = np.exp(g[t, h])[:, None] * s
-                s = s + np.outer(k[t, h], b[t, h] * (v[t, h] - s.T @ k[t, h]))
-                o[t, h] = s.T @ q[t, h] / np.sqrt(D)
-        y = rms(o, w["ssm_norm"]).reshape(len(n), -1) * sigmoid(n @ w["ssm_g"].T)
-        return y @ w["attn_output"].T
 
-    def latent(n, w):
-        q = rms(n @ w["attn_q_a"].T, w["attn_q_a_norm"]) @ w["attn_q_b"].T if low_q \
-            else n @ w["attn_q"].T
-        row = n @ w["attn_kv_a_mqa"].T
-        c, pe = rms(row[:, :RANK], w["attn_kv_a_norm"]), row[:, RANK:]
-        k = np.stack([np.concatenate([c @ w["attn_k_b"][h], pe], -1) for h in range(H)], 1)
-        v = np.stack([c @ w["attn_v_b"][h].T for h in range(H)], 1)
-        y = attend(heads(q, H), k, v)
-        return (y * sigmoid(n @ w["attn_gate"].T) if gate else y) @ w["attn_output"].T
+def latent(n, w, o):
+    """MLA without positions: what is kept of a row serves all heads as key and value."""
+    q = n
+    if "attn_q_a" in w:
+        q = rms(n @ w["attn_q_a"].T, w["attn_q_a_norm"], o["eps"])
+    q = heads(q @ w["attn_q_b" if "attn_q_a" in w else "attn_q"].T, o["h"])
+    kept = n @ w["attn_kv_a_mqa"].T
+    c, apart = rms(kept[:, :o["rank"]], w["attn_kv_a_norm"], o["eps"]), kept[:, o["rank"]:]
+    split, seen, out = o["key"] - o["apart"], np.tri(len(n), dtype=bool), []
+    for h in range(o["h"]):
+        score = (q[:, h, :split] @ (c @ w["attn_k_b"][h]).T + q[:, h, split:] @ apart.T)
+        p = softmax(np.where(seen, score / np.sqrt(o["key"]), -np.inf))
+        out.append(p @ c @ w["attn_v_b"][h].T)
+    out = np.concatenate(out, -1)
+    if "attn_gate" in w:
+        out = out * sigmoid(n @ w["attn_gate"].T)
+    return out @ w["attn_output"].T
 
-    def moe(z, w):
-        r = z @ w["ffn_gate_inp"].T
-        p = sigmoid(r) if gating == 2 else softmax(r)
-        chosen = best(p + w["exp_probs_b.bias"], K)
-        x = z @ w["ffn_routed_down"].T if short else z
-        m = np.zeros_like(x)
-        for t in range(len(x)):
-            for e in chosen[t]:
-                by = p[t, e] / p[t, chosen[t]].sum() if gating == 2 else p[t, e]
-                m[t] += 1.7 * by * ffn(x[t], *(w["ffn_%s_exps" % n][e]
-                                               for n in ("gate", "up", "down")))
-        if short and short != "bare":
-            m = rms(m, w["ffn_routed_norm"])
-        m = m @ w["ffn_routed_up"].T if short else m
-        return m + ffn(z, *(w["ffn_%s_shexp" % n] for n in ("gate", "up", "down"))) if shared else m
 
-    def mix(bank, x, w):
-        rows = np.stack(bank + [x])
-        return (softmax((rms(rows) @ w).T).T[..., None] * rows).sum(0) if bank else x
+def situ(x, gate, up, down, o):
+    g, u = x @ gate.T, x @ up.T
+    if o["linear"] > 0:
+        u = o["linear"] * np.tanh(u / o["linear"])
+    return (o["beta"] * np.tanh(g / o["beta"]) * sigmoid(g) * u) @ down.T
+
+
+def mixture(z, w, o):
+    """Experts of a narrower row, chosen by the whole one."""
+    s = z @ w["ffn_gate_inp"].T
+    p = {1: softmax, 2: sigmoid, 3: lambda y: y, 4: lambda y: np.sqrt(np.log1p(np.exp(y)))}[
+        o["gating"]](s)
+    which = best(p + w["exp_probs_b.bias"], o["used"], o["groups"])
+    by = np.take_along_axis(p, which, -1)
+    if o["gating"] == 3:
+        by = softmax(by)
+    if o["renorm"]:
+        by = by / np.maximum(by.sum(-1, keepdims=True), 6.103515625e-5)
+    by = by * (o["scale"] or 1.0)
+    r = z @ w["ffn_routed_down"].T if o["latent"] else z
+    m = np.zeros_like(r)
+    for t in range(len(z)):
+        for x, a in zip(which[t], by[t]):
+            m[t] += a * situ(r[t], *(w["ffn_%s_exps" % c][x] for c in ("gate", "up", "down")), o)
+    if "ffn_routed_norm" in w:
+        m = rms(m, w["ffn_routed_norm"], o["eps"])
+    m = m @ w["ffn_routed_up"].T if o["latent"] else m
+    if o["has_shared"]:
+        m = m + situ(z, *(w["ffn_%s_shexp" % c] for c in ("gate", "up", "down")), o)
+    return m
+
+
+def keys_of(o):
+    out = {".context_length": 256, ".embedding_length": o["e"], ".block_count": len(o["mla"]),
+           ".feed_forward_length": o["f"], ".attention.head_count": o["h"],
+           ".attention.head_count_kv": list(o["mla"]),
+           ".attention.layer_norm_rms_epsilon": o["eps"],
+           ".attention.key_length": o["rank"] + o["apart"], ".attention.value_length": o["rank"],
+           ".attention.key_length_mla": o["key"], ".attention.value_length_mla": o["value"],
+           ".attention.kv_lora_rank": o["rank"], ".rope.dimension_count": o["apart"],
+           ".ssm.conv_kernel": o["width"], ".kda.head_dim": o["d"],
+           ".attn_res.block_size": o["block"], ".activation.situ_beta": o["beta"],
+           ".activation.situ_linear_beta": o["linear"], ".expert_count": o["experts"],
+           ".expert_used_count": o["used"], ".expert_feed_forward_length": o["fx"],
+           ".expert_gating_func": o["gating"]}
+    may = {".attention.q_lora_rank": o["q_rank"], ".kda.gate_lower_bound": o["lower"],
+           ".expert_latent_length": o["latent"], ".expert_weights_scale": o["scale"],
+           ".expert_shared_count": o["shared"], ".leading_dense_block_count": o["dense"] or None,
+           ".expert_weights_norm": o["renorm"] or None}
+    if o["groups"]:
+        may.update(zip((".expert_group_count", ".expert_group_used_count"), o["groups"]))
+    out.update((k, v) for k, v in may.items() if v is not None)
+    return out
+
+
+def layer_of(o, i):
+    e, rows, x, fx = o["e"], o["h"] * o["d"], o["experts"], o["fx"]
+    out = {"attn_norm": [e], "ffn_norm": [e]}
+    if o["block"]:
+        out.update({"attn_res_score": [e], "ffn_res_score": [e]})
+    if o["mla"][i]:
+        out.update({"attn_kv_a_mqa": [o["rank"] + o["apart"], e], "attn_kv_a_norm": [o["rank"]],
+                    "attn_k_b": [o["h"], o["rank"], o["key"] - o["apart"]],
+                    "attn_v_b": [o["h"], o["value"], o["rank"]],
+                    "attn_output": [e, o["h"] * o["value"]]})
+        if o["q_rank"]:
+            out.update({"attn_q_a": [o["q_rank"], e], "attn_q_a_norm": [o["q_rank"]],
+                        "attn_q_b": [o["h"] * o["key"], o["q_rank"]]})
+        else:
+            out["attn_q"] = [o["h"] * o["key"], e]
+        if o["gates"][i]:
+            out["attn_gate"] = [o["h"] * o["value"], e]
+    else:
+        for c in "qkv":
+            out["attn_" + c], out["ssm_conv1d_" + c] = [rows, e], [rows, 1, o["width"]]
+        out.update({"ssm_f_a": [o["d"], e], "ssm_f_b": [rows, o["d"]], "ssm_beta": [o["h"], e],
+                    "ssm_g": [rows, e], "ssm_norm": [o["d"]], "attn_output": [e, rows]})
+    if i < o["dense"]:
+        out.update({"ffn_gate": [o["f"], e], "ffn_up": [o["f"], e], "ffn_down": [e, o["f"]]})
+    else:
+        r = o["latent"] or e
+        out.update({"ffn_gate_inp": [x, e], "ffn_gate_exps": [x, fx, r],
+                    "ffn_up_exps": [x, fx, r], "ffn_down_exps": [x, r, fx]})
+        if o["latent"]:
+            out.update({"ffn_routed_down": [r, e], "ffn_routed_up": [e, r]})
+            if o["routed_norms"][i]:
+                out["ffn_routed_norm"] = [r]
+        if o["has_shared"]:
+            n = o["shared"] * fx
+            out.update({"ffn_gate_shexp": [n, e], "ffn_up_shexp": [n, e],
+                        "ffn_down_shexp": [e, n]})
+    out = {k + ".weight": v for k, v in out.items()}
+    if not o["mla"][i]:
+        out.update({"ssm_a": [o["h"]], "ssm_dt.bias": [rows]})
+    if i >= o["dense"]:
+        out["exp_probs_b.bias"] = [x]
+    return out
+
+
+def k3(**options):
+    o = {**K3, **options}
 
     def run(w, tokens):
         x, bank = w["token_embd"][tokens], []
-        for i in range(layers):
-            u, anew = mix(bank, x, w[i].get("attn_res_score")), every and i % every == 0
-            bank = bank + [x] if anew else bank
-            a = (latent if mla[i] else delta)(rms(u, w[i]["attn_norm"]), w[i])
-            x = a if anew else x + a
-            z = rms(mix(bank, x, w[i].get("ffn_res_score")), w[i]["ffn_norm"])
-            x = x + (moe(z, w[i]) if i else ffn(z, *(w[i]["ffn_" + n]
-                                                    for n in ("gate", "up", "down"))))
-        return rms(mix(bank, x, w.get("output_res_score")), w["output_norm"]) @ w["output"].T
-
-    def layer(i):
-        out = {"attn_norm.weight": [E], "ffn_norm.weight": [E]}
-        if every:
-            out.update(norms("attn_res_score", "ffn_res_score"))
-        if mla[i]:
-            out.update({"attn_kv_a_mqa.weight": [RANK + PE, E], "attn_kv_a_norm.weight": [RANK],
-                        "attn_k_b.weight": [H, RANK, DK - PE], "attn_v_b.weight": [H, DV, RANK],
-                        "attn_output.weight": [E, H * DV]})
-            out.update({"attn_q_a.weight": [QL, E], "attn_q_a_norm.weight": [QL],
-                        "attn_q_b.weight": [H * DK, QL]} if low_q else
-                       {"attn_q.weight": [H * DK, E]})
-            out.update({"attn_gate.weight": [H * DV, E]} if gate else {})
-        else:
-            out.update({"attn_%s.weight" % p: [H * D, E] for p in "qkv"})
-            out.update({"ssm_conv1d_%s.weight" % p: [H * D, 1, WIDTH] for p in "qkv"})
-            out.update({"ssm_f_a.weight": [D, E], "ssm_f_b.weight": [H * D, D],
-                        "ssm_dt.bias": [H * D], "ssm_a": [H], "ssm_beta.weight": [H, E],
-                        "ssm_g.weight": [H * D, E], "ssm_norm.weight": [D],
-                        "attn_output.weight": [E, H * D]})
-        if not i:
-            out.update({"ffn_gate.weight": [F, E], "ffn_up.weight": [F, E],
-                        "ffn_down.weight": [E, F]})
-            return out
-        row = EL if short else E
-        out.update({"ffn_gate_inp.weight": [X, E], "exp_probs_b.bias": [X],
-                    "ffn_gate_exps.weight": [X, FX, row], "ffn_up_exps.weight": [X, FX, row],
-                    "ffn_down_exps.weight": [X, row, FX]})
-        if short:
-            out.update({"ffn_routed_down.weight": [EL, E], "ffn_routed_up.weight": [E, EL]})
-            out.update({} if short == "bare" else {"ffn_routed_norm.weight": [EL]})
-        if shared:
-            out.update({"ffn_gate_shexp.weight": [2 * FX, E], "ffn_up_shexp.weight": [2 * FX, E],
-                        "ffn_down_shexp.weight": [E, 2 * FX]})
-        return out
-
-    more = {
-        ".attention.head_count_kv": [1 if x else 0 for x in mla], ".rope.dimension_count": PE,
-        ".attention.kv_lora_rank": RANK, ".attention.key_length_mla": DK,
-        ".attention.value_length_mla": DV, ".ssm.conv_kernel": WIDTH, ".kda.head_dim": D,
-        ".expert_count": X, ".expert_used_count": K, ".expert_feed_forward_length": FX,
-        ".expert_shared_count": 2 if shared else 0, ".expert_gating_func": gating,
-        ".expert_weights_norm": gating == 2, ".expert_weights_scale": 1.7,
-        ".leading_dense_block_count": 1, ".attn_res.block_size": every,
-        ".activation.situ_beta": beta, ".activation.situ_linear_beta": linear}
-    more.update({".attention.q_lora_rank": QL} if low_q else {})
-    more.update({".kda.gate_lower_bound": lowest} if lowest else {})
-    more.update({".expert_latent_length": EL} if short else {})
-    return keys(layers, RMS, more), \
-        shapes(layers, layer, more={"output_res_score.weight": [E]} if every else {}), run
+        for i, attends in enumerate(o["mla"]):
+            u = mix(bank, x, w[i].get("attn_res_score"), o["eps"])
+            begins = o["block"] and i % o["block"] == 0
+            if begins:
+                bank.append(x)
+            a = (latent if attends else delta)(rms(u, w[i]["attn_norm"], o["eps"]), w[i], o)
+            x = a if begins else x + a
+            z = rms(mix(bank, x, w[i].get("ffn_res_score"), o["eps"]), w[i]["ffn_norm"], o["eps"])
+            x = x + (situ(z, w[i]["ffn_gate"], w[i]["ffn_up"], w[i]["ffn_down"], o)
+                     if i < o["dense"] else mixture(z, w[i], o))
+        x = mix(bank, x, w.get("output_res_score"), o["eps"])
+        return rms(x, w["output_norm"], o["eps"]) @ w["output"].T
+    ends = {"token_embd.weight": [N_VOCAB, o["e"]], "output_norm.weight": [o["e"]],
+            "output.weight": [N_VOCAB, o["e"]]}
+    if o["block"]:
+        ends["output_res_score.weight"] = [o["e"]]
+    for i in range(len(o["mla"])):
+        ends.update(("blk.%d.%s" % (i, k), v) for k, v in layer_of(o, i).items())
+    return keys_of(o), ends, run
 
 
-# As in second.py.
-FAMILIES = {
-    "kimi-k3": ("kimi-k3", kimi_k3(6, 2, 1.5, 2.0, [0, 1, 0, 1, 0, 1], -5.0, True, True, True,
-                                   True, 2), False),
-    "kimi-k3-each": ("kimi-k3", kimi_k3(4, 1, 0.8, 0.0, [0, 1, 1, 0], 0.0, "bare", False, True,
-                                        False, 1), False),
-    "kimi-k3-plain": ("kimi-k3", kimi_k3(4, 0, 1.5, 1.25, [1, 0, 0, 1], -2.0, False, True, False,
-                                         True, 2), False),
-    "kimi-k3-three": ("kimi-k3", kimi_k3(5, 3, 3.0, -1.0, [0, 0, 1, 1, 0], -5.0, False, False,
-                                         False, False, 2), False),
-}
+def draw(rng):
+    """Options by chance; each part is there or not."""
+    def one(*of):
+        return of[rng.integers(len(of))]
+    layers = one(1, 2, 3, 4, 5, 7)
+    apart, shared = one(2, 4, 6), one(None, 0, 1, 2, 3)
+    experts, used, groups = one((4, 1, None), (6, 3, None), (8, 2, None), (8, 4, (4, 2)))
+    return dict(
+        mla=[int(x) for x in rng.integers(0, 2, layers)], e=one(16, 24, 32, 40), f=one(24, 48),
+        h=one(1, 2, 3, 4), d=one(4, 8, 16), width=one(2, 3, 4), eps=one(1e-6, 1e-5, 1e-2),
+        block=one(0, 1, 2, 3, 4), lower=one(None, -5.0, -0.5), q_rank=one(None, 12),
+        rank=one(8, 16, 20), key=apart + one(4, 8, 10), apart=apart, value=one(4, 8, 10),
+        gates=[int(x) for x in rng.integers(0, 2, layers)], dense=one(0, 1, 2, layers),
+        experts=experts, used=used, groups=groups, fx=one(8, 16), latent=one(None, 0, 12, 20),
+        routed_norms=[int(x) for x in rng.integers(0, 2, layers)], shared=shared,
+        has_shared=bool(shared), gating=one(1, 2, 2, 3, 4), renorm=one(False, True),
+        scale=one(None, 0.0, 1.0, 2.5), beta=one(1.0, 4.0), linear=one(-1.0, 0.0, 2.0, 25.0))
+
+
+FAMILIES = {k: ("kimi-k3", k3(**options), False) for k, options in {
+    "kimi-k3": {},
+    "kimi-k3-plain": dict(block=0, lower=None, q_rank=None, gates=(0,) * 4, latent=None,
+                          shared=None, has_shared=False, renorm=False, scale=None, linear=0.0,
+                          dense=0),
+    "kimi-k3-each": dict(block=1, mla=(1, 0, 0, 1), routed_norms=(0,) * 4, width=2, linear=-1.0),
+    "kimi-k3-three": dict(block=3, mla=(0, 0, 1, 0, 0, 1, 1), gates=(0, 0, 1, 0, 0, 0, 1),
+                          routed_norms=(1, 0, 1, 0, 1, 0, 1), dense=2, shared=2, eps=1e-2),
+    "kimi-k3-states": dict(mla=(0, 0, 0, 0), lower=-0.5, latent=0, e=24, h=3),
+    "kimi-k3-attends": dict(mla=(1, 1, 1, 1), gates=(1, 0, 0, 1), q_rank=None, beta=1.0),
+    "kimi-k3-dense": dict(dense=4, linear=2.0, beta=1.0, block=2),
+    "kimi-k3-softmax": dict(gating=1, renorm=False, scale=0.0, block=4),
+    "kimi-k3-groups": dict(groups=(4, 2), used=4, shared=0, has_shared=False)}.items()}

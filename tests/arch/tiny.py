@@ -15,18 +15,20 @@ N_VOCAB = 64
 TOKENS = [int(t) for t in np.random.default_rng(16).integers(3, N_VOCAB, 24)]
 
 
-def weights(shapes, centred=None):
-    """{name: f32 array} for {name: shape}. The same name and shape give the same numbers. Vectors
-    that scale are near 1, or 0 where the model adds 1 itself (names that `centred` is found in);
-    matrices keep the size of rows, those
-    of queries and keys enlarge it, so that attention is no mean."""
+def weights(shapes, centred=None, salt=""):
+    """{name: f32 array} for {name: shape}. The same name, shape and salt give the same numbers.
+    Vectors that scale are near 1, or 0 where the model adds 1 itself (names that `centred` is found
+    in); matrices keep the size of rows, those of queries and keys enlarge it, so that attention is
+    no mean; what states decay by is negative."""
     out = {}
     for name, shape in shapes.items():
-        rng = np.random.default_rng(zlib.crc32(name.encode()))
+        rng = np.random.default_rng(zlib.crc32((salt + name).encode()))
         x = rng.standard_normal(shape)
         last = name.rsplit(".", 1)[-1]
         if len(shape) < 2 and last == "weight":
             x = 0.2 * x + (not (centred and re.search(centred, name)))
+        elif last == "ssm_a":
+            x = -np.exp(0.5 * x)
         elif len(shape) < 2:
             x = 0.3 * x
         elif "embed" in name or "wte" in name or "embd" in name:
