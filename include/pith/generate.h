@@ -90,6 +90,34 @@ struct pith_generate_result {
 PITH_API pith_status pith_generate(pith_session *s, const struct pith_generate_params *params,
                                    struct pith_generate_result *out, struct pith_error *err);
 
+/* Text of a model that fills in masks, a step at a time: for who has something else to do between
+ * two steps. pith_generate makes the same text in one call. */
+typedef struct pith_fill pith_fill;
+struct pith_fill_params {
+    size_t size;
+    int32_t seq; /* empty before a step and behind it; several texts may take turns with it */
+    const int32_t *tokens; /* the prompt, [n_tokens >= 1]; copied */
+    size_t n_tokens;
+    int32_t n_text;           /* tokens to make, >= 1 */
+    int32_t n_block, n_steps; /* as in pith_generate_params */
+    pith_surest surest;
+    pith_sampler *sampler; /* of its own; the caller closes it, behind the text */
+};
+#define PITH_FILL_PARAMS_INIT PITH_SIZED(struct pith_fill_params)
+/* NULL: the model fills in no masks (PITH_STATE) or has no token for them (PITH_MISSING), prompt
+ * and text are more than n_ctx or n_batch, or parameters are wrong (PITH_RANGE). The session is to
+ * outlive it. */
+PITH_API pith_fill *pith_fill_open(pith_session *s, const struct pith_fill_params *params,
+                                   struct pith_error *err);
+/* One step of prompt and text. *n is 0, or a block is there for good: its *n tokens, until the next
+ * call. One that fails (PITH_CANCELLED, too) changes nothing and may be done again; without a step
+ * left it is PITH_STATE. */
+PITH_API pith_status pith_fill_step(pith_fill *f, const int32_t **ids, int32_t *n,
+                                    struct pith_error *err);
+PITH_API int32_t pith_fill_left(const pith_fill *f); /* steps; 0: the text is complete */
+PITH_API uint64_t pith_fill_bytes(const pith_fill *f);
+PITH_API void pith_fill_close(pith_fill *f); /* NULL allowed */
+
 /* ---------------------------------------------------------------- machine, bench, tools */
 
 struct pith_machine {

@@ -9,6 +9,7 @@
 #include "base/utf8.h"
 #include "base/work.h"
 #include "run/model/adapter.h"
+#include "run/session/diffuse.h"
 #include "run/session/session.h"
 #include "run/session/stop.h"
 
@@ -807,4 +808,49 @@ pith_status pith_synth(const char *path, const struct pith_synth_params *params,
     NEED(path);
     pith_status st = params_take(&p, sizeof p, params, "synth params", err);
     return st == PITH_OK ? synth_write(path, &p, err) : st;
+}
+
+static pith_status take_fill(pith_session *s, const struct pith_fill_params *params,
+                             struct pith_fill_params *p, struct pith_error *err)
+{
+    NEED_IDLE(s);
+    NEED(params);
+    pith_status st = params_take(p, sizeof *p, params, "fill params", err);
+    if (st != PITH_OK)
+        return st;
+    NEED(p->tokens);
+    NEED(p->sampler);
+    return PITH_OK;
+}
+
+pith_fill *pith_fill_open(pith_session *s, const struct pith_fill_params *params,
+                          struct pith_error *err)
+{
+    WITH_ERROR;
+    struct pith_fill_params p = PITH_FILL_PARAMS_INIT;
+    return take_fill(s, params, &p, err) == PITH_OK ? fill_new(s, &p, err) : NULL;
+}
+
+pith_status pith_fill_step(pith_fill *f, const int32_t **ids, int32_t *n, struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(f);
+    NEED(ids);
+    NEED(n);
+    return fill_step(f, ids, n, err);
+}
+
+int32_t pith_fill_left(const pith_fill *f)
+{
+    return f ? fill_left(f) : 0;
+}
+
+uint64_t pith_fill_bytes(const pith_fill *f)
+{
+    return f ? fill_bytes(f) : 0;
+}
+
+void pith_fill_close(pith_fill *f)
+{
+    fill_free(f);
 }

@@ -310,6 +310,121 @@ static void test_end_token(void)
     pith_model_close(m);
 }
 
+/* ---------------------------------------------------------------- a step at a time */
+
+static struct pith_fill_params fill_params(pith_sampler *sampler)
+{
+    struct pith_fill_params p = PITH_FILL_PARAMS_INIT;
+    p.tokens = prompt;
+    p.n_tokens = N_PROMPT;
+    p.n_text = 30;
+    p.n_block = 8;
+    p.n_steps = 13;
+    p.sampler = sampler;
+    return p;
+}
+
+/* Two texts that take turns with one sequence are what each is alone; a step that is cancelled is
+ * done again. */
+static void test_steps(void)
+{
+    struct pith_error err;
+    pith_model *m = model("llada", with_mask);
+    pith_session *s = m ? open_session(m) : NULL;
+    struct pith_sampler_params sp = PITH_SAMPLER_PARAMS_INIT;
+    pith_sampler *sampler = pith_sampler_open(N_VOCAB, &sp, &err);
+    REQUIRE(s && sampler, "no session");
+    struct pith_fill_params p = fill_params(sampler);
+    int32_t want[2][N_CTX], got[2][N_CTX], n_got[2] = {0}, n_blocks[2] = {0};
+    expected(s, 0, PITH_SUREST_PROBABILITY, 30, 8, 13, want[0]);
+    expected(s, 0, PITH_SUREST_MARGIN, 17, 17, 5, want[1]);
+    pith_fill *f[2] = {pith_fill_open(s, &p, &err)};
+    p.surest = PITH_SUREST_MARGIN;
+    p.n_text = p.n_block = 17;
+    p.n_steps = 5;
+    f[1] = pith_fill_open(s, &p, &err);
+    REQUIRE(f[0] && f[1], err.msg);
+    CHECK(pith_fill_left(f[0]) == 13 && pith_fill_left(f[1]) == 5 && pith_fill_bytes(f[0]) > 0);
+    for (int turn = 0; pith_fill_left(f[0]) || pith_fill_left(f[1]); turn++) {
+        int i = turn % 2, left = pith_fill_left(f[i]);
+        const int32_t *ids = NULL;
+        int32_t n = 0;
+        if (!left)
+            continue;
+        pith_cancel(s);
+        CHECK(pith_fill_step(f[i], &ids, &n, &err) == PITH_CANCELLED && !n &&
+              pith_fill_left(f[i]) == left);
+        pith_cancel_reset(s);
+        CHECK_MSG(pith_fill_step(f[i], &ids, &n, &err) == PITH_OK, "%s", err.msg);
+        CHECK(pith_fill_left(f[i]) == left - 1 && pith_length(s, 0) == 0);
+        for (int32_t k = 0; k < n; k++)
+            got[i][n_got[i]++] = ids[k];
+        n_blocks[i] += n > 0;
+    }
+    CHECK(n_got[0] == 30 && n_blocks[0] == 4 && n_got[1] == 17 && n_blocks[1] == 1);
+    CHECK(!memcmp(got[0], want[0], 30 * sizeof **want) &&
+          !memcmp(got[1], want[1], 17 * sizeof **want));
+    const int32_t *ids;
+    int32_t n = 1;
+    CHECK(pith_fill_step(f[0], &ids, &n, &err) == PITH_STATE && strstr(err.msg, "complete"));
+    pith_fill_close(f[0]);
+    pith_fill_close(f[1]);
+    pith_fill_close(NULL);
+    pith_sampler_close(sampler);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
+static void test_steps_refused(void)
+{
+    struct pith_error err;
+    pith_model *m = model("llada", with_mask), *bare = model("llada", NULL),
+               *causal = model("llama", with_mask);
+    pith_session *s = m ? open_session(m) : NULL, *none = bare ? open_session(bare) : NULL,
+                 *other = causal ? open_session(causal) : NULL;
+    struct pith_sampler_params sp = PITH_SAMPLER_PARAMS_INIT;
+    pith_sampler *sampler = pith_sampler_open(N_VOCAB, &sp, &err),
+                 *less = pith_sampler_open(N_VOCAB - 1, &sp, &err);
+    REQUIRE(s && none && other && sampler && less, "no session");
+    struct pith_fill_params p = fill_params(sampler);
+#define NO_FILL(session, change, status, words)                                                    \
+    p = fill_params(sampler);                                                                      \
+    change;                                                                                        \
+    CHECK_MSG(!pith_fill_open(session, &p, &err) && err.code == (status) &&                        \
+                  strstr(err.msg, words),                                                          \
+              "%s", err.msg)
+    NO_FILL(none, , PITH_MISSING, "mask_token_id");
+    NO_FILL(other, , PITH_STATE, "masks");
+    NO_FILL(NULL, , PITH_RANGE, "NULL");
+    NO_FILL(s, p.tokens = NULL, PITH_RANGE, "tokens");
+    NO_FILL(s, p.n_tokens = 0, PITH_RANGE, "0 tokens");
+    NO_FILL(s, p.n_text = 0, PITH_RANGE, "0 to make");
+    NO_FILL(s, p.n_text = N_CTX, PITH_RANGE, "n_ctx = 128");
+    NO_FILL(s, p.n_text = INT32_MAX, PITH_RANGE, "n_ctx = 128");
+    NO_FILL(s, p.n_block = -1, PITH_RANGE, "n_block is -1");
+    NO_FILL(s, p.n_steps = 3, PITH_RANGE, "3 steps for 4 blocks");
+    NO_FILL(s, p.sampler = NULL, PITH_RANGE, "sampler");
+    NO_FILL(s, p.sampler = less, PITH_RANGE, "129 tokens");
+    NO_FILL(s, p.size = 1, PITH_RANGE, "fill params");
+    const int32_t *ids;
+    int32_t n;
+    p = fill_params(sampler);
+    p.seq = 1;
+    pith_fill *f = pith_fill_open(s, &p, &err);
+    CHECK(f && pith_fill_step(f, &ids, &n, &err) == PITH_RANGE && strstr(err.msg, "sequence 1"));
+    CHECK(pith_fill_step(NULL, &ids, &n, &err) == PITH_RANGE &&
+          pith_fill_step(f, NULL, &n, &err) == PITH_RANGE);
+    pith_fill_close(f);
+    pith_sampler_close(sampler);
+    pith_sampler_close(less);
+    pith_session_close(s);
+    pith_session_close(none);
+    pith_session_close(other);
+    pith_model_close(m);
+    pith_model_close(bare);
+    pith_model_close(causal);
+}
+
 /* ---------------------------------------------------------------- refused */
 
 static void test_refused(void)
@@ -372,6 +487,8 @@ int main(void)
     TEST(test_sampled);
     TEST(test_ends);
     TEST(test_end_token);
+    TEST(test_steps);
+    TEST(test_steps_refused);
     TEST(test_refused);
     return test_end();
 }

@@ -257,9 +257,9 @@ static int next_token(struct generation *g, pith_status *st, struct pith_error *
 
 /* ---------------------------------------------------------------- models that fill in masks */
 
-static int on_block(void *ctx, const int32_t *ids, int32_t n)
+/* Its tokens are there for good. 0: nothing comes behind them. */
+static int show_block(struct generation *g, const int32_t *ids, int32_t n)
 {
-    struct generation *g = ctx;
     struct pith_generate_result *out = g->out;
     for (int32_t i = 0; i < n; i++) {
         if (vocab_is_eog(g->s->model->vocab, ids[i]) && !g->p->ignore_eog && g->limit != -2) {
@@ -286,28 +286,31 @@ static pith_status fill_in(struct generation *g, const int32_t *ids, size_t n,
                          "%s fills in masks: there is no context shift, no self-extend and no "
                          "grammar",
                          s->model->info.arch);
-    if (p->n_block < 0 || p->n_steps < 0 || (int)p->surest < 0 || p->surest > PITH_SUREST_RANDOM)
-        return error_set(err, PITH_RANGE, "n_block is %d, n_steps %d and surest %d", p->n_block,
-                         p->n_steps, (int)p->surest);
     if (n >= (size_t)s->n_ctx)
         return session_over_context(s, (uint64_t)n + 1, err);
     int32_t room = s->n_ctx - (int32_t)n;
-    struct diffusion d = {.s = s,
-                          .sampler = g->sampler,
-                          .prompt = ids,
-                          .seq = p->seq,
-                          .n_prompt = (int32_t)n,
-                          .n_text = g->limit == -2   ? room
-                                    : g->limit == -1 ? room < 256 ? room : 256
-                                                     : g->limit,
-                          .n_block = p->n_block,
-                          .n_steps = p->n_steps,
-                          .surest = p->surest,
-                          .on_block = on_block,
-                          .ctx = g};
+    struct pith_fill_params fill = {.seq = p->seq,
+                                    .tokens = ids,
+                                    .n_tokens = n,
+                                    .n_text = g->limit == -2   ? room
+                                              : g->limit == -1 ? room < 256 ? room : 256
+                                                               : g->limit,
+                                    .n_block = p->n_block,
+                                    .n_steps = p->n_steps,
+                                    .surest = p->surest,
+                                    .sampler = g->sampler};
     g->out->stop = g->limit == -2 ? PITH_STOP_CONTEXT : PITH_STOP_LENGTH;
     int64_t t0 = clock_ns();
-    pith_status st = diffuse(&d, err);
+    struct pith_fill *f = fill_new(s, &fill, err);
+    pith_status st = f ? PITH_OK : err->code;
+    int goes_on = f != NULL;
+    while (goes_on && st == PITH_OK && fill_left(f)) {
+        const int32_t *block;
+        int32_t n_block;
+        st = fill_step(f, &block, &n_block, err);
+        goes_on = st != PITH_OK || !n_block || show_block(g, block, n_block);
+    }
+    fill_free(f);
     g->out->decode_ns = clock_ns() - t0;
     if (st == PITH_CANCELLED) { /* the blocks so far are the result */
         g->out->stop = PITH_STOP_CANCELLED;
