@@ -36,6 +36,11 @@ pith_session *hosted_session(const struct hosted *h)
     return h->generate ? h->generate : h->embed ? h->embed : h->rank;
 }
 
+int hosted_fills_in(const struct hosted *h)
+{
+    return h->generate && !h->info.causal;
+}
+
 int32_t hosted_n_ctx(const struct hosted *h)
 {
     return pith_n_ctx(hosted_session(h));

@@ -62,6 +62,7 @@ int32_t hosted_n_ctx(const struct hosted *h);
 int32_t
 hosted_n_input(const struct hosted *h); /* most tokens of an input to embed; 0: it embeds none */
 int32_t hosted_n_pair(const struct hosted *h); /* of a question with a text; 0: it ranks none */
+int hosted_fills_in(const struct hosted *h); /* its texts are masks at first */
 /* The one that /v1/report tells of. */
 pith_session *hosted_session(const struct hosted *h);
 json_t *

@@ -285,12 +285,13 @@ static int64_t session_memory(const struct loading *l, uint64_t weights)
     return !l->memory ? 0 : l->memory > weights + n ? (int64_t)((l->memory - weights) / n) : 1;
 }
 
-/* A session for vectors or scores. An input is one step's: as many rows as the context has, or, of
- * more than 8,192, as many as a quarter of the memory left has room for. */
-static pith_session *open_pooled(const struct server_loaded *out, const struct model_opts *o,
-                                 int64_t n_ctx, const struct pith_session_plan *plan,
-                                 struct pith_session_params sp, int32_t *n_input,
-                                 struct pith_error *err)
+/* A session for vectors, scores or texts that are filled in. An input is one step's: as many rows
+ * as the context has, or, of more than 8,192, as many as a quarter of the memory left has room
+ * for. */
+static pith_session *open_whole(const struct server_loaded *out, const struct model_opts *o,
+                                int64_t n_ctx, const struct pith_session_plan *plan,
+                                struct pith_session_params sp, int32_t *n_input,
+                                struct pith_error *err)
 {
     enum { USUAL = 8192, MOST = 65536 };
     int64_t left = plan->left_bytes < INT64_MAX ? (int64_t)plan->left_bytes / 4 : 0,
@@ -314,7 +315,8 @@ static pith_status open_sessions(const struct loading *l, struct server_loaded *
     struct pith_model_info info = {.size = sizeof info};
     struct pith_session_params sp = PITH_SESSION_PARAMS_INIT, ep = PITH_SESSION_PARAMS_INIT;
     pith_model_get_info(out->model, &info, NULL);
-    int makes_text = info.causal && info.pooling == PITH_POOL_NONE;
+    int fills_in = !info.causal && info.logits && pith_token_of(out->model, PITH_TOKEN_MASK) >= 0;
+    int makes_text = (info.causal || fills_in) && info.pooling == PITH_POOL_NONE;
     sp.n_ctx = (int32_t)o->model.n_ctx;
     sp.cache_type_k = o->model.cache_k;
     sp.cache_type_v = o->model.cache_v;
@@ -347,22 +349,26 @@ static pith_status open_sessions(const struct loading *l, struct server_loaded *
     struct model_opts bare = o->model, kept = o->model;
     bare.store_dir = NULL;                    /* inputs to embed have no prefixes */
     bare.n_ctx = makes_text ? 0 : bare.n_ctx; /* of which the other session tells */
-    kept.store_dir = *l->store_dir ? l->store_dir : NULL;
+    kept.store_dir = *l->store_dir && !fills_in ? l->store_dir : NULL;
     kept.store_limit = l->store_limit;
     kept.tells_room = makes_text; /* in the log of a service, too, which is no terminal */
     bare.tells_room = !makes_text;
+    if (fills_in)
+        sp.store_bytes = 0;
+    int32_t n_text; /* of prompt and text; a longer one is refused when it comes */
     if (makes_text)
-        out->generate = cli_session_try(out->model, &kept, (int32_t)n_ctx, &sp, err);
+        out->generate = fills_in ? open_whole(out, &kept, n_ctx, &plan, sp, &n_text, err)
+                                 : cli_session_try(out->model, &kept, (int32_t)n_ctx, &sp, err);
     if (makes_text && !out->generate)
         return err->code;
     if (o->embeddings || !(makes_text || info.pooling == PITH_POOL_RANK)) {
-        out->embed = open_pooled(out, &bare, n_ctx, &plan, ep, &out->n_embed, err);
+        out->embed = open_whole(out, &bare, n_ctx, &plan, ep, &out->n_embed, err);
         if (!out->embed)
             return err->code;
     }
     ep.pooling = PITH_POOL_RANK;
     if (info.n_labels)
-        out->rank = open_pooled(out, &bare, n_ctx, &plan, ep, &out->n_rank, err);
+        out->rank = open_whole(out, &bare, n_ctx, &plan, ep, &out->n_rank, err);
     return out->rank || !info.n_labels ? PITH_OK : err->code;
 }
 

@@ -957,7 +957,7 @@ static int submit(struct answer *a, struct fields *b, struct fault *f)
     if (!r)
         return fault_memory(f);
     const struct dialect *d = a->dialect;
-    int made = 0, ok = take(a, b, r, f);
+    int made = 0, ok = take(a, b, r, f) && request_fills_in(a->m, b, r, f);
     if (ok) {
         made = 1;
         ok = make_requests(a, b, r, f);

@@ -206,6 +206,39 @@ int request_take(struct hosted *m, struct exchange *x, const struct fields *b, s
            (request_format_waits(b) || request_format(m, b, NULL, r, f));
 }
 
+int request_fills_in(const struct hosted *m, const struct fields *b, const struct request *r,
+                     struct fault *f)
+{
+    const struct pith_sampler_params *p = &r->sampler;
+    const char *format = json_array_size(b->v[F_tools]) ? "tools" : guided_source(b);
+    const struct {
+        int asked;
+        const char *field;
+    } rows[] = {
+        {r->grammar || request_format_waits(b), format},
+        {r->n_logprobs >= 0, b->v[F_n_probs] ? "n_probs" : "logprobs"},
+        {r->echo, "prompt_logprobs"},
+        {r->rank, "best_of"},
+        {r->n_force > 0, "reasoning_budget"},
+        {r->shifts, "context_shift"},
+        {r->n_loras > 0, "lora"},
+        {p->n_late > 0, "min_tokens"},
+        {b->v[F_repeat_penalty] && p->repeat_penalty != 1, "repeat_penalty"},
+        {b->v[F_repetition_penalty] && field_real(b, F_repetition_penalty) != 1,
+         "repetition_penalty"},
+        {b->v[F_frequency_penalty] && p->frequency_penalty != 0, "frequency_penalty"},
+        {b->v[F_presence_penalty] && p->presence_penalty != 0, "presence_penalty"},
+        {b->v[F_dry_multiplier] && p->dry_multiplier > 0, "dry_multiplier"},
+    };
+    for (size_t i = 0; hosted_fills_in(m) && i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].asked)
+            return fault_set(f, 400, "not_supported", rows[i].field,
+                             "%s fills in masks, all of a block at a time: there is no %s; leave "
+                             "it out",
+                             m->info.arch, rows[i].field);
+    return 1;
+}
+
 static void *copy_of(const void *p, size_t n)
 {
     void *q = p ? malloc(n ? n : 1) : NULL;

@@ -82,6 +82,7 @@ void request_over(const struct request *r, struct fault *f)
 static void free_branch(struct branch *b)
 {
     account_add(b->r->server, b->r->tenant, -b->bytes);
+    pith_fill_close(b->fill);
     pith_sampler_close(b->sampler);
     pith_stream_close(b->stream);
     pith_stopper_close(b->stopper);
@@ -430,7 +431,8 @@ void branch_take(struct sched *s, struct branch *b, const struct token_info *t)
         forced.n_top = 0;
         t = &forced;
     }
-    pith_sampler_accept(b->sampler, t->id);
+    if (!b->fill) /* which has no order to have a history of */
+        pith_sampler_accept(b->sampler, t->id);
     b->logprob_sum += (double)t->logprob;
     b->n_made++;
     r->figures.n_made++;

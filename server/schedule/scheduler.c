@@ -380,7 +380,9 @@ static void *run(void *arg)
         sweep(s, s->embeds, embed_fail);
         embed_step(s);
         draw_collect(s);
-        if (s->all)
+        if (s->all && hosted_fills_in(s->hosted))
+            fill_step(s);
+        else if (s->all)
             step(s);
         observe_queue(s);
     }

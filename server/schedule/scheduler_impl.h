@@ -7,6 +7,7 @@
  *     compose.c    which rows a step has
  *     draw.c       what is drawn from the outputs of a step
  *     embed.c      inputs that are embedded or ranked
+ *     fill.c       texts of models that fill in masks
  *     scheduler.c  the thread */
 #ifndef PITH_SERVER_SCHEDULER_IMPL_H
 #define PITH_SERVER_SCHEDULER_IMPL_H
@@ -34,6 +35,7 @@ struct branch {
     int64_t indent;          /* so many */
     int has_line, truncated; /* its text has a line end; it has lost its middle */
     int64_t first;           /* when its first token came */
+    pith_fill *fill; /* of models that fill in masks: its text; NULL: not begun */
     pith_sampler *sampler;
     pith_stream *stream;
     pith_stopper *stopper;
@@ -163,6 +165,9 @@ void draw_put(struct sched *s, struct branch *b, int64_t i, int32_t out);
 /* Draw k has been made: tokens, text and events; its branch may end. */
 void draw_tell(struct sched *s, int k);
 void draw_collect(struct sched *s); /* those whose masks have been made since */
+
+/* fill.c */
+void fill_step(struct sched *s); /* of a model that fills in masks, instead of a step of all */
 
 /* embed.c */
 void embed_start(struct sched *s, struct request *r);
