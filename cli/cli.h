@@ -160,13 +160,16 @@ struct model_opts {
      ARG_FIELD(opts, m.n_layers, ARG_INT), .word = "auto|all", .lo = 0, .hi = 1 << 20,            \
      .help = "layers on GPUs, the last ones first; auto: as many as fit into their free memory"},  \
     {.name = "--split-mode", .alias = "-sm", ARG_FIELD(opts, m.split, ARG_CHOICE),                 \
-     .choices = "layer|none", .dflt = "layer",                                                     \
-     .help = "several GPUs share the layers, or there is only the main one"},                      \
+     .choices = "layer|none|row", .dflt = "layer",                                                 \
+     .help = "several GPUs share the layers (layer), the rows of each matrix (row), or there is "  \
+             "only the main one (none)"},                                                          \
     {.name = "--tensor-split", .alias = "-ts", .meta = "N,N,..",                                   \
      ARG_FIELD(opts, m.shares, ARG_TEXT), .otherwise = "by their free memory",                     \
-     .help = "share of the layers that each GPU takes, as 3,1"},                                   \
+     .help = "share of the layers, or rows, that each GPU takes, as 3,1"},                         \
     {.name = "--main-gpu", .alias = "-mg", ARG_FIELD(opts, m.main, ARG_INT), .hi = 63,             \
-     .dflt = "0", .help = "the GPU of --split-mode none, by its number among the GPUs"},           \
+     .dflt = "0",                                                                                  \
+     .help = "by its number among the GPUs: the one of --split-mode none, the one that has all "   \
+             "but the other GPUs' rows with row"},                                                 \
     {.name = "--override-tensor", .alias = "-ot", .meta = "PATTERN=DEVICE",                        \
      ARG_FIELD(opts, m.placements, ARG_TEXTS),                                                     \
      .help = "weights whose names match this extended regular expression go to this device; may "  \

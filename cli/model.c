@@ -80,7 +80,9 @@ static void take_devices(const struct device_opts *o, struct pith_model_params *
                          : o->n_layers == -2 ? PITH_GPU_LAYERS_ALL
                          : o->n_layers == 0  ? PITH_GPU_LAYERS_NONE
                                              : (int32_t)o->n_layers;
-    params->split = o->split && o->split[0] == 'n' ? PITH_SPLIT_NONE : PITH_SPLIT_LAYER;
+    params->split = !o->split || o->split[0] == 'l' ? PITH_SPLIT_LAYER
+                    : o->split[0] == 'r'            ? PITH_SPLIT_ROW
+                                                    : PITH_SPLIT_NONE;
     params->tensor_split = o->shares;
     params->main_gpu = (int32_t)o->main;
     params->placements = o->placements.n ? o->placements.v : NULL;

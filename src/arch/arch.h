@@ -140,6 +140,7 @@ struct arch_want {
     enum pool_kind pool;
     int rank; /* scores of the pooled rows instead */
     int logits;
+    int32_t adapter_rank; /* of adapters that can be added to products, at most; 0: none */
 };
 
 /* ---------------------------------------------------------------- an architecture */

@@ -60,6 +60,7 @@ struct graph_memo {
 /* A product that adapters can add to: products are numbered in order. */
 struct adapted {
     const struct tensor *w;
+    node sum; /* the product with what adapters add */
     struct adapted *next;
 };
 

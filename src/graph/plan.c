@@ -208,6 +208,29 @@ static void renumber(struct compiler *c, int32_t first, int32_t end)
             c->info[c->called[c->plan->phases[i].first + k]->id].phase = i;
 }
 
+static int has_product(const struct compiler *c, const struct phase *ph)
+{
+    int32_t i = 0;
+    while (i < ph->n && !op_has(c->called[ph->first + i]->op, OP_PRODUCT))
+        i++;
+    return i < ph->n;
+}
+
+/* Would a copy before phases [to, i) wait for work of its source that these can run beside? Nobody
+ * has waited for it before, and there is a product among them. */
+static int runs_beside(const struct compiler *c, node copy, int32_t to, int32_t i)
+{
+    const struct plan *p = c->plan;
+    int32_t from = copy->src[0]->device, made = c->info[behind_aliases(copy->src[0])->id].phase;
+    while (i > to && !has_product(c, &p->phases[i - 1]))
+        i--;
+    for (int32_t k = made + 1; k < to; k++)
+        if (p->phases[k].kind == PHASE_COPY &&
+            (p->phases[k].device == from || c->called[p->phases[k].first]->src[0]->device == from))
+            return 0;
+    return i > to;
+}
+
 /* A copy interrupts what a device does at a stretch: one whose value is there before goes before
  * the stretch. So a device that has the last layers waits once for those of the first ones. */
 static void copy_early(struct compiler *c)
@@ -221,7 +244,8 @@ static void copy_early(struct compiler *c)
         while (to > 0 && p->phases[to - 1].kind != PHASE_COPY &&
                p->phases[to - 1].device == p->phases[i - 1].device)
             to--;
-        if (to == i || c->info[behind_aliases(c->called[copy.first]->src[0])->id].phase >= to)
+        if (to == i || c->info[behind_aliases(c->called[copy.first]->src[0])->id].phase >= to ||
+            runs_beside(c, c->called[copy.first], to, i))
             continue;
         memmove(&p->phases[to + 1], &p->phases[to], (size_t)(i - to) * sizeof copy);
         p->phases[to] = copy;

@@ -172,6 +172,8 @@ struct way {
     const char *name;
     int piece, n_threads, reference, beside, plain; /* plain: a session without adapters */
     const char *far, *layers;
+    pith_split split;
+    const char *sent[2]; /* weights that are on another device */
 };
 
 static int32_t token(int i)
@@ -209,6 +211,8 @@ static int open_way(struct opened *o, const char *path, const char *adapter, con
         setenv("PITH_LAYER_DEVICES", w->layers, 1);
     mp.n_threads = w->n_threads;
     mp.reference = w->reference;
+    mp.split = w->split;
+    mp.placements = *w->sent ? w->sent : NULL;
     sp.n_ctx = 128;
     sp.n_seq = 3;
     sp.n_adapters = w->plain ? 0 : 2;
@@ -353,7 +357,14 @@ static const struct way ways[] = {
     {.name = "beside others", .piece = 5, .n_threads = 1, .beside = 1},
     {.name = "reference", .piece = 11, .n_threads = 1, .reference = 1},
     {.name = "on a far device", .piece = 9, .n_threads = 1, .far = "1", .layers = "1"},
-    {.name = "by turns", .piece = 9, .n_threads = 1, .far = "1", .layers = "0,1"}};
+    {.name = "by turns", .piece = 9, .n_threads = 1, .far = "1", .layers = "0,1"},
+    {.name = "rows over two", .piece = 9, .n_threads = 1, .far = "2", .split = PITH_SPLIT_ROW},
+    {.name = "some weights elsewhere",
+     .piece = 9,
+     .n_threads = 1,
+     .far = "2",
+     .layers = "1",
+     .sent = {"blk\\.[01]\\..*[^m]\\.weight=FAR1"}}};
 enum { N_WAYS = sizeof ways / sizeof *ways };
 
 static void bits_of(const char *arch, int experts)

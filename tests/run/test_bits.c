@@ -51,6 +51,7 @@ struct way {
     int32_t gpu_layers;
     int32_t n_threads, reference, observe, n_batch;
     pith_weights weights;
+    pith_split split;
 };
 
 static const struct way alone = {.name = "alone", .n_threads = 1};
@@ -58,6 +59,7 @@ static const struct way ways[] = {
     {.name = "2 threads", .n_threads = 2},
     {.name = "level base", .n_threads = 1, .cpu = "base"},
     {.name = "2 devices", .n_threads = 1, .devices = "2"},
+    {.name = "rows over 2 devices", .n_threads = 1, .devices = "2", .split = PITH_SPLIT_ROW},
     {.name = "the last layer on a far device", .n_threads = 1, .far = "1", .gpu_layers = 1},
     {.name = "level avx2", .n_threads = 1, .cpu = "avx2"},
     {.name = "mapped", .n_threads = 1, .weights = PITH_WEIGHTS_MAPPED},
@@ -74,6 +76,12 @@ static const struct way ways[] = {
      .n_threads = 1,
      .far = "2",
      .layers = "1,1,2,2",
+     .n_batch = 7},
+    {.name = "rows over two far devices, steps of 7 rows beside each other",
+     .n_threads = 1,
+     .far = "2",
+     .gpu_layers = PITH_GPU_LAYERS_ALL,
+     .split = PITH_SPLIT_ROW,
      .n_batch = 7},
     {.name = "steps of 7 rows", .n_threads = 1, .n_batch = 7},
     {.name = "level avx512bf16", .n_threads = 1, .cpu = "avx512bf16"},
@@ -120,6 +128,7 @@ static pith_model *open_model(const struct subject *s, const struct way *w, stru
     mp.weights = w->weights;
     mp.overrides = s->overrides;
     mp.gpu_layers = w->gpu_layers;
+    mp.split = w->split;
     set_env("PITH_CPU", w->cpu);
     set_env("PITH_CPU_DEVICES", w->devices);
     set_env("PITH_FAR_DEVICES", w->far);

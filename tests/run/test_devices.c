@@ -190,7 +190,7 @@ static void experts_stay(void)
         struct graph g;
         CHECK(model_graph(m, m->arch.states, &(struct arch_want){.logits = 1}, &g, &err) ==
               PITH_OK);
-        model_place_nodes(m, &g);
+        CHECK(model_place_nodes(m, &g, &err) == PITH_OK);
         for (node d = g.first; d; d = d->next)
             if (d->w && d->w == find_tensor(m, "blk.0.ffn_down_exps.weight"))
                 CHECK_MSG(d->src[0]->device == 0, "what goes into ffn_down_exps is on %s",

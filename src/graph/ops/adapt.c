@@ -142,12 +142,15 @@ node graph_adapt(struct graph *g, enum adapt_kind kind, const struct tensor *w, 
                          .k = tensor_k(w),
                          .m = tensor_m(w),
                          .stack = tensor_stack(w)};
-    return graph_node(g,
-                      &(struct node){.op = OP_ADAPT,
-                                     .n_src = kind == ADAPT_EXPERTS ? 3 : 2,
-                                     .src = {y, x, routing},
-                                     .p = &p},
-                      name);
+    node z = graph_node(g,
+                        &(struct node){.op = OP_ADAPT,
+                                       .n_src = kind == ADAPT_EXPERTS ? 3 : 2,
+                                       .src = {y, x, routing},
+                                       .p = &p},
+                        name);
+    if (z)
+        g->last_adapted->sum = z;
+    return z;
 }
 
 /* ---------------------------------------------------------------- for backends */

@@ -115,7 +115,7 @@ static OP_FN(ref_matmul)
 
 const struct op_info op_matmul = {.name = "matmul",
                                   .kind = OP_UNITS,
-                                  .flags = OP_PRODUCT | OP_BESIDE | OP_PARTS,
+                                  .flags = OP_PRODUCT | OP_BESIDE | OP_PARTS | OP_BY_ROWS,
                                   .shape = shape_matmul,
                                   .wants = product_wants,
                                   .cost = matmul_cost,

@@ -69,7 +69,7 @@ const struct op_info op_add = {.name = "add",
                                .reference = ref_add};
 const struct op_info op_mul = {.name = "mul",
                                .kind = OP_ROWS,
-                               .flags = OP_IN_PLACE,
+                               .flags = OP_IN_PLACE | OP_BY_COLUMNS,
                                .shape = shape_pair,
                                .reference = ref_mul};
 
@@ -385,7 +385,7 @@ static void shape_glu(struct graph *g, struct node *n)
 
 const struct op_info op_glu = {.name = "glu",
                                .kind = OP_ROWS,
-                               .flags = OP_IN_PLACE,
+                               .flags = OP_IN_PLACE | OP_BY_COLUMNS,
                                .params_bytes = sizeof(struct glu_op),
                                .shape = shape_glu,
                                .reference = ref_glu};

@@ -178,6 +178,17 @@ static pith_status read_pairs(struct reading *r, struct pith_error *err)
 
 /* ---------------------------------------------------------------- memory */
 
+static pith_status see_sums(void *ctx, const struct graph *g, struct pith_error *err)
+{
+    struct pith_adapter *ad = ctx;
+    (void)err;
+    for (const struct adapted *p = g->adapted; p; p = p->next)
+        for (int32_t i = 0; i < ad->n; i++)
+            if (ad->pair[i].w == p->w)
+                ad->pair[i].on |= UINT32_C(1) << p->sum->device;
+    return PITH_OK;
+}
+
 /* Deals the matrices of a device out over buffers; sizes NULL: only their number. */
 static int32_t deal(struct pith_adapter *a, int d, uint64_t *sizes)
 {
@@ -188,7 +199,7 @@ static int32_t deal(struct pith_adapter *a, int d, uint64_t *sizes)
     for (int32_t i = 0; i < 2 * a->n; i++) {
         struct tensor *t = i % 2 ? &a->pair[i / 2].b : &a->pair[i / 2].a;
         uint64_t bytes = size_align(t->bytes, 64);
-        if (!tensor_on(a->pair[i / 2].w, d))
+        if (!(a->pair[i / 2].on >> d & 1))
             continue;
         at = size_align(at, lim.align);
         if (!n || (lim.slab != UINT64_MAX && at + bytes > lim.slab)) {
@@ -297,6 +308,7 @@ static pith_status load(struct reading *r, struct pith_error *err)
     r->sum = &sum;
     if (!stage || !row)
         TRY(error_set(err, PITH_NOMEM, "out of memory while reading %s", gguf_path(r->g)));
+    TRY(model_graphs(a->model, a->rank, see_sums, a, err));
     for (int d = 0; d < a->model->n_devices; d++)
         TRY(make_buffers(a, d, err));
     for (int32_t i = 0; i < a->n; i++) {

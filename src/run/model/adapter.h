@@ -1,6 +1,7 @@
 /* adapter.h -- a low-rank adapter of a model (graph/ops/adapt.h): a GGUF file whose tensors
- * NAME.lora_a [.., rank, K] and NAME.lora_b [.., M, rank] belong to the model's NAME. It lies on
- * every device that has NAME, as f32, and can be used by any number of sessions of its model. */
+ * NAME.lora_a [.., rank, K] and NAME.lora_b [.., M, rank] belong to the model's NAME. It lies as
+ * f32 on every device that adds something to products with NAME, and can be used by any number of
+ * sessions of its model. */
 #ifndef PITH_RUN_ADAPTER_H
 #define PITH_RUN_ADAPTER_H
 
@@ -9,6 +10,7 @@
 struct adapter_pair {
     const struct tensor *w;
     struct tensor a, b; /* as graph/ops/adapt.h wants them */
+    uint32_t on;        /* bit d: device d adds it to a product */
 };
 
 struct pith_adapter {

@@ -89,7 +89,7 @@ static void cut_all(struct loader *l)
     l->n_chunks = 0;
     for (int32_t i = 0; i < l->m->n_tensors; i++) {
         const struct tensor *t = l->m->tensors[i];
-        int check = l->m->params.check_tensors;
+        int check = l->m->params.check_tensors && !t->whole; /* that one is looked at itself */
         for (int32_t k = 0; k < t->n_at; k++)
             if (t->at[k].bytes && !model_in_copy(l->m, &t->at[k])) {
                 cut(l, i, k, check);
@@ -270,7 +270,7 @@ pith_status model_load(struct pith_model *m, struct pith_error *err)
     struct loader l = {.m = m};
     const struct pith_model_params *mp = &m->params;
     for (int32_t i = 0; i < m->n_tensors; i++)
-        l.total += m->tensors[i]->file_bytes;
+        l.total += m->tensors[i]->whole ? 0 : m->tensors[i]->file_bytes;
     cut_all(&l);
     l.chunks = mem_array((size_t)l.n_chunks + 1, sizeof *l.chunks, PITH_MEM_META);
     if (!l.chunks)

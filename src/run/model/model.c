@@ -63,6 +63,8 @@ static void fill_info(struct pith_model *m)
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct tensor *t = m->tensors[i];
         uint64_t n = 1, bytes = t->packed_bytes ? t->packed_bytes : t->bytes;
+        if (t->whole) /* which counts */
+            continue;
         for (int d = 0; d < t->n_dims; d++)
             n *= (uint64_t)t->dims[d];
         in->n_params += n;

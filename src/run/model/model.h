@@ -19,6 +19,12 @@
 #include "run/model/packed_file.h"
 #include "text/vocab/trie.h"
 
+/* Devices that something is dealt out over by shares. */
+struct takers {
+    int device[MAX_DEVICES], n;
+    double share[MAX_DEVICES], sum;
+};
+
 struct pith_model {
     _Atomic(int) refs;
     pthread_mutex_t placing;      /* of placements, once the model is open */
@@ -38,6 +44,8 @@ struct pith_model {
     struct device *devices[MAX_DEVICES];
     int n_devices;
     int32_t *layer_device;              /* [n_layer] */
+    struct takers slicing;              /* who gets rows of each matrix, the main device last; n 0:
+                                           matrices are whole */
     int8_t *sent;                       /* [n_tensors] the device it was sent to by name; -1 */
     struct weight_buffers {
         struct buffer *buffer;
@@ -108,13 +116,31 @@ pith_status model_spread(struct pith_model *m, struct pith_error *err);
  * layer, or where all that reads and writes it can run. */
 pith_status model_place_states(struct pith_model *m, struct state *states, struct pith_error *err);
 /* Where each node runs: beside its states; where its weights were sent; on the device of its layer;
- * on the first, if that has no kernel for it. */
-void model_place_nodes(const struct pith_model *m, struct graph *g);
+ * on the first, if that has no kernel for it. What is divided by rows becomes parts first. */
+pith_status model_place_nodes(const struct pith_model *m, struct graph *g, struct pith_error *err);
+/* The device of a layer, of the input side (-1), of the output side (n_layer). */
+static inline int32_t model_layer_device(const struct pith_model *m, int32_t layer)
+{
+    int32_t n_layer = m->arch.hp.n_layer;
+    return m->layer_device[layer < 0 ? 0 : layer < n_layer ? layer : n_layer - 1];
+}
+/* slices.c: rows of matrices over devices. How many of t's rows each of m->slicing gets; 0: it
+ * stays whole. */
+int model_slice_rows(const struct pith_model *m, const struct tensor *t,
+                     int64_t rows[MAX_DEVICES]);
+/* Makes the slices, weights of the model that were sent to their devices. */
+pith_status model_slice(struct pith_model *m, struct pith_error *err);
+/* Matrices that are divided, and the bytes of their rows on each device. */
+int32_t model_sliced(const struct pith_model *m, uint64_t bytes[MAX_DEVICES]);
 /* Says which ops of a placed graph run elsewhere for want of a kernel; an error with `strict`. */
 pith_status model_tell_of_gaps(struct pith_model *m, const struct graph *g, struct pith_error *err);
 /* What the model computes, keeping its rows in `states`. To be freed whatever is returned. */
 pith_status model_graph(struct pith_model *m, struct state *states, const struct arch_want *want,
                         struct graph *g, struct pith_error *err);
+/* place.c: shows the placed graphs of all that sessions ask for; rank: of adapters, 0: none. */
+typedef pith_status (*see_graph)(void *ctx, const struct graph *g, struct pith_error *err);
+pith_status model_graphs(struct pith_model *m, int32_t rank, see_graph see, void *ctx,
+                         struct pith_error *err);
 /* load.c: the data. */
 pith_status model_load(struct pith_model *m, struct pith_error *err);
 

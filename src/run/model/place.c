@@ -40,6 +40,8 @@ static void reads(struct pith_model *m, const struct node *n, const struct tenso
     struct tensor *mine = m->tensors[t->index];
     struct placement *p = (struct placement *)(uintptr_t)tensor_on(mine, n->device);
     mine->multiplied |= op_has(n->op, OP_PRODUCT) && (t == n->w || t == n->w2);
+    if (t->whole)
+        m->tensors[t->whole->index]->multiplied |= mine->multiplied;
     int half = model_as_half(m, t, n->device);
     enum tensor_layout layout = half ? LAYOUT_HALF : LAYOUT_PANELS;
     int panels = m->params.weights != PITH_WEIGHTS_MAPPED && !m->params.reference &&
@@ -54,25 +56,46 @@ static void reads(struct pith_model *m, const struct node *n, const struct tenso
         p->layout = layout;
 }
 
-static pith_status read_by(struct pith_model *m, const struct arch_want *want,
-                           struct pith_error *err)
+static pith_status show_graph(struct pith_model *m, const struct arch_want *want, see_graph see,
+                              void *ctx, struct pith_error *err)
 {
     struct graph g;
     pith_status st = model_graph(m, m->arch.states, want, &g, err);
     if (st == PITH_OK)
-        model_place_nodes(m, &g);
-    for (node n = st == PITH_OK ? g.first : NULL; n; n = n->next) {
-        reads(m, n, n->w);
-        reads(m, n, n->b);
-        reads(m, n, n->w2);
-    }
+        st = model_place_nodes(m, &g, err);
     if (st == PITH_OK)
-        st = model_tell_of_gaps(m, &g, err);
+        st = see(ctx, &g, err);
     graph_deinit(&g);
     return st;
 }
 
-/* Whatever sessions ask for. */
+pith_status model_graphs(struct pith_model *m, int32_t rank, see_graph see, void *ctx,
+                         struct pith_error *err)
+{
+    const struct arch_want want[] = {
+        {.logits = m->gives_logits, .adapter_rank = rank},
+        {.role = ROLE_ENCODER, .adapter_rank = rank},
+        {.pooled = 1, .rank = 1, .adapter_rank = rank},
+    };
+    pith_status st = show_graph(m, &want[0], see, ctx, err);
+    if (st == PITH_OK && m->arch.n_encoder_visits)
+        st = show_graph(m, &want[1], see, ctx, err);
+    if (st == PITH_OK && arch_n_labels(&m->arch))
+        st = show_graph(m, &want[2], see, ctx, err);
+    return st;
+}
+
+static pith_status read_by(void *ctx, const struct graph *g, struct pith_error *err)
+{
+    struct pith_model *m = ctx;
+    for (const struct node *n = g->first; n; n = n->next) {
+        reads(m, n, n->w);
+        reads(m, n, n->b);
+        reads(m, n, n->w2);
+    }
+    return model_tell_of_gaps(m, g, err);
+}
+
 static pith_status find_readers(struct pith_model *m, struct pith_error *err)
 {
     for (int32_t i = 0; i < m->n_tensors; i++) {
@@ -81,11 +104,7 @@ static pith_status find_readers(struct pith_model *m, struct pith_error *err)
     }
     pith_status st = model_place_states(m, m->arch.states, err);
     if (st == PITH_OK)
-        st = read_by(m, &(struct arch_want){.logits = m->gives_logits}, err);
-    if (st == PITH_OK && m->arch.n_encoder_visits)
-        st = read_by(m, &(struct arch_want){.role = ROLE_ENCODER}, err);
-    if (st == PITH_OK && arch_n_labels(&m->arch))
-        st = read_by(m, &(struct arch_want){.pooled = 1, .rank = 1}, err);
+        st = model_graphs(m, 0, read_by, m, err);
     for (int32_t i = 0; i < m->n_tensors; i++)
         for (int32_t k = 0; k < m->tensors[i]->n_at; k++) {
             struct placement *p = &m->tensors[i]->at[k];
@@ -195,7 +214,7 @@ static pith_status fit(struct pith_model *m, uint64_t need[MAX_DEVICES], struct 
     host_memory(m, &left);
     uint64_t all = bytes_needed(m, need), data = 0;
     for (int32_t i = 0; i < m->n_tensors; i++)
-        data += m->tensors[i]->file_bytes;
+        data += m->tensors[i]->whole ? 0 : m->tensors[i]->file_bytes;
     int packed = all > left.bytes && m->params.weights != PITH_WEIGHTS_MAPPED;
     if (packed && m->params.strict)
         return error_set(

@@ -4,6 +4,7 @@
  *               integrated ones. The first is always one that has every op.
  *     layers    the last ones on GPUs, as many as were asked for or fit; the others on the CPU.
  *               Layers that share a state stay together, and so do a layer and its states.
+ *     rows      of the matrices of layers that one GPU has may be on all of them: slices.c
  *     nodes     where their layer is; where a weight was sent by name its product goes with it, and
  *               what comes between two such products if less has to be copied so. A node for which
  *               its device has no kernel goes to the first device; one that has a state takes the
@@ -19,6 +20,7 @@
 #include <strings.h>
 #include "base/env.h"
 #include "base/mem.h"
+#include "graph/cut.h"
 
 #define X(symbol) extern const struct backend symbol;
 #include "run/backends.def"
@@ -250,8 +252,8 @@ static pith_status check_numbers(const struct pith_model_params *p, struct pith_
     if (p->cpu_experts < -1)
         return error_set(err, PITH_RANGE, "cpu_experts is %d, wanted -1 (all) or more",
                          p->cpu_experts);
-    if (p->split < PITH_SPLIT_LAYER || p->split > PITH_SPLIT_NONE)
-        return error_set(err, PITH_RANGE, "split is %d, wanted layer or none", (int)p->split);
+    if (p->split < PITH_SPLIT_LAYER || p->split > PITH_SPLIT_ROW)
+        return error_set(err, PITH_RANGE, "split is %d, wanted layer, none or row", (int)p->split);
     return PITH_OK;
 }
 
@@ -347,12 +349,6 @@ static pith_status by_turns(struct pith_model *m, const char *text, struct pith_
     return PITH_OK;
 }
 
-/* Devices that take layers by shares. */
-struct takers {
-    int device[MAX_DEVICES], n;
-    double share[MAX_DEVICES], sum;
-};
-
 static uint64_t device_free(const struct pith_model *m, int d)
 {
     struct mem_left left;
@@ -418,7 +414,13 @@ static void weigh_layers(const struct pith_model *m, uint64_t bytes[MAX_DEVICES]
                         : t->use == TENSOR_EMBEDDING && !m->tied ? 0
                                                                  : m->arch.hp.n_layer - 1;
         int32_t d = m->sent[i] >= 0 ? m->sent[i] : m->layer_device[layer];
-        bytes[d] += model_as_half(m, t, d) ? tensor_half_bytes(t) : t->bytes;
+        int64_t rows[MAX_DEVICES] = {0};
+        int sliced = model_slice_rows(m, t, rows);
+        uint64_t all = model_as_half(m, t, d) ? tensor_half_bytes(t) : t->bytes;
+        if (!sliced)
+            bytes[d] += all;
+        for (int k = 0; sliced && k < m->slicing.n; k++)
+            bytes[m->slicing.device[k]] += all / (uint64_t)tensor_m(t) * (uint64_t)rows[k];
     }
 }
 
@@ -442,29 +444,63 @@ static void find_takers(const struct pith_model *m, struct takers *t, int gpus)
             t->device[t->n++] = d;
 }
 
-/* One GPU alone, by its number among them. */
-static pith_status keep_main(const struct pith_model *m, struct takers *t, struct pith_error *err)
+/* One alone, by its number among them. */
+static void keep_one(struct takers *t, int32_t main)
+{
+    t->device[0] = t->device[main];
+    t->share[0] = t->sum = t->n = 1;
+}
+
+/* The layers go to one of them, the rows of their matrices to all, to that one the last: what
+ * others were given to do is under way when it begins. */
+static pith_status keep_rows(struct pith_model *m, struct takers *t, int32_t main,
+                             struct pith_error *err)
+{
+    struct takers *to = &m->slicing;
+    if (t->n < 2)
+        return error_set(err, PITH_RANGE,
+                         "split by rows (--split-mode row) wants two devices or more, there is %s "
+                         "alone; 'pith devices' lists all",
+                         m->devices[t->device[0]]->name);
+    if (t->n > NODE_SRC)
+        return error_set(err, PITH_RANGE,
+                         "split by rows (--split-mode row) over %d devices, at most %d; --device "
+                         "names those that are meant",
+                         t->n, NODE_SRC);
+    for (int i = 1; i <= t->n; i++) {
+        int k = (main + i) % t->n;
+        to->device[to->n] = t->device[k];
+        to->share[to->n++] = t->share[k];
+    }
+    to->sum = t->sum;
+    keep_one(t, main);
+    return PITH_OK;
+}
+
+static pith_status check_main(const struct pith_model *m, int n_gpus, struct pith_error *err)
 {
     int32_t main = m->params.main_gpu;
-    if (main < 0 || (t->n && main >= t->n))
-        return error_set(err, PITH_RANGE, "main_gpu is %d, there are %d GPUs", main, t->n);
-    if (m->params.split == PITH_SPLIT_NONE && t->n) {
-        t->device[0] = t->device[main];
-        t->n = 1;
-    }
-    return PITH_OK;
+    return main >= 0 && (!n_gpus || main < n_gpus)
+               ? PITH_OK
+               : error_set(err, PITH_RANGE, "main_gpu is %d, there are %d GPUs", main, n_gpus);
 }
 
 static pith_status place_layers(struct pith_model *m, struct pith_error *err)
 {
     int32_t n_layer = m->arch.hp.n_layer, asked = m->params.gpu_layers;
-    struct takers cpus = {0}, gpus = {0};
+    struct takers cpus = {0}, gpus = {0}, *all = &gpus;
     const char *text = env_get("PITH_LAYER_DEVICES");
     find_takers(m, &cpus, 0);
     find_takers(m, &gpus, 1);
-    pith_status st = keep_main(m, &gpus, err);
+    pith_status st = check_main(m, gpus.n, err);
+    if (m->params.split == PITH_SPLIT_NONE && gpus.n && st == PITH_OK)
+        keep_one(&gpus, m->params.main_gpu);
     if (st == PITH_OK)
         st = find_shares(m, gpus.n ? &gpus : &cpus, err);
+    if (m->params.split == PITH_SPLIT_ROW && st == PITH_OK) {
+        st = keep_rows(m, gpus.n ? &gpus : &cpus, gpus.n ? m->params.main_gpu : 0, err);
+        all = &m->slicing;
+    }
     if (st == PITH_OK && gpus.n) {
         cpus.share[0] = cpus.sum = 1; /* and all of it to the first */
         cpus.n = 1;
@@ -478,7 +514,7 @@ static pith_status place_layers(struct pith_model *m, struct pith_error *err)
     for (; n > 0; n--) {
         deal_layers(m, &cpus, 0);
         deal_layers(m, &gpus, n_layer - n);
-        if (asked != PITH_GPU_LAYERS_AUTO || layers_fit(m, &gpus))
+        if (asked != PITH_GPU_LAYERS_AUTO || layers_fit(m, all))
             break;
     }
     if (!n)
@@ -495,13 +531,6 @@ static void join_layers(struct pith_model *m)
     for (const struct state *s = m->arch.states; s < m->arch.states + m->arch.n_states; s++)
         for (int32_t l = s->layer + 1; l <= s->last; l++)
             m->layer_device[l] = m->layer_device[s->layer];
-}
-
-/* The device of a layer, of the input side (-1), of the output side (n_layer). */
-static int32_t layer_device(const struct pith_model *m, int32_t layer)
-{
-    int32_t n_layer = m->arch.hp.n_layer;
-    return m->layer_device[layer < 0 ? 0 : layer < n_layer ? layer : n_layer - 1];
 }
 
 /* ---------------------------------------------------------------- nodes and states */
@@ -550,7 +579,7 @@ static int64_t to_copy(const struct node *n, int32_t device, int32_t home)
 /* Where a node would be if every device had every kernel. */
 static int32_t wanted_device(const struct pith_model *m, const struct node *n)
 {
-    int32_t home = layer_device(m, n->layer), best = home;
+    int32_t home = model_layer_device(m, n->layer), best = home;
     if (n->n_states)
         return home;
     if (n->w && m->sent[n->w->index] >= 0)
@@ -563,7 +592,7 @@ static int32_t wanted_device(const struct pith_model *m, const struct node *n)
 
 static int32_t device_of(const struct pith_model *m, const struct node *n)
 {
-    int32_t wanted = wanted_device(m, n), home = layer_device(m, n->layer);
+    int32_t wanted = wanted_device(m, n), home = model_layer_device(m, n->layer);
     return op_has(n->op, OP_ALIAS)  ? n->src[0]->device
            : n->n_states            ? n->state[0]->device
            : supports(m, n, wanted) ? wanted
@@ -571,10 +600,12 @@ static int32_t device_of(const struct pith_model *m, const struct node *n)
                                     : 0;
 }
 
-void model_place_nodes(const struct pith_model *m, struct graph *g)
+pith_status model_place_nodes(const struct pith_model *m, struct graph *g, struct pith_error *err)
 {
-    for (node n = g->first; n; n = n->next)
+    pith_status st = graph_cut(g, err);
+    for (node n = st == PITH_OK ? g->first : NULL; n; n = n->next)
         n->device = device_of(m, n);
+    return st;
 }
 
 /* The first device takes a state that some node cannot use where it is, and then all states of that
@@ -604,6 +635,7 @@ pith_status model_graph(struct pith_model *m, struct state *states, const struct
     g->n_embd = a->hp.n_embd;
     g->states = states;
     g->n_states = a->n_states;
+    g->adapter_rank = want->adapter_rank;
     arch_build(a, want, g);
     return graph_finish(g, err);
 }
@@ -615,7 +647,7 @@ pith_status model_place_states(struct pith_model *m, struct state *states, struc
     int moved = m->n_devices > 1, n_roles = m->arch.n_encoder_visits ? 2 : 1;
     pith_status st = PITH_OK;
     for (int32_t i = 0; i < m->arch.n_states; i++)
-        states[i].device = layer_device(m, states[i].layer);
+        states[i].device = model_layer_device(m, states[i].layer);
     while (moved && st == PITH_OK) {
         moved = 0;
         for (int role = 0; role < n_roles && st == PITH_OK; role++) {
@@ -665,5 +697,5 @@ pith_status model_spread(struct pith_model *m, struct pith_error *err)
     if (st != PITH_OK)
         return st;
     join_layers(m);
-    return PITH_OK;
+    return model_slice(m, err);
 }

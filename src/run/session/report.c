@@ -91,6 +91,23 @@ static void put_recordings(const struct pith_session *s, int json, struct str *o
     str_putz(out, json ? "}, " : "\n");
 }
 
+/* Which devices have how much of the matrices that are divided by rows; nothing where none is. */
+static void put_slices(const struct pith_model *m, int json, struct str *out)
+{
+    uint64_t bytes[MAX_DEVICES];
+    int32_t n = model_sliced(m, bytes);
+    if (!n)
+        return;
+    str_printf(out, json ? "\"split\": {\"matrices\": %d, \"devices\": ["
+                         : "rows of %d matrices are split:", n);
+    for (int d = 0, k = 0; d < m->n_devices; d++)
+        if (bytes[d])
+            str_printf(out, json ? "%s{\"device\": \"%s\", \"bytes\": %llu}" : "%s %s %llu bytes",
+                       !k++ ? "" : json ? ", " : ",", m->devices[d]->name,
+                       (unsigned long long)bytes[d]);
+    str_putz(out, json ? "]}, " : "\n");
+}
+
 /* The first state whose type the session chose, else the first. */
 static const struct state *keeper(const struct pith_session *s)
 {
@@ -125,6 +142,7 @@ void session_report(const struct pith_session *s, int json, struct str *out)
         n = collect(&s->role[i], g, n);
     out->failed |= !g;
     put_copy(s->model, json, out);
+    put_slices(s->model, json, out);
     put_edits(s, json, out);
     put_recordings(s, json, out);
     if (s->store.disk)

@@ -181,8 +181,8 @@ static pith_status build(struct pith_session *s, enum role role, struct pith_err
     pith_status st = graph_finish(g, err);
     if (st != PITH_OK)
         return st;
-    model_place_nodes(m, g);
-    if (role == ROLE_DECODER)
+    st = model_place_nodes(m, g, err);
+    if (role == ROLE_DECODER && st == PITH_OK)
         add_best(m, g);
     return st;
 }
