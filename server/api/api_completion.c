@@ -47,11 +47,19 @@ static void close_native(struct answer *a)
 
 static int check_fields(const json_t *list, struct fault *f)
 {
+    enum { NAME_MAX_BYTES = 256 }; /* each choice looks for them */
     size_t i;
     const json_t *v;
-    json_array_foreach(list, i, v) if (!json_is_string(v)) return fault_set(
-        f, 400, "wrong_type", "response_fields", "response_fields[%zu] is %s, wanted a text", i,
-        json_found(v));
+    json_array_foreach(list, i, v)
+    {
+        if (!json_is_string(v))
+            return fault_set(f, 400, "wrong_type", "response_fields",
+                             "response_fields[%zu] is %s, wanted a text", i, json_found(v));
+        if (json_string_length(v) > NAME_MAX_BYTES)
+            return fault_set(f, 400, "out_of_range", "response_fields",
+                             "response_fields[%zu] has %zu bytes, at most %d are taken", i,
+                             json_string_length(v), NAME_MAX_BYTES);
+    }
     return 1;
 }
 
@@ -134,14 +142,17 @@ static json_t *probs_of(struct answer *a, const struct token_info *t)
 /* The value under a name, or under names with slashes between them. */
 static json_t *find(const json_t *j, const char *name)
 {
-    const char *slash = strchr(name, '/');
-    json_t *whole = json_object_get(j, name);
-    char first[128];
-    if (whole || !slash || (size_t)(slash - name) >= sizeof first)
-        return whole;
-    memcpy(first, name, (size_t)(slash - name));
-    first[slash - name] = 0;
-    return find(json_object_get(j, first), slash + 1);
+    json_t *whole;
+    for (const char *slash; !(whole = json_object_get(j, name)); name = slash + 1) {
+        char first[128];
+        slash = strchr(name, '/');
+        if (!j || !slash || (size_t)(slash - name) >= sizeof first)
+            break;
+        memcpy(first, name, (size_t)(slash - name));
+        first[slash - name] = 0;
+        j = json_object_get(j, first);
+    }
+    return whole;
 }
 
 /* As much of it as was asked for; takes j. */

@@ -110,6 +110,16 @@ def test_repeated(s, token):
     check("few of them are told", a[0] == 200 and len(a[1]["choices"]) == 4, str(a[1])[:300])
 
 
+def test_paths(s):
+    """A name with slashes is a path, as long as it likes: nobody goes as deep as that."""
+    for name in ("/" * 100000, "generation_settings/" * 20000, "x" * 300):
+        a = ask(s, NATIVE, prompt=[3], n_predict=1, response_fields=[name])
+        check("a path of %d bytes" % len(name), code(a) == (400, "out_of_range"), str(a[1])[:300])
+    a = ask(s, NATIVE, prompt=[3], n_predict=1,
+            response_fields=["/" * 256, "generation_settings/seed", "stop/" * 50, "//stop"])
+    check("a path to nothing", a[0] == 200 and list(a[1]) == ["generation_settings/seed"], a[1])
+
+
 def test_detokenized(s, token):
     """A text is longer than its tokens: it is in the account before there is one."""
     n, grown, lengths = 400000, [], []
@@ -137,6 +147,7 @@ def main():
             test_tools(s)
             test_biases(s)
             test_repeated(s, token)
+            test_paths(s)
 
 
 if __name__ == "__main__":
