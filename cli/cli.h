@@ -357,7 +357,7 @@ void cli_form_close(struct form *f);
 
 struct grammar_opts {
     const char *grammar, *schema, *trigger;
-    int json, schema_order, strict_schema;
+    int json, schema_order;
     const char *kept; /* no flags: the text in the terms of the flag that would give it */
     char *text;       /* what the file held, or a saved session (malloc) */
     size_t n;
@@ -371,8 +371,6 @@ struct grammar_opts {
     {.name = "--json", ARG_FIELD(opts, member.json, ARG_SWITCH), .help = "write a JSON object"},   \
     {.name = "--schema-order", ARG_FIELD(opts, member.schema_order, ARG_SWITCH),                   \
      .help = "members of objects in the order of the schema, not in any"},                         \
-    {.name = "--strict-schema", ARG_FIELD(opts, member.strict_schema, ARG_SWITCH),                 \
-     .help = "refuse a schema with uniqueItems that cannot be kept"},                              \
     {.name = "--trigger", .meta = "TEXT", ARG_FIELD(opts, member.trigger, ARG_TEXT),               \
      .help = "anything may come until this text; the grammar holds for what follows it"}
 /* clang-format on */

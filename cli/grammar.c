@@ -52,7 +52,6 @@ pith_grammar *cli_grammar_open(struct grammar_opts *o, pith_model *m, int *code)
     const char *path = o->grammar ? o->grammar : o->schema, *flag = cli_grammar_flag(o);
     p.trigger = o->trigger;
     p.schema_order = o->schema_order;
-    p.strict_schema = o->strict_schema;
     *code = path ? cli_grammar_check(o) : CLI_OK;
     if (!*code)
         *code = cli_grammar_read(o);
@@ -64,5 +63,8 @@ pith_grammar *cli_grammar_open(struct grammar_opts *o, pith_model *m, int *code)
     pith_grammar *g = pith_grammar_open(m, kind, o->text, o->n, &p, &err);
     if (!g)
         *code = path && !is_text(o) ? cli_fail_file(path, &err) : cli_fail(&err);
+    for (const char *line = pith_grammar_unkept(g); *line; line += strcspn(line, "\n") + 1)
+        cli_say(CLI_OK, "%s: nothing holds what it says of values by %.*s", flag,
+                (int)strcspn(line, "\n"), line);
     return g;
 }

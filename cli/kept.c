@@ -3,8 +3,7 @@
  *
  *     {"sampling": {"temperature": 1, ..., "seed": 5, "samplers": "...",
  *                   "dry_sequence_breaker": [...], "logit_bias": [...]},
- *      "grammar": {"flag": "--schema", "text": "...", "trigger": "...", "schema_order": true,
- *                  "strict_schema": true}}
+ *      "grammar": {"flag": "--schema", "text": "...", "trigger": "...", "schema_order": true}}
  *
  * Numbers have the names of samplers.def. A member that nobody gave is not there. */
 #include <math.h>
@@ -65,7 +64,6 @@ static json_t *grammar_json(const struct grammar_opts *o)
     if (o->text)
         bad |= json_object_set_new(to, "text", json_stringn(o->text, o->n));
     bad |= json_object_set_new(to, "schema_order", json_boolean(o->schema_order));
-    bad |= json_object_set_new(to, "strict_schema", json_boolean(o->strict_schema));
     if (bad) {
         json_decref(to);
         return NULL;
@@ -213,7 +211,6 @@ static int take_grammar(struct taking *t, struct grammar_opts *o)
     o->trigger = trigger;
     say_text(t, "--schema-order", o->schema_order && !order);
     o->schema_order |= order;
-    o->strict_schema |= json_is_true(json_object_get(t->from, "strict_schema"));
     return CLI_OK;
 }
 

@@ -138,9 +138,9 @@ PITH_API int32_t pith_sampler_left(pith_sampler *s, const float *logits, struct 
 
 /* A grammar says which tokens may come next so that the text can still become what it describes:
  * GBNF (start rule "root"), a JSON Schema (texts that satisfy it; an unsupported keyword is
- * PITH_UNSUPPORTED by name and place; uniqueItems alone is let through unkept, unless strict_schema
- * is set, where items can have more than 64 values), or any JSON object. Left recursion, undefined
- * rules and what is too large to compile are refused with the rule's name. */
+ * PITH_UNSUPPORTED by name and place, and so is uniqueItems of items that are lists, objects or
+ * strings with a pattern), or any JSON object. Left recursion, undefined rules and what is too
+ * large to compile are refused with the rule's name. */
 typedef struct pith_grammar pith_grammar;
 /* PITH_GRAMMAR_CALLS: text is a JSON array of tools, and the grammar that of an answer in which
  * they may be called: anything, but what begins a call, behind the trigger or (in families whose
@@ -181,8 +181,6 @@ struct pith_grammar_params {
     int32_t calls_only; /* PITH_GRAMMAR_CALLS: 1: the text is one call, or the list of them that the
                            family writes at once, and begins behind pith_chat_opening; for families
                            that have one */
-    int32_t strict_schema; /* 1: a schema with uniqueItems that cannot be kept is PITH_UNSUPPORTED,
-                              with its place; 0: that is let through */
 };
 #define PITH_GRAMMAR_PARAMS_INIT PITH_SIZED(struct pith_grammar_params)
 /* text: [n_bytes], NULL for JSON. m may be NULL: then text alone can be accepted. A grammar keeps
@@ -193,8 +191,8 @@ PITH_API pith_grammar *pith_grammar_open(pith_model *m, pith_grammar_kind kind, 
 /* Whether PITH_GRAMMAR_SCHEMA can keep a schema, text [n_bytes], without compiling it: fails as
  * pith_grammar_open does where the schema says what no grammar keeps, names the place and the
  * keyword, and takes time in proportion to the text alone. How large the grammar would be it does
- * not say. strict: as strict_schema. */
-PITH_API pith_status pith_grammar_check_schema(const char *text, size_t n_bytes, int strict,
+ * not say. */
+PITH_API pith_status pith_grammar_check_schema(const char *text, size_t n_bytes,
                                                struct pith_error *err);
 /* Another position in the same compiled grammar, equal at first: one for each sequence. Each is
  * used by one thread at a time, different ones by different threads; who makes a mask keeps the
@@ -208,6 +206,10 @@ PITH_API pith_status pith_grammar_accept_text(pith_grammar *g, const char *text,
                                               struct pith_error *err);
 /* Makes the mask of the position now, where pith_grammar_mask will find it. Fails as that does. */
 PITH_API pith_status pith_grammar_prepare(pith_grammar *g, struct pith_error *err);
+/* What its schemas say of values without being a constraint, so that nothing holds it, a line each:
+ * "format NAME" of a NAME that is not known, contentEncoding and its like. At most some 1000 bytes,
+ * the grammar's; "" where there is nothing, and for NULL. */
+PITH_API const char *pith_grammar_unkept(const pith_grammar *g);
 PITH_API uint64_t pith_grammar_bytes(
     const pith_grammar *g); /* memory of the compiled grammar and of the masks it keeps; 0: NULL */
 PITH_API int

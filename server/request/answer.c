@@ -931,10 +931,18 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
     return !a->dialect->ready || a->dialect->ready(a, b, f);
 }
 
+/* What schemas say of values, and no grammar holds. */
+static void say_unkept(const struct answer *a, const pith_grammar *g)
+{
+    for (const char *line = pith_grammar_unkept(g); *line; line += strcspn(line, "\n") + 1)
+        exchange_ignores(a->x, "%.*s", (int)strcspn(line, "\n"), line);
+}
+
 /* One request per prompt; r is the first one's. */
 static int make_requests(struct answer *a, const struct fields *b, struct request *r,
                          struct fault *f)
 {
+    say_unkept(a, r->grammar);
     for (int i = 0; i < a->n_prompts; i++) {
         struct prompt *p = &a->prompt[i];
         struct request *q = a->requests[i] = i ? request_clone(r, b, f) : r;

@@ -69,7 +69,7 @@ void grammars_close(struct grammars *k)
 
 struct head {
     int64_t who; /* -1: whoever */
-    int64_t kind, use_token, token, again, order, only, strict;
+    int64_t kind, use_token, token, again, order, only;
     int64_t calls_of;                              /* it lives as long as the list */
     int64_t n_text, n_trigger, n_prefix, n_schema; /* -1: there is none */
 };
@@ -98,7 +98,6 @@ static struct name *name_of(struct hosted *m, const struct tenant *who, pith_gra
                      .token = p->use_trigger_token ? p->trigger_token : 0};
     h.again = p->again;
     h.order = p->schema_order;
-    h.strict = p->strict_schema;
     h.only = p->calls_only;
     h.calls_of = (int64_t)(intptr_t)p->calls_of;
     h.n_text = (int64_t)n;

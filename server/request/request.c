@@ -142,11 +142,8 @@ int request_format(struct hosted *m, const struct fields *b, const struct pith_g
                          json_found(json_object_get(format, "type")));
     if (!schema)
         schema = json_object_get(own, "schema");
-    struct pith_grammar_params strict = more ? *more : (struct pith_grammar_params){0};
-    strict.size = sizeof strict;
-    strict.strict_schema = json_is_true(json_object_get(own, "strict"));
     if (schema && !json_is_null(schema))
-        return open_schema(m, schema, &strict, r, "response_format", f);
+        return open_schema(m, schema, more, r, "response_format", f);
     if (!strcmp(type, "json_object"))
         return request_grammar(m, PITH_GRAMMAR_JSON, NULL, more, r, "response_format", f);
     return fault_set(f, 400, "missing_field", "response_format",

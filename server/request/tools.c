@@ -116,19 +116,14 @@ static int writes_native(const pith_template *t)
     return 0;
 }
 
-/* Whether the parameters of a tool are a schema that can be kept; strict: with all that it asks. */
-static int check_schema(size_t i, const json_t *fn, const json_t *schema, int strict,
-                        struct fault *f)
+/* Whether the parameters of a tool are a schema that can be kept. */
+static int check_schema(size_t i, const json_t *fn, const json_t *schema, struct fault *f)
 {
     struct pith_error err = {0};
     char *text = json_exact(schema);
     if (!text)
         return fault_memory(f);
-    if (strict && !strstr(text, "\"uniqueItems\"")) { /* all else is kept anyway */
-        free(text);
-        return 1;
-    }
-    pith_status st = pith_grammar_check_schema(text, strlen(text), strict, &err);
+    pith_status st = pith_grammar_check_schema(text, strlen(text), &err);
     free(text);
     if (st != PITH_OK) {
         const char *name = json_string_value(json_object_get(fn, "name"));
@@ -140,18 +135,8 @@ static int check_schema(size_t i, const json_t *fn, const json_t *schema, int st
     return 1;
 }
 
-/* A function that says strict keeps all of its schema, or is refused. */
-static int check_strict(size_t i, const json_t *fn, const char *key, struct fault *f)
-{
-    const json_t *schema = json_object_get(fn, key);
-    return !json_is_true(json_object_get(fn, "strict")) || !json_is_object(schema) ||
-           check_schema(i, fn, schema, 1, f);
-}
-
-/* No grammar holds the calls: a schema that none can keep is refused as where a call has to come.
- * Where that is not the reason, but the model's form, or that all tools together are too large, the
- * answer says that they are not kept. */
-static int leave_free(const struct fields *b, const struct pith_error *err, struct fault *f)
+/* The first tool whose schema cannot be kept is the fault. */
+static int check_schemas(const struct fields *b, struct fault *f)
 {
     size_t i;
     json_t *t;
@@ -159,9 +144,19 @@ static int leave_free(const struct fields *b, const struct pith_error *err, stru
     {
         const json_t *fn = json_object_get(t, "function"),
                      *schema = json_object_get(fn, "parameters");
-        if (json_is_object(schema) && !check_schema(i, fn, schema, 0, f))
+        if (json_is_object(schema) && !check_schema(i, fn, schema, f))
             return 0;
     }
+    return 1;
+}
+
+/* No grammar holds the calls: a schema that none can keep is refused as where a call has to come.
+ * Where that is not the reason, but the model's form, or that all tools together are too large, the
+ * answer says that they are not kept. */
+static int leave_free(const struct fields *b, const struct pith_error *err, struct fault *f)
+{
+    if (!check_schemas(b, f))
+        return 0;
     exchange_ignores(b->x, "schemas of tools%s%.60s", *err->msg ? " " : "", err->msg);
     return 1;
 }
@@ -242,7 +237,7 @@ static int either(struct answer *a, const struct fields *b, struct request *r, s
         fault_memory(f);
     free(tools);
     more.or_schema = schema;
-    int ok = schema && request_format(a->m, b, &more, r, f);
+    int ok = schema && check_schemas(b, f) && request_format(a->m, b, &more, r, f);
     free(schema);
     return ok;
 }
@@ -282,10 +277,12 @@ int tools_take(struct answer *a, const struct fields *b, struct request *r, stru
     free(tools);
     if (!schema)
         return 0;
-    int made = request_grammar(a->m, PITH_GRAMMAR_SCHEMA, schema, NULL, r, "tools", f);
+    struct pith_error err = {0};
+    int made = request_open_grammar(a->m, PITH_GRAMMAR_SCHEMA, schema, NULL, r, &err);
     free(schema);
     if (!made)
-        return 0;
+        return (err.code != PITH_UNSUPPORTED || check_schemas(b, f)) &&
+               fault_from(f, &err, "tools");
     a->lead = json_string(trigger);
     a->lead_is_said = 1;
     return a->lead || fault_memory(f);
@@ -327,8 +324,7 @@ int tools_functions(struct fields *b, struct fault *f)
         if (type && strcmp(type, "function"))
             exchange_ignores(b->x, "tools[%zu] %.40s", i, type);
         else if (check_members(b, i, "", tool, outer, f) &&
-                 check_members(b, i, ".function", json_object_get(tool, "function"), inner, f) &&
-                 check_strict(i, json_object_get(tool, "function"), "parameters", f))
+                 check_members(b, i, ".function", json_object_get(tool, "function"), inner, f))
             json_array_append(out, tool);
         else {
             json_decref(out);
@@ -369,7 +365,7 @@ int tools_nest(struct fields *b, const char *schema, const char *type, int may_l
                              "tools[%zu] has no name, wanted {\"name\", \"description\", \"%s\"}",
                              i, schema);
         }
-        ok = ok && check_members(b, i, "", tool, known, f) && check_strict(i, tool, schema, f);
+        ok = ok && check_members(b, i, "", tool, known, f);
         json_array_append_new(out, json_pack("{s:s, s:{s:O, s:O*, s:O*}}", "type", "function",
                                              "function", "name", name, "description",
                                              json_object_get(tool, "description"), "parameters",

@@ -44,7 +44,6 @@ pith_grammar *pith_grammar_open(pith_model *m, pith_grammar_kind kind, const cha
         .trigger_token = p.use_trigger_token ? p.trigger_token : -1,
         .again = p.again != 0,
         .cache_bytes = p.cache_bytes ? p.cache_bytes : CACHE_DEFAULT,
-        .strict = p.strict_schema != 0,
         .schema_order = p.schema_order != 0,
         .calls_only = p.calls_only != 0,
     };
@@ -72,13 +71,12 @@ pith_grammar *pith_grammar_open(pith_model *m, pith_grammar_kind kind, const cha
     return g;
 }
 
-pith_status pith_grammar_check_schema(const char *text, size_t n_bytes, int strict,
-                                      struct pith_error *err)
+pith_status pith_grammar_check_schema(const char *text, size_t n_bytes, struct pith_error *err)
 {
     error_clear(err);
     if (!text)
         return error_set(err, PITH_RANGE, "pith_grammar_check_schema: text is NULL");
-    return explained(grammar_check_schema((struct slice){text, n_bytes}, strict != 0, err), err);
+    return explained(grammar_check_schema((struct slice){text, n_bytes}, err), err);
 }
 
 pith_grammar *pith_grammar_clone(const pith_grammar *g, struct pith_error *err)
@@ -123,6 +121,11 @@ pith_status pith_grammar_prepare(pith_grammar *g, struct pith_error *err)
     error_clear(err);
     return g ? explained(grammar_prepare(g, err), err)
              : error_set(err, PITH_RANGE, "pith_grammar_prepare: grammar is NULL");
+}
+
+const char *pith_grammar_unkept(const pith_grammar *g)
+{
+    return g ? grammar_unkept(g) : "";
 }
 
 uint64_t pith_grammar_bytes(const pith_grammar *g)

@@ -225,19 +225,29 @@ def test_begun(s):
               (got != 200 or r.getheader("x-pith-ignored") == "schemas of tools"), a)
 
 
-def test_strict(s):
-    """strict, of a tool: all of its schema is kept, or it is refused."""
+def test_unique(s, held):
+    """Items of arguments differ, or the tool is refused, strict or not; what only annotates is
+    said."""
+    lists = of_members(a={"type": "array", "items": {"type": "array"}, "uniqueItems": True})
     names = of_members(a={"type": "array", "items": {"type": "string"}, "uniqueItems": True})
-    few = of_members(a={"type": "array", "items": {"enum": ["x", "y"]}, "uniqueItems": True})
+    color = of_members(a={"type": "string", "format": "color"})
     for choice in ("auto", "required"):
-        for path, body in bodies_of(names, True, choice).items():
-            status, a, _ = s.post(path, body)
-            check("strict %s %s" % (choice, path), status == 400
-                  and "uniqueItems: cannot be kept" in json.dumps(a) and "tag" in json.dumps(a), a)
-        for schema, strict in ((names, False), (names, None), (few, True)):
-            for path, body in bodies_of(schema, strict, choice).items():
+        for strict in (True, False, None):
+            for path, body in bodies_of(lists, strict, choice).items():
                 status, a, _ = s.post(path, body)
-                check("strict is %s %s %s" % (strict, choice, path), status == 200, a)
+                check("unique lists %s %s %s" % (strict, choice, path), status == 400
+                      and "uniqueItems: cannot be kept" in json.dumps(a)
+                      and "tag" in json.dumps(a), a)
+            for path, body in bodies_of(names, strict, choice).items():
+                status, a, _ = s.post(path, body)
+                check("unique names %s %s %s" % (strict, choice, path), status == 200, a)
+        for path, body in bodies_of(color, None, choice).items():
+            status, a, r = s.post(path, body)
+            check("an annotation %s %s" % (choice, path), status == 200
+                  and r.getheader("x-pith-ignored") ==
+                  ("format color" if held or (choice == "required" and path != "/api/chat")
+                   else "schemas of tools"),
+                  (a, r.getheaders()))
 
 
 def foreign_members(path, name, value):
@@ -473,6 +483,7 @@ def main():
             with Server(model, "--ctx", "1024", "--chat-template", path) as s:
                 if text == WITH:
                     test_schemas(s, False)
+                    test_unique(s, False)
                     test_place(s)
                     test_cut(s)
                     test_streams(s)
@@ -486,7 +497,7 @@ def main():
             f.write(WRITES)
         with Server(model, "--ctx", "1024", "--chat-template", path) as s:
             test_schemas(s, True)
-            test_strict(s)
+            test_unique(s, True)
             test_begun(s)
         test_members(model, path)
         test_documents(model, folder)

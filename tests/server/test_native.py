@@ -228,7 +228,7 @@ def test_slots(s, folder):
     check("slots", len(idle) == 4
           and all(not x["is_processing"] and x["n_ctx"] == 512 for x in idle), idle)
     prompt = [5 + i % 200 for i in range(200)]
-    a = ask(s, prompt=prompt, id_slot=1, return_tokens=True)
+    a = ask(s, prompt=prompt, id_slot=1, return_tokens=True, n_probs=5)
     check("kept", s.get("/slots")[1][1]["n_kept"] == 207 or s.get("/slots")[1][1]["n_kept"] == 208,
           s.get("/slots")[1][1])
     status, saved, _ = s.post("/slots/1?action=save", {"filename": "a.bin"})
@@ -297,9 +297,14 @@ def test_slots_later(model, folder, before):
         check("what was computed is restored, not computed again", got["n_loaded"] == 192
               and got["n_computed"] == got["n_restored"] - 192
               and s.metric("vllm:prompt_tokens_total") <= got["n_computed"], got)
-        a = ask(s, prompt=[5 + i % 200 for i in range(200)], return_tokens=True)
+        a = ask(s, prompt=[5 + i % 200 for i in range(200)], return_tokens=True, n_probs=5)
         check("restored by another server",
               a["tokens"] == before["tokens"] and a["timings"]["cache_n"] >= 128, a["timings"])
+        check("the same bits as before", len(a["completion_probabilities"]) == len(a["tokens"])
+              and a["completion_probabilities"] == before["completion_probabilities"])
+        gone = s.post("/slots/2?action=erase", b"")[1]
+        check("erased after a restart", gone["n_erased"] == got["n_restored"]
+              and s.get("/slots")[1][2]["n_kept"] == 0, gone)
         test_damaged_slots(s, folder)
     with Server(model, *flags, "--cache-type-k", "f32") as s:
         got = s.post("/slots/2?action=restore", {"filename": "a.bin"})[1]

@@ -1,6 +1,7 @@
 """test_serve_schema.py -- schemas by way of the server: what has one text only is answered with
 that text, as 'pith grammar' takes it, so that no number is changed between the body of a request
 and the grammar; what is refused there is refused here, with the same words."""
+import json
 import os
 import tempfile
 
@@ -50,32 +51,80 @@ def test(folder):
             check("refused_%d" % i, "invalid" in a and a["invalid"] in told, (schema, a, told))
 
 
-def test_strict(folder):
-    """What cannot be kept is refused with its place where the format is strict."""
-    schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"},
-                                                     "uniqueItems": True, "maxItems": 2}}}
-    few = {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True}
-    with Server(synth(os.path.join(folder, "model.gguf"), "--arch", "llama")) as s:
-        for strict, schema_, status in ((True, schema, 400), (False, schema, 200),
-                                        (None, schema, 200), (True, few, 200)):
-            more = {} if strict is None else {"strict": strict}
-            got = [s.post("/v1/chat/completions",
-                          {"messages": [{"role": "user", "content": "w9"}], "max_tokens": 40,
-                           "response_format": {"type": "json_schema", "json_schema":
-                                               {"name": "s", "schema": schema_, **more}}}),
-                   s.post("/v1/responses",
-                          {"input": "w9", "max_output_tokens": 40, "text":
-                           {"format": {"type": "json_schema", "name": "s", "schema": schema_,
-                                       **more}}})]
-            check("strict %s %d" % (strict, status), all(g[0] == status for g in got)
-                  and (status == 200 or all("#/properties/a/uniqueItems" in
-                                            g[1]["error"]["message"] for g in got)), got)
+def bodies(schema, strict=None):
+    """Every field that a schema can be given by: path -> (body, the text of an answer)."""
+    talk, more = [{"role": "user", "content": "w9"}], {} if strict is None else {"strict": strict}
+    named = {"name": "s", "schema": schema, **more}
+    return {
+        "/v1/chat/completions": (
+            {"messages": talk, "max_tokens": 400, "response_format":
+             {"type": "json_schema", "json_schema": named}},
+            lambda a: a["choices"][0]["message"]["content"]),
+        "/v1/completions": ({"prompt": "w9", "max_tokens": 400, "guided_json": schema},
+                            lambda a: a["choices"][0]["text"]),
+        "/completion": ({"prompt": "w9", "n_predict": 400, "json_schema": schema},
+                        lambda a: a["content"]),
+        "/v1/responses": ({"input": "w9", "max_output_tokens": 400,
+                           "text": {"format": {"type": "json_schema", **named}}},
+                          lambda a: a["output"][-1]["content"][0]["text"]),
+        "/v1/messages": ({"messages": talk, "max_tokens": 400, "output_config":
+                          {"format": {"type": "json_schema", "schema": schema}}},
+                         lambda a: a["content"][0]["text"]),
+        "/api/chat": ({"messages": talk, "stream": False, "format": schema,
+                       "options": {"num_predict": 400}}, lambda a: a["message"]["content"])}
+
+
+def list_of(**items):
+    return {"type": "object", "properties": {"a": {"type": "array", "items": items, "minItems": 3,
+                                                   "maxItems": 3, "uniqueItems": True}},
+            "required": ["a"]}
+
+
+def test_unique(s):
+    """Items differ, or the schema is refused with the place, whoever asks and however strictly."""
+    for strict in (True, False, None):
+        for path, (body, _) in bodies(list_of(type="array"), strict).items():
+            status, a, _ = s.post(path, body)
+            check("unique lists %s %s" % (strict, path), status == 400
+                  and "#/properties/a/uniqueItems" in json.dumps(a), a)
+    for name, items in (("letters", {"type": "string", "maxLength": 1}),
+                        ("digits", {"type": "integer", "minimum": 0, "maximum": 99}),
+                        ("few", {"enum": [1, 2, "3"]})):
+        for path, (body, text) in bodies(list_of(**items)).items():
+            status, a, r = s.post(path, {**body, "temperature": 1, "seed": 5}
+                                  if path != "/api/chat" else body)
+            said = json.loads(text(a))["a"] if status == 200 else a
+            check("unique %s %s" % (name, path), status == 200 and len(said) == 3
+                  and len(set(said)) == 3 and r.getheader("x-pith-ignored") is None, (said, a))
+
+
+def test_annotations(s):
+    """What a schema says of values, and is no constraint, is taken and named."""
+    said = {"type": "object", "properties": {
+        "a": {"type": "string", "format": "color", "maxLength": 3},
+        "b": {"type": "integer", "format": "int32", "minimum": 0, "maximum": 9},
+        "c": {"type": "string", "contentEncoding": "base64", "maxLength": 3}},
+        "required": ["a", "b", "c"], "additionalProperties": False}
+    held = {"type": "string", "format": "date"}
+    for strict in (True, False, None):
+        for path, (body, text) in bodies(said, strict).items():
+            status, a, r = s.post(path, body)
+            check("annotations %s %s" % (strict, path), status == 200
+                  and set(json.loads(text(a))) == {"a", "b", "c"}
+                  and set((r.getheader("x-pith-ignored") or "").split(", "))
+                  == {"format color", "format int32", "contentEncoding"}, (a, r.getheaders()))
+    for path, (body, _) in bodies(held).items():
+        status, a, r = s.post(path, body)
+        check("a format that is held " + path, status == 200
+              and r.getheader("x-pith-ignored") is None, (a, r.getheaders()))
 
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
         test(folder)
-        test_strict(folder)
+        with Server(synth(os.path.join(folder, "model.gguf"), "--arch", "llama")) as s:
+            test_unique(s)
+            test_annotations(s)
 
 
 run(main, "test_serve_schema")

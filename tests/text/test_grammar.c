@@ -148,6 +148,8 @@ static void gbnf_texts(void)
     "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":"           \
     "\"integer\"},\"c\":{\"type\":\"object\",\"properties\":{"                                     \
     "\"x\":{\"const\":0},\"y\":{\"const\":0}}}},\"required\":[\"a\"]}"
+#define STR              "\"type\":\"string\""
+#define DIFFER(items)    "{\"type\":\"array\",\"items\":{" items "},\"uniqueItems\":true}"
 #define FEW(items, more) "{\"type\":\"array\",\"items\":{" items "},\"uniqueItems\":true" more "}"
 static const struct sample schema_samples[] = {
     {S("\"pattern\":\"b\""), "\"abc\"", 1},
@@ -323,8 +325,59 @@ static const struct sample schema_samples[] = {
     {FEW("\"type\":\"integer\",\"minimum\":0,\"maximum\":63", ""), "[63,7,0]", 1},
     {FEW("\"type\":\"integer\",\"minimum\":0,\"maximum\":63", ""), "[7,63,7]", 0},
     {FEW("\"type\":\"integer\",\"minimum\":2,\"maximum\":1", ""), "[]", 1},
-    {FEW("\"$ref\":\"#/$defs/a\"", ",\"$defs\":{\"a\":{\"type\":\"boolean\"}}"), "[true,true]",
-     0},
+    {FEW("\"$ref\":\"#/$defs/a\"", ",\"$defs\":{\"a\":{\"type\":\"boolean\"}}"), "[true,true]", 0},
+    {DIFFER(STR), "[]", 1},
+    {DIFFER(STR), "[\"a\", \"b\",\"ab\"]", 1},
+    {DIFFER(STR), "[\"a\",\"a\"]", 0},
+    {DIFFER(STR), "[\"ab\", \"b\", \"ab\"]", 0},
+    {DIFFER(STR), "[\"\",\"a\"]", 1},
+    {DIFFER(STR), "[\"\",\"\"]", 0},
+    {DIFFER(STR), "[\"a\",\"\\u0061\"]", 0}, /* equal ones have equal texts */
+    {DIFFER(STR), "[\"\\\"\",\"\\n\",\"\\\\\"]", 1},
+    {DIFFER(STR), "[\"\\n\",\"\\n\"]", 0},
+    {DIFFER(STR), "[\"\xC3\xA9\",\"\xC3\xA8\"]", 1},
+    {DIFFER(STR), "[\"\xC3\xA9\",\"\xC3\xA9\"]", 0},
+    {DIFFER(STR), "[1]", 0},
+    {FEW(STR, ",\"minItems\":2"), "[\"a\"]", 0},
+    {FEW(STR, ",\"minItems\":2,\"maxItems\":2"), "[\"a\",\"b\"]", 1},
+    {FEW(STR, ",\"maxItems\":2"), "[\"a\",\"b\",\"c\"]", 0},
+    {FEW(STR ",\"minLength\":1", ""), "[\"a\",\"ab\"]", 1},
+    {FEW(STR ",\"minLength\":1", ""), "[\"\"]", 0},
+    {FEW(STR ",\"maxLength\":2", ""), "[\"ab\",\"b\",\"ab\"]", 0},
+    {FEW(STR ",\"format\":\"date\"", ""), "[\"2024-02-29\",\"2024-02-28\"]", 1},
+    {FEW(STR ",\"format\":\"date\"", ""), "[\"2024-02-29\",\"2024-02-29\"]", 0},
+    {FEW(STR ",\"format\":\"uri\"", ""), "[\"http://a\",\"http://a/\"]", 1},
+    {FEW(STR ",\"format\":\"uri\"", ""), "[\"http://a\",\"http://a\"]", 0},
+    {FEW(STR ",\"format\":3", ""), "", -1},
+    {FEW(STR ",\"minLength\":\"x\"", ""), "", -1},
+    {DIFFER("\"type\":\"integer\""), "[1,2,12,-1,0]", 1},
+    {DIFFER("\"type\":\"integer\""), "[1,12,1]", 0},
+    {DIFFER("\"type\":\"integer\""), "[-0]", 0},
+    {DIFFER("\"type\":\"integer\""), "[12345678901234567890,1234567890123456789]", 1},
+    {DIFFER("\"type\":\"integer\""), "[12345678901234567890,12345678901234567890]", 0},
+    {DIFFER("\"type\":\"integer\",\"minimum\":0"), "[0,10]", 1},
+    {DIFFER("\"type\":\"integer\",\"minimum\":0"), "[-1]", 0},
+    {DIFFER("\"type\":\"integer\",\"minimum\":18"), "[17]", 0},
+    {DIFFER("\"type\":\"integer\",\"minimum\":18"), "[18,180]", 1},
+    {DIFFER("\"type\":\"integer\",\"minimum\":18"), "[18,18]", 0},
+    {DIFFER("\"type\":\"integer\",\"exclusiveMinimum\":0,\"maximum\":500"), "[500,1]", 1},
+    {DIFFER("\"type\":\"integer\",\"exclusiveMinimum\":0,\"maximum\":500"), "[500,500]", 0},
+    {DIFFER("\"type\":\"integer\",\"exclusiveMinimum\":0,\"maximum\":500"), "[501]", 0},
+    {DIFFER("\"type\":\"number\""), "[1,1.5,-0.5,0.5]", 1},
+    {DIFFER("\"type\":\"number\""), "[1.50]", 0},
+    {DIFFER("\"type\":\"number\""), "[1.0]", 0},
+    {DIFFER("\"type\":\"number\""), "[1e1]", 0},
+    {DIFFER("\"type\":\"number\""), "[0.5,0.5]", 0},
+    {DIFFER("\"type\":[\"string\",\"null\"]"), "[\"null\",null]", 1},
+    {DIFFER("\"type\":[\"string\",\"null\"]"), "[null,null]", 0},
+    {DIFFER("\"minLength\":1"), "[\"a\"]", 1},
+    {DIFFER("\"minLength\":1"), "[1]", 0},
+    {DIFFER(""), "[\"a\",1,null,true,-2.5]", 1},
+    {DIFFER(""), "[null,1,null]", 0},
+    {"{\"type\":\"array\",\"uniqueItems\":true}", "[\"a\",1]", 1},
+    {"{\"type\":\"array\",\"uniqueItems\":true}", "[1,1]", 0},
+    {"{\"items\":" DIFFER(STR) "}", "[[\"a\"],[\"a\"]]", 1},
+    {"{\"items\":" DIFFER(STR) "}", "[[\"a\"],[\"b\",\"b\"]]", 0},
     {"{\"type\":\"array\",\"items\":{\"enum\":[1,2]},\"uniqueItems\":3}", "", -1},
     {"{\"type\":\"array\",\"items\":{\"enum\":[1,2]},\"uniqueItems\":true,\"minItems\":3}", "", -1},
     {MIXED, "{\"b\":1,\"a\":2}", 1},
@@ -1028,19 +1081,21 @@ static void check_mask_against_accept(const struct vocab *v, const struct trie *
  * nothing could follow. */
 static void numbers_end(void)
 {
-    static const char *const schemas[] = {
-        N("\"minimum\":5,\"maximum\":7"),          N("\"exclusiveMinimum\":5,\"maximum\":7"),
-        N("\"exclusiveMinimum\":0,\"exclusiveMaximum\":1"),
-        N("\"minimum\":-3.5,\"exclusiveMaximum\":-3.25"), N("\"exclusiveMaximum\":1e3"),
-        N("\"minimum\":0.1"),                      N("\"multipleOf\":0.01"),
-        "{\"type\":\"integer\",\"multipleOf\":7}", "{\"type\":\"integer\",\"minimum\":12}",
-        "{\"type\":\"number\"}"};
+    static const char *const schemas[] = {N("\"minimum\":5,\"maximum\":7"),
+                                          N("\"exclusiveMinimum\":5,\"maximum\":7"),
+                                          N("\"exclusiveMinimum\":0,\"exclusiveMaximum\":1"),
+                                          N("\"minimum\":-3.5,\"exclusiveMaximum\":-3.25"),
+                                          N("\"exclusiveMaximum\":1e3"),
+                                          N("\"minimum\":0.1"),
+                                          N("\"multipleOf\":0.01"),
+                                          "{\"type\":\"integer\",\"multipleOf\":7}",
+                                          "{\"type\":\"integer\",\"minimum\":12}",
+                                          "{\"type\":\"number\"}"};
     for (size_t i = 0; i < sizeof schemas / sizeof *schemas; i++)
         for (const char *likes = "0123456789"; *likes; likes++) {
             struct pith_error err;
-            struct grammar_spec spec = {.kind = PITH_GRAMMAR_SCHEMA,
-                                        .text = slice_of(schemas[i]),
-                                        .trigger_token = -1};
+            struct grammar_spec spec = {
+                .kind = PITH_GRAMMAR_SCHEMA, .text = slice_of(schemas[i]), .trigger_token = -1};
             struct pith_grammar *g = grammar_new(&spec, &err);
             int n = 0, more = 1;
             REQUIRE(g, "%s: %s", schemas[i], err.msg);
@@ -1056,38 +1111,118 @@ static void numbers_end(void)
         }
 }
 
-/* What cannot be kept is refused with its place where the rules are strict, and only that. */
-static void strict_schemas(void)
+/* Items that cannot be told apart by their texts are refused with their place. */
+static void items_that_cannot_differ(void)
 {
     static const struct {
-        const char *schema, *place; /* NULL: it is kept */
+        const char *schema, *place;
     } c[] = {
-        {FEW("\"type\":\"string\"", ""), "uniqueItems"},
-        {"{\"properties\":{\"a\":" FEW("\"type\":\"number\"", "") "}}",
+        {"{\"properties\":{\"a\":" FEW("\"type\":\"number\",\"minimum\":1", "") "}}",
          "#/properties/a/uniqueItems"},
         {"{\"items\":" FEW("\"type\":\"object\"", "") "}", "#/items/uniqueItems"},
-        {"{\"type\":\"array\",\"uniqueItems\":true}", "uniqueItems"},
-        {FEW("\"type\":\"integer\",\"minimum\":0", ""), "uniqueItems"},
-        {"{\"prefixItems\":[{}],\"uniqueItems\":true}", "uniqueItems"},
-        {FEW("\"enum\":[1,2]", ""), NULL},
-        {FEW("\"type\":\"boolean\"", ""), NULL},
-        {FEW("\"type\":\"string\"", ",\"maxItems\":1"), NULL},
-        {"{\"type\":\"array\",\"uniqueItems\":false}", NULL},
+        {FEW("\"type\":\"array\"", ""), "#/uniqueItems"},
+        {FEW(STR ",\"pattern\":\"^a$\"", ""), "#/uniqueItems"},
+        {FEW(STR ",\"format\":\"json-pointer\"", ""), "#/uniqueItems"},
+        {FEW(STR ",\"nullable\":true", ""), "#/uniqueItems"},
+        {FEW("\"anyOf\":[{}]", ""), "#/uniqueItems"},
+        {FEW("\"type\":\"integer\",\"multipleOf\":2", ""), "#/uniqueItems"},
+        {FEW("\"type\":\"integer\",\"minimum\":-1", ""), "#/uniqueItems"},
+        {FEW("\"type\":\"integer\",\"maximum\":9", ""), "#/uniqueItems"},
+        {"{\"prefixItems\":[{}],\"uniqueItems\":true}", "#/uniqueItems"},
+        {"{\"type\":\"array\",\"items\":false,\"uniqueItems\":true}", "#/uniqueItems"},
+        {FEW("\"$ref\":\"#/items\"", ""), "#/uniqueItems"},
+        {FEW("\"$ref\":\"#/$defs/a\",\"type\":\"string\"", ",\"$defs\":{\"a\":{}}"),
+         "#/uniqueItems"},
+        {"{\"allOf\":[" DIFFER(STR) ",{\"maxItems\":3}]}", "#/allOf/0/uniqueItems"},
+        {FEW(STR ",\"maxLength\":5000", ""), "maxLength"},
     };
-    for (size_t i = 0; i < sizeof c / sizeof *c; i++)
-        for (int strict = 0; strict < 2; strict++) {
-            struct pith_error err = {0};
-            struct grammar_spec spec = {.kind = PITH_GRAMMAR_SCHEMA,
-                                        .text = slice_of(c[i].schema),
-                                        .trigger_token = -1,
-                                        .strict = strict};
-            struct pith_grammar *g = grammar_new(&spec, &err);
-            int refused = strict && c[i].place;
-            CHECK_MSG(refused ? !g && err.code == PITH_UNSUPPORTED && strstr(err.msg, c[i].place)
-                              : g != NULL,
-                      "%s, strict %d: %s", c[i].schema, strict, err.msg);
-            grammar_free(g);
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        struct pith_error err = {0};
+        CHECK_MSG(matches(PITH_GRAMMAR_SCHEMA, c[i].schema, "", 0, &err) < 0 &&
+                      err.code == PITH_UNSUPPORTED && strstr(err.msg, c[i].place) &&
+                      strstr(err.msg, "uniqueItems"),
+                  "%s: %s", c[i].schema, err.msg);
+    }
+    CHECK(matches(PITH_GRAMMAR_SCHEMA, FEW("\"type\":\"object\"", ",\"maxItems\":1"), "[{}]", 4,
+                  NULL) == 1);
+}
+
+/* Whatever is written, something may follow, or the text is whole: random characters, up to an end
+ * behind 40 items; then each value of a long enum, until all of them were there. */
+static void differing_items_end(void)
+{
+    static const char *const schemas[] = {
+        DIFFER(STR),
+        DIFFER("\"type\":\"integer\""),
+        DIFFER("\"type\":[\"number\",\"null\"]"),
+        FEW(STR ",\"maxLength\":1", ",\"minItems\":20"),
+        DIFFER(STR ",\"format\":\"uuid\""),
+        DIFFER("\"type\":\"integer\",\"minimum\":0,\"maximum\":99")};
+    struct str all;
+    str_init(&all, PITH_MEM_SCRATCH);
+    str_putz(&all, "{\"type\":\"array\",\"items\":{\"enum\":[");
+    for (int i = 0; i < 80; i++)
+        str_printf(&all, "%s\"%x\"", i ? "," : "", i * 37);
+    str_putz(&all, "]},\"uniqueItems\":true,\"minItems\":80}");
+    for (size_t i = 0; i <= sizeof schemas / sizeof *schemas; i++) {
+        int last = i == sizeof schemas / sizeof *schemas;
+        struct pith_error err;
+        struct grammar_spec spec = {.kind = PITH_GRAMMAR_SCHEMA,
+                                    .text = slice_of(last ? all.p : schemas[i]),
+                                    .trigger_token = -1};
+        struct pith_grammar *g = grammar_new(&spec, &err);
+        struct rng dice;
+        rng_init(&dice, i + 1);
+        int n = 0, n_items = 1, more = 1;
+        REQUIRE(g, "%s: %s", spec.text.p, err.msg);
+        for (; more && n < 2000; n++) {
+            char c = 0;
+            more = 0;
+            uint32_t any = rng_below(&dice, 94);
+            for (uint32_t k = 0; k < 9 + 94 && !more; k++) { /* the end, some of few, any */
+                c = !k      ? n % 2 ? ']' : '"'
+                    : k < 9 ? "a1\",-0"[rng_below(&dice, 6)]
+                            : (char)('!' + (any + k) % 94);
+                more = ((c != ']' && k) || n_items > 40) &&
+                       grammar_accept_text(g, (struct slice){&c, 1}, NULL) == PITH_OK;
+            }
+            n_items += more && c == ',';
         }
+        CHECK_MSG(n < 2000 && grammar_may_end(g), "%s: %d characters, end %d", spec.text.p, n,
+                  grammar_may_end(g));
+        CHECK_MSG(!last || n_items == 80, "%d items", n_items);
+        grammar_free(g);
+    }
+    str_deinit(&all);
+}
+
+/* What says something of values without being a constraint is told, each once. */
+static void annotations_are_told(void)
+{
+    static const char schema[] =
+        "{\"properties\":{\"format\":{\"type\":\"string\",\"format\":\"color\"},\"b\":{\"type\":"
+        "\"integer\",\"format\":\"int32\"},\"c\":{\"$ref\":\"#/properties/"
+        "format\"},\"d\":{\"type\":"
+        "\"string\",\"format\":\"date\"},\"e\":{\"enum\":[{\"format\":\"x\"}]},\"f\":{\"type\":"
+        "\"string\",\"contentEncoding\":\"base64\",\"default\":{\"format\":\"y\"}},\"g\":{\"type\":"
+        "\"string\",\"format\":\"a\\nb\"},\"h\":" DIFFER(STR ",\"format\":\"in a list\"") "}}";
+    static const char *const lines[] = {"format color\n", "format int32\n", "contentEncoding\n",
+                                        "format a?b\n", "format in a list\n"};
+    struct pith_error err;
+    pith_grammar *g =
+        pith_grammar_open(NULL, PITH_GRAMMAR_SCHEMA, schema, sizeof schema - 1, NULL, &err);
+    REQUIRE(g, "%s", err.msg);
+    const char *said = pith_grammar_unkept(g);
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        n += strlen(lines[i]);
+        CHECK_MSG(strstr(said, lines[i]), "%s, said: %s", lines[i], said);
+    }
+    CHECK_MSG(strlen(said) == n, "%s", said);
+    pith_grammar_close(g);
+    g = pith_grammar_open(NULL, PITH_GRAMMAR_SCHEMA, "{}", 2, NULL, &err);
+    CHECK(g && !*pith_grammar_unkept(g) && !*pith_grammar_unkept(NULL));
+    pith_grammar_close(g);
 }
 
 static void masks_are_what_accept_says(void)
@@ -1106,13 +1241,17 @@ static void masks_are_what_accept_says(void)
          "\"required\":[\"n\"],\"additionalProperties\":{\"type\":\"boolean\"}}"),
         "{\"type\":\"array\",\"items\":{\"enum\":[\"the\",\"he\",1,12,null]},\"uniqueItems\":true,"
         "\"minItems\":2}",
+        DIFFER(STR),
+        DIFFER("\"type\":[\"integer\",\"null\"]"),
+        FEW(STR ",\"maxLength\":1", ",\"minItems\":4"),
     };
+    enum { N = sizeof schemas / sizeof *schemas };
     for (int i = 0; i < N_SAMPLES; i++) {
         struct keys k = sample_keys(i);
         struct vocab *v = open_keys(&k, NULL);
         struct trie *t = v ? trie_new(v, NULL) : NULL;
-        for (int j = 0; t && j < 6 * (test_scale() > 4 ? 4 : 1) && vocab_n(v) <= 1024; j++)
-            check_mask_against_accept(v, t, PITH_GRAMMAR_SCHEMA, schemas[j % 6],
+        for (int j = 0; t && j < N * (test_scale() > 4 ? 4 : 1) && vocab_n(v) <= 1024; j++)
+            check_mask_against_accept(v, t, PITH_GRAMMAR_SCHEMA, schemas[j % N],
                                       (uint64_t)(10 * i + j));
         for (int j = 0; t && j < 2; j++)
             check_mask_against_accept(
@@ -1195,10 +1334,8 @@ static void too_ambiguous(void)
     CHECK(!pith_grammar_open(NULL, PITH_GRAMMAR_GBNF, cubic, sizeof cubic - 1, NULL, &err));
     CHECK_MSG(err.code == PITH_RANGE && strstr(err.msg, "rule \"s\" can be read in too many ways"),
               "%s", err.msg);
-    struct grammar_spec spec = {.kind = PITH_GRAMMAR_GBNF,
-                                .text = slice_of(cubic),
-                                .trigger_token = -1,
-                                .unsearched = 1};
+    struct grammar_spec spec = {
+        .kind = PITH_GRAMMAR_GBNF, .text = slice_of(cubic), .trigger_token = -1, .unsearched = 1};
     pith_grammar *g = grammar_new(&spec, &err);
     memset(letters, 'a', sizeof letters);
     CHECK(g && pith_grammar_accept_text(g, letters, 100, &err) == PITH_OK);
@@ -1304,7 +1441,9 @@ int main(void)
     TEST(tokens_by_name);
     TEST(masks_of_named_tokens);
     TEST(numbers_end);
-    TEST(strict_schemas);
+    TEST(items_that_cannot_differ);
+    TEST(differing_items_end);
+    TEST(annotations_are_told);
     TEST(masks_are_what_accept_says);
     TEST(ambiguity_is_bounded);
     TEST(too_ambiguous);

@@ -56,7 +56,19 @@ def object_schema(r, depth):
     return s
 
 
+def unique_schema(r):
+    items = r.choice([{"type": "string"}, {"type": "string", "maxLength": 1}, {"type": "integer"},
+                      {"type": "integer", "minimum": 0, "maximum": 90}, {},
+                      {"type": ["number", "null"]}, {"type": "string", "format": "date"},
+                      {"enum": [str(i) for i in range(70)] + [1, 1.0, 2, None]}])
+    least = r.randint(0, 3)
+    return {"type": "array", "items": items, "uniqueItems": True, "minItems": least,
+            "maxItems": least + r.randint(1, 3)}
+
+
 def array_schema(r, depth):
+    if r.random() < 0.4:
+        return unique_schema(r)
     s = {"type": "array", "items": schema(r, depth - 1)}
     s["minItems"] = r.randint(0, 2)
     s["maxItems"] = s["minItems"] + r.randint(0, 2)

@@ -542,7 +542,9 @@ static pith_status make_sets(const struct compiler *c, struct automaton *a, cons
                                      .comma = c->dfa[set->comma].base,
                                      .close = c->dfa[set->close].base,
                                      .min = set->min,
-                                     .max = set->max};
+                                     .max = set->max,
+                                     .differ = set->differ};
+        a->n_differ += set->differ != 0;
         if (set->extra != RULES_NONE && c->a->live[c->r->rule[set->extra].start])
             to->extra = c->dfa[set->extra].base;
         for (uint32_t k = 0; k < set->n; k++) {
@@ -553,6 +555,17 @@ static pith_status make_sets(const struct compiler *c, struct automaton *a, cons
         to->n = at - to->member;
     }
     return a->set && a->member ? PITH_OK : PITH_NOMEM;
+}
+
+/* Whether a set whose items differ has items that call: their text is remembered byte by byte. */
+static int calls_inside(const struct compiler *c, uint32_t rule)
+{
+    const struct rules_set *set = c->r->rule[rule].set;
+    const struct dfa *d = set && set->differ ? &c->dfa[set->v[0].rule] : NULL;
+    for (uint32_t i = 0; d && i < d->n_edges; i++)
+        if (d->edge[i].kind != EDGE_BYTES)
+            return 1;
+    return 0;
 }
 
 /* Ranges of bytes that a state reads. at: edges by `from`. */
@@ -683,6 +696,11 @@ static pith_status make_table(struct compiler *c, struct automaton *a, uint32_t 
         return too_large(c, root);
     if (make_sets(c, a, list, n) != PITH_OK)
         return no_memory(c);
+    for (uint32_t i = 0; i < n; i++)
+        if (calls_inside(c, list[i]))
+            return error_set(c->err, PITH_UNSUPPORTED,
+                             "schema: uniqueItems cannot be kept: an item is too long a text; "
+                             "wanted a smaller maxLength, or none");
     for (uint32_t i = 0; i < n; i++) {
         const struct dfa *d = &c->dfa[list[i]];
         for (uint32_t k = 0; k < d->n_edges; k++) {

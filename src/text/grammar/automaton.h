@@ -42,6 +42,7 @@ struct automaton_row {
 struct automaton_set {                       /* rules.h; start of each rule */
     uint32_t n, member, comma, close, extra; /* extra 0: none */
     uint32_t min, max;
+    int differ;
 };
 struct automaton_member {
     uint32_t start;
@@ -64,7 +65,7 @@ struct automaton {
     struct automaton_token *token;
     struct automaton_set *set; /* [n_sets]; a call that starts at n_states + i is one of set i */
     struct automaton_member *member; /* of set i from set[i].member on */
-    uint32_t n_sets;
+    uint32_t n_sets, n_differ; /* n_differ: of them, such as remember texts */
     uint32_t apart[RULES_APART], n_apart; /* tokens that no EDGE_SILENT takes */
 };
 static inline int automaton_apart(const struct automaton *a, uint32_t id)

@@ -32,6 +32,7 @@ struct grammar_core {
     uint32_t keep_at,
         keep_more; /* pairs in the stacks, and states of sets, past which unused ones are dropped */
     struct pith_grammar *all;
+    char *unkept;            /* rules.unkept */
     struct stack_pair *pair; /* a position on its way through the bytes of a token */
     uint32_t cap_pairs;
     int reading, has_stacks;
@@ -130,11 +131,10 @@ static pith_status check_growth(const struct automaton *a, struct slice trigger,
                      (unsigned long long)g.steps[1]);
 }
 
-pith_status grammar_check_schema(struct slice text, int strict, struct pith_error *err)
+pith_status grammar_check_schema(struct slice text, struct pith_error *err)
 {
     struct rules r;
     rules_init(&r);
-    r.strict = strict;
     r.draft = 1;
     schema_read(&r, text, 0);
     pith_status st = rules_ok(&r) ? PITH_OK : error_set(err, r.err.code, "%s", r.err.msg);
@@ -171,7 +171,6 @@ static pith_status compile(struct grammar_core *c, const struct grammar_spec *sp
         return error_set(err, PITH_RANGE, "grammar: the trigger has %zu bytes; wanted at most %d",
                          trigger.n, MOST_TRIGGER);
     rules_init(&r);
-    r.strict = spec->strict;
     if (spec->kind == PITH_GRAMMAR_GBNF) {
         gbnf_read(&r, spec->text, spec->vocab);
         if (!rules_find(&r, SLICE("root"), &root) || !r.rule[root].defined)
@@ -197,6 +196,8 @@ static pith_status compile(struct grammar_core *c, const struct grammar_spec *sp
                            spec->kind == PITH_GRAMMAR_SCHEMA || spec->kind == PITH_GRAMMAR_JSON);
     pith_status st = rules_ok(&r) ? automaton_init(&c->automaton, &r, root, err)
                                   : error_set(err, r.err.code, "%s", r.err.msg);
+    c->unkept = r.unkept.p; /* NULL: nothing */
+    r.unkept.p = NULL;
     rules_deinit(&r);
     if (st == PITH_OK && spec->kind == PITH_GRAMMAR_GBNF && !spec->unsearched)
         st = check_growth(&c->automaton, trigger, token, err);
@@ -211,6 +212,7 @@ static void core_free(struct grammar_core *c)
     }
     automaton_deinit(&c->automaton);
     mem_free(c->pair);
+    mem_free(c->unkept);
     pthread_mutex_destroy(&c->busy);
     pthread_mutex_destroy(&c->list);
     if (c->release)
@@ -636,6 +638,11 @@ pith_status grammar_prepare(struct pith_grammar *g, struct pith_error *err)
     int ok = mask_of(g, NULL, &late, &own) != NULL;
     leave(g->core);
     return ok ? PITH_OK : error_set(err, own.code, "%s", own.msg);
+}
+
+const char *grammar_unkept(const struct pith_grammar *g)
+{
+    return g->core->unkept ? g->core->unkept + 1 : "";
 }
 
 uint64_t grammar_bytes(const struct pith_grammar *g)

@@ -31,7 +31,6 @@ struct grammar_spec {
     struct slice or_prefix, or_schema; /* or_schema not empty: the text may be these instead */
     int calls_only;                    /* of PITH_GRAMMAR_CALLS: calls_spec.only */
     int unsearched; /* of PITH_GRAMMAR_GBNF: nobody looks for what grows (stacks.h) */
-    int strict;                        /* what cannot be kept of a schema is refused, all of it */
     int schema_order;                  /* members of objects come in the order of their schema */
     void (*release)(void *owner);      /* called when the last handle goes; NULL: nothing is */
     void *owner;
@@ -46,7 +45,7 @@ struct pith_grammar {
 
 struct pith_grammar *grammar_new(const struct grammar_spec *spec, struct pith_error *err);
 /* Whether a schema can be kept: all that is said of it when it is read, for what reading takes. */
-pith_status grammar_check_schema(struct slice text, int strict, struct pith_error *err);
+pith_status grammar_check_schema(struct slice text, struct pith_error *err);
 struct pith_grammar *grammar_clone(const struct pith_grammar *g,
                                    struct pith_error *err); /* at the same position */
 void grammar_free(struct pith_grammar *g);                  /* NULL allowed */
@@ -67,6 +66,8 @@ int grammar_must_end(const struct pith_grammar *g); /* and nothing can follow it
 const uint64_t *grammar_mask(struct pith_grammar *g, struct pith_error *err);
 pith_status grammar_prepare(struct pith_grammar *g,
                             struct pith_error *err);  /* makes it, to be found later */
+/* What its schemas say of values that it does not hold, a line each; as long as a handle lives. */
+const char *grammar_unkept(const struct pith_grammar *g);
 uint64_t grammar_bytes(const struct pith_grammar *g); /* of the core, as of its last use */
 /* -infinity to every logit of [n] that is not allowed. */
 pith_status grammar_apply(struct pith_grammar *g, float *logits, int32_t n, struct pith_error *err);

@@ -21,6 +21,7 @@ int masks_init(struct masks *m, struct stacks *s, const struct vocab *v, const s
         return 1;
     m->n_words = ((uint32_t)t->n_vocab + 63) / 64;
     m->word = mem_array(m->n_words, sizeof *m->word, PITH_MEM_SCRATCH);
+    m->had = s->a->n_differ ? mem_array(m->n_words, sizeof *m->had, PITH_MEM_SCRATCH) : NULL;
     m->eog = mem_array((size_t)t->n_vocab, sizeof *m->eog, PITH_MEM_SCRATCH);
     m->of_state = mem_array(s->a->n_states, sizeof *m->of_state, PITH_MEM_SCRATCH);
     m->level = mem_array((size_t)t->depth + 3, sizeof *m->level, PITH_MEM_SCRATCH);
@@ -28,7 +29,7 @@ int masks_init(struct masks *m, struct stacks *s, const struct vocab *v, const s
         if (vocab_is_eog(v, id))
             m->eog[m->n_eog++] = id;
     }
-    return m->word && m->eog && m->of_state && m->level;
+    return m->word && m->eog && m->of_state && m->level && (m->had || !s->a->n_differ);
 }
 
 static void drop_state(struct state_mask *k)
@@ -67,6 +68,7 @@ void masks_deinit(struct masks *m)
 {
     drop_all(m);
     mem_free(m->word);
+    mem_free(m->had);
     mem_free(m->eog);
     mem_free(m->of_state);
     mem_free(m->pair);
@@ -157,7 +159,8 @@ static inline int step_plain(struct masks *m, uint32_t d, uint8_t byte)
     uint32_t to = automaton_next(a, p.state, byte);
     if (!to)
         return 0;
-    if (automaton_flags(a, to) & (STATE_FINAL | STATE_CALLS))
+    if ((automaton_flags(a, to) & (STATE_FINAL | STATE_CALLS)) ||
+        stacks_has_items(m->stacks, p.below))
         return -1;
     if (at >= m->cap_pairs && !room(m, (uint64_t)at + 1))
         return 0;
@@ -367,6 +370,86 @@ static void add_state(struct masks *m, const struct state_mask *k)
         set_bit(m, (int32_t)k->id[i]);
 }
 
+/* ---------------------------------------------------------------- items that differ */
+
+/* Takes back the tokens by which an item becomes one that was there, of those below node i, where
+ * it has a text, unless the mask had them before. As deep as the tree is. */
+static void bar_repeats(struct masks *m, uint32_t i, uint32_t state, uint32_t list, uint32_t text)
+{
+    struct stacks *s = m->stacks;
+    const struct trie *t = m->trie;
+    uint32_t n = 0;
+    for (uint32_t k = i + 1; k < t->node[i].next; k = t->node[k].next, n++) {
+        uint32_t to = automaton_next(s->a, state, t->node[k].byte),
+                 more = to ? stacks_text(s, text, t->node[k].byte) : 0;
+        if (!more || !stacks_item_begun(s, list, more))
+            continue;
+        if (!stacks_item_over(s, to, list, more)) {
+            bar_repeats(m, k, to, list, more);
+            continue;
+        }
+        for (uint32_t j = t->node[k].first; j < t->node[t->node[k].next].first; j++) {
+            uint32_t id = (uint32_t)t->token[j];
+            m->word[id / 64] &= m->had[id / 64] | ~((uint64_t)1 << (id % 64));
+        }
+    }
+    stacks_spend(s, n);
+}
+
+/* What may stand behind an item that ends at a node of the tree. */
+static void walk_behind(struct masks *m, uint32_t leaf, uint32_t state, struct stack_pair p)
+{
+    struct stacks *s = m->stacks;
+    const struct trie_node *node = m->trie->node;
+    struct begins none = {NULL, 0, 0};
+    uint32_t n, moves = 0, looked = 0;
+    for (uint32_t i = 0; i != leaf; looked++) {
+        for (i++; node[i].next <= leaf; i = node[i].next)
+            looked++;
+        if (!stacks_item_step(s, &state, &p, node[i].byte))
+            return;
+    }
+    stacks_begin(s);
+    stacks_add(s, p.state, p.below);
+    if (!stacks_spend(s, looked) || !room(m, stacks_close(s)))
+        return;
+    n = stacks_take(s, m->pair);
+    for (uint32_t i = 0; i < n; i++)
+        moves += m->pair[i].state >= STATE_FIRST;
+    m->level[0] = 0;
+    m->level[1] = n;
+    if (moves)
+        walk(m, leaf, &none);
+}
+
+/* What a pair allows. Below a state of an item lies its text, which differs from node to node. */
+static void add_pair(struct masks *m, struct stack_pair p)
+{
+    struct stacks *s = m->stacks;
+    const struct state_mask *k = m->of_state[p.state];
+    uint32_t n;
+    if (!stacks_has_items(s, p.below)) {
+        add_state(m, k);
+        if (k->n_leave)
+            walk_on(m, k, p.below);
+        return;
+    }
+    stacks_pairs(s, p.below, &n);
+    for (uint32_t i = 0; i < n && !m->failed && !s->failed; i++) {
+        struct stack_pair q = stacks_pairs(s, p.below, &n)[i];
+        const struct stack_state *item = stacks_item(s, q.state);
+        if (!item) {
+            add_pair(m, (struct stack_pair){p.state, stacks_push(s, q)});
+            continue;
+        }
+        memcpy(m->had, m->word, m->n_words * sizeof *m->word);
+        add_state(m, k);
+        bar_repeats(m, 0, p.state, (uint32_t)(item->seen >> 32), (uint32_t)item->seen);
+        for (uint32_t j = 0; j < k->n_leave && !m->failed && !s->failed; j++)
+            walk_behind(m, k->leave[j], p.state, q);
+    }
+}
+
 /* Tokens that end a generation: where the text may end, or where the grammar names them, and
  * nowhere else. */
 static void set_ends(struct masks *m, uint32_t set)
@@ -408,9 +491,7 @@ static void make(struct masks *m, uint32_t set)
         struct stack_pair p = stacks_pairs(m->stacks, set, &n)[i];
         if (p.state < STATE_FIRST)
             continue;
-        add_state(m, m->of_state[p.state]);
-        if (m->of_state[p.state]->n_leave)
-            walk_on(m, m->of_state[p.state], p.below);
+        add_pair(m, p);
     }
     set_ends(m, set);
     m->failed |= m->stacks->failed;

@@ -19,6 +19,7 @@ struct masks {
     uint64_t used, budget;
     uint32_t n_words;
     uint64_t *word; /* the mask being made */
+    uint64_t *had;  /* what it had before a state's part was added; NULL: no items differ */
     int32_t *eog;   /* tokens that end a generation */
     uint32_t n_eog;
     struct state_mask **of_state; /* [n_states of the automaton] */

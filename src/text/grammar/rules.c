@@ -14,12 +14,14 @@ void rules_init(struct rules *r)
     *r = (struct rules){.err = {.code = PITH_OK}};
     arena_init(&r->arena, PITH_MEM_SCRATCH);
     map_init(&r->names, PITH_MEM_SCRATCH);
+    str_init(&r->unkept, PITH_MEM_SCRATCH);
 }
 
 void rules_deinit(struct rules *r)
 {
     arena_deinit(&r->arena);
     map_deinit(&r->names);
+    str_deinit(&r->unkept);
     mem_free(r->rule);
     mem_free(r->edge);
 }
@@ -34,6 +36,22 @@ pith_status rules_fail(struct rules *r, pith_status st, const char *fmt, ...)
     vsnprintf(msg, sizeof msg, fmt, ap);
     va_end(ap);
     return error_set(&r->err, st, "%s", msg);
+}
+
+void rules_unkept(struct rules *r, const char *keyword, struct slice value)
+{
+    enum { MOST_VALUE = 40, MOST = 1000 };
+    char line[128];
+    int n = snprintf(line, sizeof line, "\n%.60s%s%.*s\n", keyword, value.n ? " " : "",
+                     (int)(value.n < MOST_VALUE ? value.n : MOST_VALUE), value.n ? value.p : "");
+    for (int i = 1; i < n - 1; i++)
+        line[i] = line[i] >= ' ' && line[i] <= '~' ? line[i] : '?';
+    if (!r->unkept.n) /* each stands between line ends */
+        str_putc(&r->unkept, '\n');
+    if (r->unkept.p && r->unkept.n < MOST && !strstr(r->unkept.p, line))
+        str_put(&r->unkept, line + 1, (size_t)n - 1);
+    if (r->unkept.failed)
+        rules_fail(r, PITH_NOMEM, "out of memory for a grammar");
 }
 
 int rules_spend(struct rules *r, uint64_t steps)

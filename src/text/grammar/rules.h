@@ -34,8 +34,10 @@ struct rules_edge {
     uint8_t kind, lo, hi;
 };
 /* Some of n rules in any order, none twice: one at first, then `comma` and another one, `close` at
- * the end. At most RULES_SET. */
+ * the end. At most RULES_SET. differ: one rule that comes again and again, with another text each
+ * time; it calls none. */
 struct rules_set {
+    int differ;
     uint32_t n, comma, close, extra; /* extra: a rule that may come any number of times between
                                         them; RULES_NONE: there is none */
     uint32_t min, max;               /* how many */
@@ -59,11 +61,11 @@ struct rules {
     struct rules_edge *edge;
     uint32_t n_rules, cap_rules, n_edges, cap_edges, n_states;
     uint64_t steps;       /* taken so far */
-    int strict;           /* nothing that a schema asks is let through */
     int draft;            /* nothing is repeated: what is read is only looked at */
     int flat;             /* repeats by copies alone: nobody can follow calls */
     uint32_t apart[RULES_APART], n_apart; /* tokens that are named wherever they may come */
     struct slice writing; /* the rule at hand, for the names of parts of it */
+    struct str unkept;    /* what a schema says of values that is not held: a line each */
 };
 struct rules_mark {
     uint32_t states, edges;
@@ -90,6 +92,9 @@ static inline int rules_ok(const struct rules *r)
 {
     return r->err.code == PITH_OK;
 }
+
+/* One more line of `unkept`, unless it is there, or there are many. */
+void rules_unkept(struct rules *r, const char *keyword, struct slice value);
 
 /* Counts steps of the writing. 0: too many, or nobody waits any more; the failure is in r. */
 int rules_spend(struct rules *r, uint64_t steps);

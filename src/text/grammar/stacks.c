@@ -263,10 +263,135 @@ static void add_call(struct stacks *s, uint32_t start, uint32_t back, uint32_t b
         stacks_add(s, start, intern(s, &pair, 1));
 }
 
+/* ---------------------------------------------------------------- items that differ */
+
+static uint32_t list_of(const struct stack_state *x)
+{
+    return (uint32_t)(x->seen >> 32);
+}
+
+static uint32_t text_of(const struct stack_state *x)
+{
+    return (uint32_t)x->seen;
+}
+
+/* The place of a text or a list with one more; 0: the failure is in s. */
+static uint32_t longer(struct stacks *s, uint32_t of, uint32_t more, enum stack_phase what)
+{
+    uint32_t state = set_state(s, (struct stack_state){(uint64_t)of << 32 | more, 0, what});
+    return state ? state - s->a->n_states : 0;
+}
+
+const struct stack_state *stacks_item(const struct stacks *s, uint32_t state)
+{
+    const struct stack_state *x = state < s->a->n_states ? NULL : &s->state[state - s->a->n_states];
+    return x && x->phase == SET_ITEM ? x : NULL;
+}
+
+uint32_t stacks_text(const struct stacks *s, uint32_t text, uint8_t byte)
+{
+    struct stack_state x = {(uint64_t)text << 32 | byte, 0, SET_TEXT};
+    uint32_t at = s->state_table[state_slot(s, &x)];
+    return at ? at - 1 : 0;
+}
+
+static int was_there(struct stacks *s, uint32_t list, uint32_t text)
+{
+    uint32_t n = 1;
+    while (list && text_of(&s->state[list]) != text) {
+        list = list_of(&s->state[list]);
+        n++;
+    }
+    return !stacks_spend(s, n) || list;
+}
+
+int stacks_item_begun(struct stacks *s, uint32_t list, uint32_t text)
+{
+    uint32_t n = 1;
+    int begun = list && !text;
+    for (; list && !begun; list = list_of(&s->state[list]))
+        for (uint32_t t = text_of(&s->state[list]); t && !begun; t = list_of(&s->state[t])) {
+            begun = t == text; /* texts are interned */
+            n++;
+        }
+    return stacks_spend(s, n) && begun;
+}
+
+/* deep: bytes that are looked ahead. A text that none of those that were there begins with can
+ * become a new one, since every state can reach the end of its rule. */
+static int is_over(struct stacks *s, uint32_t state, uint32_t list, uint32_t text, int deep)
+{
+    if (!deep || !stacks_item_begun(s, list, text) ||
+        ((flags_of(s, state) & STATE_FINAL) && !was_there(s, list, text)))
+        return 0;
+    for (int b = 0; b < 256; b++) {
+        uint32_t to = automaton_next(s->a, state, (uint8_t)b),
+                 more = to ? stacks_text(s, text, (uint8_t)b) : 0;
+        if (to && (!more || !is_over(s, to, list, more, deep - 1)))
+            return 0;
+    }
+    return 1;
+}
+
+int stacks_item_over(struct stacks *s, uint32_t state, uint32_t list, uint32_t text)
+{
+    enum { DEEP = 256 };
+    return is_over(s, state, list, text, DEEP);
+}
+
+int stacks_item_step(struct stacks *s, uint32_t *state, struct stack_pair *p, uint8_t byte)
+{
+    const struct stack_state *item = stacks_item(s, p->state);
+    uint32_t to = automaton_next(s->a, *state, byte);
+    if (!to || s->failed)
+        return 0;
+    *state = to;
+    if (!item)
+        return 1;
+    struct stack_state x = *item;
+    uint32_t text = stacks_text(s, text_of(&x), byte);
+    if (text && stacks_item_over(s, to, list_of(&x), text))
+        return 0;
+    text = text ? text : longer(s, text_of(&x), byte, SET_TEXT);
+    if (!text)
+        return 0;
+    x.seen = (uint64_t)list_of(&x) << 32 | text;
+    p->state = set_state(s, x);
+    return !s->failed;
+}
+
+/* What may come at a state of such a set. */
+static void add_differing(struct stacks *s, struct stack_state x, uint32_t below)
+{
+    const struct automaton_set *set = &s->a->set[x.set];
+    uint32_t list = list_of(&x), start = s->a->member[set->member].start, n = 0;
+    if (x.phase == SET_ITEM && was_there(s, list, text_of(&x)))
+        return;
+    if (x.phase == SET_ITEM)
+        list = longer(s, list, text_of(&x), SET_LIST);
+    for (uint32_t i = list; i; i = list_of(&s->state[i]))
+        n++;
+    if (!stacks_spend(s, n + 1))
+        return;
+    uint64_t seen = (uint64_t)list << 32;
+    if (x.phase != SET_NEXT && n >= set->min)
+        stacks_add(s, set->close, below);
+    if (n >= set->max || stacks_item_over(s, start, list, 0))
+        return;
+    if (x.phase == SET_ITEM)
+        add_call(s, set->comma, set_state(s, (struct stack_state){seen, x.set, SET_NEXT}), below);
+    else
+        add_call(s, start, set_state(s, (struct stack_state){seen, x.set, SET_ITEM}), below);
+}
+
 /* What may come at a state of a set. */
 static void add_set(struct stacks *s, uint32_t state, uint32_t below)
 {
     struct stack_state x = s->state[state - s->a->n_states];
+    if (s->a->set[x.set].differ) {
+        add_differing(s, x, below);
+        return;
+    }
     const struct automaton_set *set = &s->a->set[x.set];
     const struct automaton_member *m = s->a->member + set->member;
     uint32_t n_seen = (uint32_t)__builtin_popcountll(x.seen);
@@ -346,13 +471,42 @@ uint32_t stacks_intern(struct stacks *s)
     return s->failed ? STACKS_NONE : intern(s, s->merge, stacks_take(s, s->merge));
 }
 
+int stacks_has_items(const struct stacks *s, uint32_t set)
+{
+    int items = 0;
+    for (uint32_t i = 0; s->a->n_differ && i < s->set[set].n; i++)
+        items |= stacks_item(s, s->pair[s->set[set].at + i].state) != NULL;
+    return items;
+}
+
+uint32_t stacks_push(struct stacks *s, struct stack_pair p)
+{
+    return intern(s, &p, 1);
+}
+
+/* A byte leads on from a pair: items below it have it in their text. */
+static void step_below(struct stacks *s, struct stack_pair pair, uint8_t byte)
+{
+    int items = stacks_has_items(s, pair.below);
+    if (!items)
+        stacks_add(s, automaton_next(s->a, pair.state, byte), pair.below);
+    for (uint32_t i = 0; items && i < s->set[pair.below].n && !s->failed; i++) {
+        struct stack_pair p = s->pair[s->set[pair.below].at + i];
+        uint32_t to = pair.state;
+        if (stacks_item_step(s, &to, &p, byte))
+            stacks_add(s, to, intern(s, &p, 1));
+    }
+}
+
 void stacks_step(struct stacks *s, const struct stack_pair *p, uint32_t n, uint8_t byte)
 {
     const struct automaton *a = s->a;
     stacks_spend(s, n);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t to = automaton_next(a, p[i].state, byte);
-        if (to)
+        if (to && a->n_differ)
+            step_below(s, p[i], byte);
+        else if (to)
             stacks_add(s, to, p[i].below);
     }
 }
@@ -392,6 +546,11 @@ void stacks_cut(struct stacks *s, uint32_t mark)
     }
 }
 
+static int remembers(const struct stacks *s, const struct stack_state *x)
+{
+    return x->phase >= SET_TEXT || s->a->set[x->set].differ;
+}
+
 /* to: sets that stay. Drops states of sets that none of these has; numbers stay in their order. 0:
  * no memory. */
 static int keep_states(struct stacks *s, const uint32_t *to)
@@ -407,11 +566,23 @@ static int keep_states(struct stacks *s, const uint32_t *to)
                 moved[state - base] = 1;
         }
     }
+    for (uint32_t i = s->n_more; i-- > s->a->n_sets;) { /* what they are made of lies before them */
+        const struct stack_state *x = &s->state[i];
+        if (moved[i] && remembers(s, x)) {
+            moved[list_of(x)] = 1;
+            if (x->phase != SET_TEXT)
+                moved[text_of(x)] = 1;
+        }
+    }
     for (uint32_t i = 0; i < s->n_more; i++) {
         if (i >= s->a->n_sets && !moved[i])
             continue;
         moved[i] = i < s->a->n_sets ? i : n++;
-        s->state[moved[i]] = s->state[i];
+        struct stack_state x = s->state[i];
+        if (remembers(s, &x))
+            x.seen = (uint64_t)moved[list_of(&x)] << 32 |
+                     (x.phase == SET_TEXT ? text_of(&x) : moved[text_of(&x)]);
+        s->state[moved[i]] = x;
     }
     s->n_more = n;
     for (uint32_t k = 0; k < s->n_sets; k++) {
@@ -482,10 +653,10 @@ int stacks_keep(struct stacks *s, uint32_t **root, uint32_t n)
  * would pass the bound of a token, the grammar is refused when it is compiled. What a search of
  * GROWTH_STEPS steps does not find is ended by the bound when it comes. */
 enum {
-    EACH = 4,           /* texts that go on, by each of what they are known for */
-    MOST_BYTES = 24,    /* that are tried behind a text */
+    EACH = 4,        /* texts that go on, by each of what they are known for */
+    MOST_BYTES = 24, /* that are tried behind a text */
     KEEP_PAIRS = 1 << 14,
-    LEAST_BYTES = 24,   /* before that many nothing is told by how it grows */
+    LEAST_BYTES = 24, /* before that many nothing is told by how it grows */
     MUCH_MORE = 64,
     ONE_BYTE = 1 << 18, /* most steps of a byte in the search */
 };

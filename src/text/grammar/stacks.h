@@ -35,10 +35,15 @@ struct stack_set;
 enum stack_phase {
     SET_BEGINS,
     SET_BEHIND,
-    SET_NEXT
+    SET_NEXT,
+    SET_ITEM, /* these three of sets whose items differ: in one of it */
+    SET_TEXT, /* no state: a text, and a list of texts that were there */
+    SET_LIST
 }; /* nothing yet; behind one of it; behind a comma */
 struct stack_state {
-    uint64_t seen; /* bits of members */
+    uint64_t seen; /* bits of members; list << 32 | text; a text without its last byte << 32 | that;
+                      a list without its last text << 32 | that. Both are places in stacks.state
+                      of what was met before; 0: empty */
     uint32_t set;
     uint32_t phase;
 };
@@ -85,6 +90,22 @@ void stacks_step(struct stacks *s, const struct stack_pair *p, uint32_t n, uint8
 const struct stack_pair *stacks_pairs(const struct stacks *s, uint32_t set,
                                       uint32_t *n); /* until sets are added */
 int stacks_has(const struct stacks *s, uint32_t set, uint32_t state);
+
+/* Items that differ. An item at hand is a pair {state in its rule, {(SET_ITEM, below)}}: the byte
+ * that leads on in the rule is put to the text in what lies below. */
+/* What of a set below a state is such an item; NULL: nothing. Until states are added. */
+const struct stack_state *stacks_item(const struct stacks *s, uint32_t state);
+int stacks_has_items(const struct stacks *s, uint32_t set); /* some pair of it is */
+uint32_t stacks_push(struct stacks *s, struct stack_pair p); /* the set of it alone */
+/* One byte further from a state of a rule, above a pair: an item's text has one byte more. 0:
+ * nothing may follow, or it has failed. */
+int stacks_item_step(struct stacks *s, uint32_t *state, struct stack_pair *p, uint8_t byte);
+/* A text of an item that is there with one byte more; 0: none such was ever met. */
+uint32_t stacks_text(const struct stacks *s, uint32_t text, uint8_t byte);
+/* Whether all that an item can become from a state of its rule on was there already. */
+int stacks_item_over(struct stacks *s, uint32_t state, uint32_t list, uint32_t text);
+/* Whether one that was there begins with a text. */
+int stacks_item_begun(struct stacks *s, uint32_t list, uint32_t text);
 
 uint32_t stacks_mark(const struct stacks *s);
 void stacks_cut(struct stacks *s, uint32_t mark); /* sets made since are gone */

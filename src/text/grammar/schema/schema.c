@@ -89,6 +89,7 @@ static int says_any_name(const struct jtree *names)
 static int check_keywords(struct schema *s, const struct jtree *node)
 {
     int types = 0;
+    schema_note(s->r, node);
     for (const struct jtree *k = node->first; k; k = k->next) {
         size_t i = 0, n = sizeof keywords / sizeof keywords[0];
         while (i < n && !slice_eq_z(k->key, keywords[i].name))

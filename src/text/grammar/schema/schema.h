@@ -6,10 +6,8 @@
  * `properties` and no `additionalProperties` holds those alone, a schema without `type` has the
  * types its other keywords are about, white space is at most a blank, or line ends and indentation.
  * Numbers without bounds have at most 20 digits before and behind the point, and 3 of an exponent.
- * A keyword that cannot be kept is refused by name and place, never ignored; only uniqueItems is
- * let through, unless the rules are strict, where items can have more than 64 values (those of an
- * enum, booleans, null, integers between bounds): what was there before no grammar can remember
- * otherwise. */
+ * A keyword that cannot be kept is refused by name and place, never ignored; what only annotates is
+ * told (rules.unkept). Items that must differ have one text for each value (schema_unique.c). */
 #ifndef PITH_TEXT_SCHEMA_H
 #define PITH_TEXT_SCHEMA_H
 
@@ -30,6 +28,8 @@ enum schema_form {
 struct jtree;
 struct slice schema_string_pattern(const struct jtree *node);
 
+/* Puts what a node annotates, which nothing holds, into r->unkept. */
+void schema_note(struct rules *r, const struct jtree *node);
 /* Writes the rules; returns the one of the whole text. in_order: members of objects come in the
  * order of the schema. A failure stays in r. */
 uint32_t schema_read(struct rules *r, struct slice text, int in_order);

@@ -1,5 +1,6 @@
 /* schema_impl.h -- the inside of schema.c and its parts: schema_same.c, schema_choice.c,
- * schema_number.c, schema_string.c, schema_object.c. */
+ * schema_number.c, schema_string.c, schema_set.c, schema_object.c,
+ * schema_unique.c. */
 #ifndef PITH_TEXT_SCHEMA_IMPL_H
 #define PITH_TEXT_SCHEMA_IMPL_H
 
@@ -126,6 +127,15 @@ int schema_knows_format(const struct jtree *node); /* its `format` says somethin
 void schema_string(struct schema *s, const struct parts *p, uint32_t from, uint32_t to);
 void schema_object(struct schema *s, const struct parts *p, uint32_t from, uint32_t to);
 void schema_array(struct schema *s, const struct parts *p, uint32_t from, uint32_t to);
+/* The same for an array whose items must differ. 0: nothing asks for that. */
+int schema_unique(struct schema *s, const struct parts *p, uint32_t min, uint32_t max,
+                  uint32_t from, uint32_t to);
+/* Strings, each of which has one text alone. 0: there is no such way. */
+int schema_string_once(struct schema *s, const struct parts *p, uint32_t from, uint32_t to);
+/* A rule that the caller writes; 0: it has failed. */
+uint32_t schema_named_rule(struct schema *s, struct slice name);
+/* With room for n of its rules, which `,` and `close` are put between and behind. */
+struct rules_set *schema_new_set(struct schema *s, uint32_t n, const char *close);
 
 /* Whether the value lies in minimum .. exclusiveMaximum of all parts. */
 int schema_number_fits(struct schema *s, const struct parts *p, const struct jtree *value);

@@ -13,8 +13,6 @@
 #include "text/grammar/schema/schema_impl.h"
 #include "text/grammar/regex.h"
 
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -408,44 +406,11 @@ static int may_mix(const struct members *m, int extra)
     return open;
 }
 
-static uint32_t named_rule(struct schema *s, struct slice name)
-{
-    uint32_t rule = rules_new(s->r, name);
-    if (rules_ok(s->r))
-        s->r->rule[rule].defined = 1;
-    return rules_ok(s->r) ? rule : 0;
-}
-
-/* A mark and the space around it. */
-static uint32_t mark_rule(struct schema *s, const char *mark, int space)
-{
-    uint32_t rule = named_rule(s, slice_of(mark));
-    if (!rules_ok(s->r))
-        return 0;
-    uint32_t at = rules_text(s->r, s->r->rule[rule].start, mark, 1);
-    rules_edge(s->r, space ? schema_space(s, at) : at, s->r->rule[rule].end, EDGE_EPS, 0);
-    return rule;
-}
-
-static struct rules_set *new_set(struct schema *s, uint32_t n, const char *close)
-{
-    struct rules_set *set = arena_alloc(&s->r->arena, sizeof *set + n * sizeof set->v[0]);
-    if (!set) {
-        rules_fail(s->r, PITH_NOMEM, "out of memory for a schema");
-        return NULL;
-    }
-    *set = (struct rules_set){.comma = mark_rule(s, ",", 1),
-                              .close = mark_rule(s, close, 0),
-                              .extra = RULES_NONE,
-                              .max = RULES_ENDLESS};
-    return set;
-}
-
 /* Key and value of a member. */
 static uint32_t member_rule(struct schema *s, const struct member *member, const struct parts *q)
 {
     struct str key;
-    uint32_t rule = named_rule(s, member->name);
+    uint32_t rule = schema_named_rule(s, member->name);
     str_init(&key, PITH_MEM_SCRATCH);
     schema_put_key(s, &key, member->name);
     if (key.failed)
@@ -467,7 +432,7 @@ static void write_mixed(struct members *m, const struct parts *extra, const stru
     struct schema *s = m->s;
     struct rules *r = s->r;
     struct parts q;
-    struct rules_set *set = new_set(s, m->n, "}");
+    struct rules_set *set = schema_new_set(s, m->n, "}");
     for (uint32_t i = 0; i < m->n && rules_ok(r); i++) {
         if (member_parts(m, &m->v[i], &q))
             set->v[set->n++] = (struct rules_choice){member_rule(s, &m->v[i], &q), m->v[i].must};
@@ -475,7 +440,7 @@ static void write_mixed(struct members *m, const struct parts *extra, const stru
             return; /* it has to be there, and may not */
     }
     if (extra && rules_ok(r)) {
-        set->extra = named_rule(s, SLICE("others"));
+        set->extra = schema_named_rule(s, SLICE("others"));
         if (rules_ok(r))
             rules_edge(r, r->rule[set->extra].start,
                        write_extra(m, extra, pattern, r->rule[set->extra].end), EDGE_EPS, 0);
@@ -576,167 +541,6 @@ static uint32_t more_items(struct schema *s, uint32_t at, uint32_t rule, uint32_
     return more.end;
 }
 
-/* Values that are few, as they are written. */
-struct values {
-    struct str text[RULES_SET];
-    uint32_t n;
-    int too_many;
-};
-
-static struct str *add_value(struct values *v)
-{
-    v->too_many |= v->n == RULES_SET;
-    if (v->too_many)
-        return NULL;
-    str_init(&v->text[v->n], PITH_MEM_SCRATCH);
-    return &v->text[v->n++];
-}
-
-/* Nothing is asked of it but these. */
-static int says_only(const struct jtree *node, const char *const *keys)
-{
-    for (const struct jtree *k = node->first; k; k = k->next) {
-        const char *const *known = keys;
-        while (*known && !slice_eq_z(k->key, *known))
-            known++;
-        if (!*known)
-            return 0;
-    }
-    return 1;
-}
-
-/* An enum's, each once. 0: it is none, or something else is asked. */
-static int values_of_enum(struct schema *s, const struct jtree *items, struct values *out)
-{
-    static const char *const keys[] = {"enum", "type", "title", "description", NULL};
-    const struct jtree *list = jtree_get(items, "enum");
-    if (!list || list->kind != JTREE_ARRAY || list->n > RULES_SET || !says_only(items, keys))
-        return 0;
-    int types = schema_types(s, items);
-    for (const struct jtree *v = list->first; v && rules_ok(s->r); v = v->next) {
-        const struct jtree *before = list->first;
-        while (before != v && before->value != v->value)
-            before = before->next;
-        struct str *text =
-            before == v && schema_type_of(v) & types ? add_value(out) : NULL; /* else: an equal one
-                                                                                 is there */
-        if (text)
-            schema_put_value(s, text, v);
-    }
-    return 1;
-}
-
-/* A bound of integers from one of two keys: "minimum", or the first integer above
- * "exclusiveMinimum"; up 0: likewise "maximum". 0: there is none, or it is no small number. */
-static int bound_of(const struct jtree *items, int up, double *bound)
-{
-    const struct jtree *with = jtree_get(items, up ? "minimum" : "maximum"),
-                       *without = jtree_get(items, up ? "exclusiveMinimum" : "exclusiveMaximum");
-    const struct jtree *v = with ? with : without;
-    char text[24];
-    if (!v || (with && without) || v->kind != JTREE_NUMBER || v->text.n >= sizeof text)
-        return 0;
-    memcpy(text, v->text.p, v->text.n);
-    text[v->text.n] = 0;
-    double x = str_to_double(text, NULL), whole = up ? ceil(x) : floor(x);
-    *bound = v == without && whole == x ? whole + (up ? 1 : -1) : whole;
-    return fabs(*bound) < 1e9;
-}
-
-/* Those of types that have few: null, true and false, integers between bounds. 0: they are others.
- */
-static int values_of_types(struct schema *s, const struct jtree *items, struct values *out)
-{
-    static const char *const keys[] = {"type",
-                                       "title",
-                                       "description",
-                                       "minimum",
-                                       "maximum",
-                                       "exclusiveMinimum",
-                                       "exclusiveMaximum",
-                                       NULL};
-    static const struct {
-        int type;
-        const char *text;
-    } names[] = {{TYPE_NULL, "null"}, {TYPE_BOOL, "true"}, {TYPE_BOOL, "false"}};
-    double from = 0, to = -1;
-    if (!items || !says_only(items, keys))
-        return 0;
-    int types = schema_types(s, items);
-    if (types & ~(TYPE_NULL | TYPE_BOOL | TYPE_INT) ||
-        (types & TYPE_INT && (!bound_of(items, 1, &from) || !bound_of(items, 0, &to) ||
-                              to - from >= RULES_SET)))
-        return 0;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        struct str *text = types & names[i].type ? add_value(out) : NULL;
-        if (text)
-            str_putz(text, names[i].text);
-    }
-    for (double x = from; x <= to; x++) {
-        struct str *text = add_value(out);
-        if (text)
-            str_printf(text, "%.0f", x == 0 ? 0.0 : x);
-    }
-    return !out->too_many;
-}
-
-/* Some of these, in any order, each once at most. */
-static void write_some(struct schema *s, const struct values *v, uint32_t min, uint32_t max,
-                       uint32_t from, uint32_t to)
-{
-    struct rules *r = s->r;
-    struct rules_set *set = new_set(s, v->n, "]");
-    for (uint32_t i = 0; i < v->n && rules_ok(r); i++) {
-        uint32_t rule = named_rule(s, SLICE("item"));
-        if (v->text[i].failed)
-            rules_fail(r, PITH_NOMEM, "out of memory for a schema");
-        if (!rules_ok(r))
-            return;
-        uint32_t behind = rules_text(r, r->rule[rule].start, v->text[i].p, v->text[i].n);
-        rules_edge(r, schema_space(s, behind), r->rule[rule].end, EDGE_EPS, 0);
-        set->v[set->n++] = (struct rules_choice){rule, 0};
-    }
-    if (!rules_ok(r) || min > set->n || min > max)
-        return;
-    set->min = min;
-    set->max = max;
-    rules_edge(r, schema_space(s, rules_text(r, from, "[", 1)), to, EDGE_CALL,
-               rules_any_order(r, SLICE("items"), set));
-}
-
-/* Items that differ: where there are few values that they can have each of these comes once. 0: it
- * cannot be kept so. */
-static int write_unique(struct schema *s, const struct parts *p, uint32_t min, uint32_t max,
-                        uint32_t from, uint32_t to)
-{
-    const struct jtree *items = p->n == 1 ? jtree_get(p->v[0].node, "items") : NULL;
-    while (items && schema_refers(s, items, &items))
-        ;
-    if (!items || items->kind != JTREE_OBJECT || jtree_get(p->v[0].node, "prefixItems"))
-        return 0;
-    struct values v = {.n = 0};
-    int few = jtree_get(items, "enum") ? values_of_enum(s, items, &v)
-                                       : values_of_types(s, items, &v);
-    if (few)
-        write_some(s, &v, min, max, from, to);
-    for (uint32_t i = 0; i < v.n; i++)
-        str_deinit(&v.text[i]);
-    return few;
-}
-
-/* What says that all items must differ, where more than one may come; NULL: nothing does. */
-static const struct jtree *asks_unique(struct schema *s, const struct parts *p, uint32_t max)
-{
-    for (uint32_t i = 0; i < p->n; i++) {
-        const struct jtree *v = jtree_get(p->v[i].node, "uniqueItems");
-        if (v && v->kind != JTREE_TRUE && v->kind != JTREE_FALSE)
-            schema_refuse(s, v, "found %s; wanted true or false", jtree_kind_name(v));
-        if (v && v->kind == JTREE_TRUE && max > 1)
-            return v;
-    }
-    return NULL;
-}
-
 void schema_array(struct schema *s, const struct parts *p, uint32_t from, uint32_t to)
 {
     struct rules *r = s->r;
@@ -746,14 +550,8 @@ void schema_array(struct schema *s, const struct parts *p, uint32_t from, uint32
     uint32_t first = n_first(s, p, &c), at;
     if (max < min)
         return;
-    const struct jtree *unique = asks_unique(s, p, max);
-    if (unique && write_unique(s, p, min, max, from, to))
-        return; /* of any others no grammar can remember which were there */
-    if (unique && r->strict)
-        schema_refuse(s, unique,
-                      "cannot be kept: items can have more than %d values; wanted an enum, "
-                      "booleans, null or integers between two bounds, or maxItems 1",
-                      RULES_SET);
+    if (schema_unique(s, p, min, max, from, to))
+        return;
     at = schema_space(s, rules_text(r, from, "[", 1));
     first = first ? first : 1; /* the first item has no comma before it */
     for (uint32_t i = 0; i < first && rules_ok(r); i++) {

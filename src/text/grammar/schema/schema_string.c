@@ -1,4 +1,6 @@
 /* schema_string.c -- strings: lengths, patterns, and formats, which are patterns. */
+#include <string.h>
+
 #include "text/grammar/regex.h"
 #include "text/grammar/schema/schema_impl.h"
 
@@ -59,6 +61,17 @@ int schema_knows_format(const struct jtree *node)
     return format_of(node) >= 0;
 }
 
+void schema_note(struct rules *r, const struct jtree *node)
+{
+    static const char *const content[] = {"contentEncoding", "contentMediaType", "contentSchema"};
+    const struct jtree *format = jtree_get(node, "format");
+    if (format && format->kind == JTREE_STRING && !schema_knows_format(node))
+        rules_unkept(r, "format", format->text);
+    for (size_t i = 0; i < sizeof content / sizeof *content; i++)
+        if (jtree_get(node, content[i]))
+            rules_unkept(r, content[i], (struct slice){NULL, 0});
+}
+
 struct slice schema_string_pattern(const struct jtree *node)
 {
     const struct jtree *pattern = jtree_get(node, "pattern");
@@ -84,23 +97,53 @@ static struct slice pattern_of(struct schema *s, const struct jtree *node)
     return i >= 0 && formats[i].pattern ? slice_of(formats[i].pattern) : (struct slice){NULL, 0};
 }
 
-/* min to max characters between single quotes. */
-static void single_quoted(struct schema *s, uint32_t min, uint32_t max, uint32_t from, uint32_t to)
+/* min to max characters between quotes that are plain, but for the escapes. raw: tabs and line ends
+ * may be, too. */
+static void quoted(struct schema *s, char quote, const char *escapes, int raw, uint32_t min,
+                   uint32_t max, uint32_t from, uint32_t to)
 {
-    static const char escapes[] = "'\"\\nrt";
-    struct charset_range plain[] = {
-        {'\t', '\n'}, {' ', '\'' - 1}, {'\'' + 1, '\\' - 1}, {'\\' + 1, CHARSET_LAST}};
+    struct charset_range plain[] = {{'\t', '\n'},
+                                    {' ', (uint32_t)quote - 1},
+                                    {(uint32_t)quote + 1, '\\' - 1},
+                                    {'\\' + 1, CHARSET_LAST}};
     struct rules *r = s->r;
-    uint32_t at = rules_text(r, from, "'", 1);
+    uint32_t at = rules_text(r, from, &quote, 1);
     struct rules_mark mark = rules_mark(r);
     struct rules_piece piece = {rules_state(r), rules_state(r)};
-    rules_chars(r, piece.start, piece.end, &(struct charset){plain, 4, 4, 0}, 0);
+    struct charset set =
+        raw ? (struct charset){plain, 4, 4, 0} : (struct charset){plain + 1, 3, 3, 0};
+    rules_chars(r, piece.start, piece.end, &set, 0);
     uint32_t slash = rules_text(r, piece.start, "\\", 1);
     for (const char *c = escapes; *c; c++)
         rules_bytes(r, slash, piece.end, (uint8_t)*c, (uint8_t)*c);
     piece = rules_repeat(r, mark, piece, min, max);
     rules_edge(r, at, piece.start, EDGE_EPS, 0);
-    rules_bytes(r, piece.end, to, '\'', '\'');
+    rules_bytes(r, piece.end, to, (uint8_t)quote, (uint8_t)quote);
+}
+
+int schema_string_once(struct schema *s, const struct parts *p, uint32_t from, uint32_t to)
+{
+    struct rules *r = s->r;
+    uint32_t min = schema_count(s, p, "minLength", 1, 0),
+             max = schema_count(s, p, "maxLength", 0, RULES_ENDLESS);
+    const struct jtree *node = p->n ? p->v[0].node : NULL;
+    const struct jtree *format = node ? jtree_get(node, "format") : NULL;
+    int i = node ? format_of(node) : -1;
+    const char *pattern = i >= 0 ? formats[i].pattern : NULL;
+    if (format && format->kind != JTREE_STRING)
+        schema_refuse(s, format, "found %s; wanted a string", jtree_kind_name(format));
+    if (pattern && strstr(pattern, "[^")) /* some character of it may be written with an escape */
+        return 0;
+    if (s->form == SCHEMA_GEMMA) {
+        schema_string(s, p, from, to);
+    } else if (pattern) {
+        uint32_t end = rules_state(r);
+        regex_write(r, rules_text(r, from, "\"", 1), end, slice_of(pattern), min, max, 0);
+        rules_bytes(r, end, to, '"', '"');
+    } else if (min <= max) {
+        quoted(s, '"', "\"\\bfnrt", 0, min, max, from, to);
+    }
+    return 1;
 }
 
 void schema_string(struct schema *s, const struct parts *p, uint32_t from, uint32_t to)
@@ -129,7 +172,7 @@ void schema_string(struct schema *s, const struct parts *p, uint32_t from, uint3
         return;
     }
     if (s->form == SCHEMA_PYTHON && !pattern.p)
-        single_quoted(s, min, max, from, to);
+        quoted(s, '\'', "'\"\\nrt", 1, min, max, from, to);
     if (!json) /* where they are counted, what may begin the quote is left out */
         any = (struct charset){but_quote, 2, 2, 0};
     if (pattern.p && !json) {
