@@ -380,6 +380,9 @@ static void what_cannot_be_kept(void)
         {"[{\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": {\"a b\": "
          "{}}}}]",
          "cannot be written"},
+        {"[{\"name\": \"f\", \"parameters\": {\"properties\": {\"a\": {\"enum\": "
+         "[\"<![CDATA[x\"]}}}}]",
+         "CDATA"},
         {"[{\"name\": \"f\", \"parameters\": {\"anyOf\": []}}]", "\"anyOf\""},
         {"[{\"name\": \"f\", \"parameters\": {\"properties\": {}, \"required\": [\"x\"]}}]",
          "no property"}};
@@ -398,8 +401,25 @@ static void what_cannot_be_kept(void)
 /* Patterns that may hold what ends a value, in every form: what may be written, and how the text is
  * read back. */
 static const struct {
-    const char *family, *pattern, *text, *value; /* value NULL: it may not go so */
+    const char *family, *pattern, *text, *value; /* NULL: any string; it may not go so */
 } pattern_rows[] = {
+    {"qwen3-coder", NULL, "\n<![CDATA[x\n", NULL},
+    {"qwen3-coder", NULL, "\n<![CDATA[x]]>\n", NULL},
+    {"qwen3-coder", NULL, "\n \n<![CDATA[x]]>\n", NULL},
+    {"qwen3-coder", NULL, "<![CDATA[", NULL},
+    {"qwen3-coder", NULL, "\n<![CDATAx\n", "<![CDATAx"},
+    {"qwen3-coder", NULL, "\n<![CDATA\n", "<![CDATA"},
+    {"qwen3-coder", NULL, "\na<![CDATA[x]]>\n", "a<![CDATA[x]]>"},
+    {"qwen3-coder", NULL, "\n<</parameterr\n", "<</parameterr"},
+    {"qwen3-coder", NULL, "\n<!\xC3\xA9\n", "<!\xC3\xA9"},
+    {"qwen3-coder", NULL, "\n\xC3\xA9<\n", "\xC3\xA9<"},
+    {"qwen3-coder", NULL, "\n\n", ""},
+    {"glm", NULL, "<![CDATA[x", NULL},
+    {"glm", NULL, "<![CDATA[x]]>", NULL},
+    {"glm", NULL, "<!", "<!"},
+    {"minimax-m3", NULL, "<![CDATA[x]]>", NULL},
+    {"minimax-m3", NULL, "]<![CDATA[x]]>", "]<![CDATA[x]]>"},
+    {"kimi-k2", NULL, "<![CDATA[x]]>", "<![CDATA[x]]>"},
     {"qwen3-coder", "a.c", "\nxabcx\n", "xabcx"},
     {"qwen3-coder", "a.c", "\nxabx\n", NULL},
     {"qwen3-coder", "^[^a]*$", "\n<b>\n</x>\n", "<b>\n</x>"},
@@ -440,17 +460,19 @@ static void patterns(void)
         size_t f = 0;
         while (strcmp(forms[f].family, pattern_rows[i].family))
             f++;
+        const char *pattern = pattern_rows[i].pattern;
         snprintf(list, sizeof list,
                  "[{\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": "
-                 "{\"a\": {\"type\": \"string\", \"pattern\": \"%s\"}}}}]",
-                 pattern_rows[i].pattern);
+                 "{\"a\": {\"type\": \"string\"%s%s%s}}}}]",
+                 pattern ? ", \"pattern\": \"" : "", pattern ? pattern : "", pattern ? "\"" : "");
+        pattern = pattern ? pattern : "any string";
         snprintf(text, sizeof text, "%s%s%s", forms[f].before, pattern_rows[i].text,
                  forms[f].behind);
         struct pith_grammar *g = open_calls(forms[f].family, list, 0, &err);
-        REQUIRE(g, "%s, %s: %s", forms[f].family, pattern_rows[i].pattern, err.msg);
+        REQUIRE(g, "%s, %s: %s", forms[f].family, pattern, err.msg);
         int may = answers(g, text);
         CHECK_MSG(may == (pattern_rows[i].value ? 2 : 0), "%s, %s: %d for %s", forms[f].family,
-                  pattern_rows[i].pattern, may, text);
+                  pattern, may, text);
         grammar_free(g);
         if (!pattern_rows[i].value)
             continue;
@@ -463,8 +485,7 @@ static void patterns(void)
         json_t *v = json_pack("{s:s}", "a", pattern_rows[i].value),
                *got = e ? json_loadb(e->text, e->n_bytes, 0, NULL) : NULL;
         snprintf(want, sizeof want, "%s", e ? e->text : "no call");
-        CHECK_MSG(json_equal(v, got), "%s, %s: %s from %s", forms[f].family,
-                  pattern_rows[i].pattern, want, text);
+        CHECK_MSG(json_equal(v, got), "%s, %s: %s from %s", forms[f].family, pattern, want, text);
         json_decref(v);
         json_decref(got);
         chat_parse_free(p);

@@ -15,9 +15,9 @@ struct argument {
     const struct jtree *node;     /* the same, references followed */
     const struct jtree *schema;   /* of all arguments */
     unsigned kinds;               /* bits of enum jtree_kind that this way of writing it has */
-    int free;                   /* nothing is said about it */
-    int mixed;                  /* the other way has more than null and words */
-    int line_end;               /* one before what ends it is not part of it */
+    int free;                     /* nothing is said about it */
+    int mixed;                    /* the other way has more than null and words */
+    int line_end;                 /* one before what ends it is not part of it */
 };
 static const unsigned strings = 1u << JTREE_STRING;
 
@@ -65,20 +65,54 @@ static uint32_t optional_line_end(const struct native *n, uint32_t from)
     return to;
 }
 
-/* Any text up to the mark, and that. */
-static uint32_t until(const struct native *n, uint32_t from, struct slice mark)
+/* The tokens of a mark, from a state behind k bytes of it. */
+static void mark_tokens(const struct native *n, uint32_t from, size_t k, struct slice mark,
+                        uint32_t first, uint32_t behind)
 {
     struct native_token token[NATIVE_TOKENS];
-    uint32_t first = 0, behind = rules_until(n->r, from, mark, &first);
     int n_tokens = native_tokens(n->vocab, mark, token);
-    for (int i = 0; i < n_tokens && rules_ok(n->r); i++)
-        for (size_t k = 0; k < mark.n; k++) {
-            size_t at = k;
-            for (size_t b = 0; b < token[i].n && at < mark.n; b++)
-                at = rules_overlap(mark, at, (uint8_t)mark.p[token[i].at + b]);
-            rules_edge(n->r, first + (uint32_t)k, at == mark.n ? behind : first + (uint32_t)at,
-                       EDGE_TOKEN, (uint32_t)token[i].id);
+    for (int i = 0; i < n_tokens && rules_ok(n->r); i++) {
+        size_t at = k;
+        for (size_t b = 0; b < token[i].n && at < mark.n; b++)
+            at = rules_overlap(mark, at, (uint8_t)mark.p[token[i].at + b]);
+        rules_edge(n->r, from, at == mark.n ? behind : first + (uint32_t)at, EDGE_TOKEN,
+                   (uint32_t)token[i].id);
+    }
+}
+
+/* Any text up to the mark, and that, but none that begins with CDATA_OPEN, also behind white space:
+ * it would be read as another. The states of its begin go on to those of the mark's. */
+static uint32_t until(const struct native *n, uint32_t from, struct slice mark)
+{
+    static const char open[] = CDATA_OPEN;
+    struct charset_range beyond = {0x80, CHARSET_LAST};
+    struct rules *r = n->r;
+    uint32_t first = 0, behind = rules_until(r, rules_state(r), mark, &first),
+             other = rules_state(r), at = rules_state(r);
+    if (!mark.n || !rules_ok(r))
+        return behind;
+    for (size_t k = 0; k < mark.n; k++)
+        mark_tokens(n, first + (uint32_t)k, k, mark, first, behind);
+    rules_edge(r, from, at, EDGE_EPS, 0);
+    rules_chars(r, other, first, &(struct charset){&beyond, 1, 1, 0}, 0);
+    for (size_t k = 0, read = 0; open[k] && read < mark.n && rules_ok(r); k++) {
+        uint32_t next = rules_state(r);
+        for (int b = 0; b < 0x80; b++) {
+            size_t to = rules_overlap(mark, read, (uint8_t)b);
+            if (b != open[k])
+                rules_bytes(r, at,
+                            to == mark.n                          ? behind
+                            : k == 0 && b && strchr(" \t\r\n", b) ? at
+                                                                  : first + (uint32_t)to,
+                            (uint8_t)b, (uint8_t)b);
+            else if (open[k + 1])
+                rules_bytes(r, at, next, (uint8_t)b, (uint8_t)b);
         }
+        rules_edge(r, at, other, EDGE_EPS, 0);
+        mark_tokens(n, at, read, mark, first, behind);
+        read = rules_overlap(mark, read, (uint8_t)open[k]);
+        at = next;
+    }
     return behind;
 }
 
@@ -108,9 +142,11 @@ static int one_of(struct slice key, const char *const *names)
 static const struct jtree *other_keyword(const struct jtree *node, const char *const *known)
 {
     static const char *const says_nothing[] = {
-        "title",      "description", "default",   "examples",    "$schema",
-        "$id",        "$comment",    "$defs",     "definitions", "strict",
-        "deprecated", "readOnly",    "writeOnly", "$anchor",     NULL};
+        "title",         "description", "default",         "examples",
+        "$schema",       "$id",         "$comment",        "$defs",
+        "definitions",   "strict",      "deprecated",      "readOnly",
+        "writeOnly",     "$anchor",     "contentEncoding", "contentMediaType",
+        "contentSchema", NULL};
     const struct jtree *k = node && node->kind == JTREE_OBJECT ? node->first : NULL;
     while (k && (one_of(k->key, says_nothing) || one_of(k->key, known)))
         k = k->next;
@@ -229,13 +265,13 @@ static uint32_t counted(const struct native *n, const struct argument *a, uint32
     return native_text(n, a->line_end ? optional_line_end(n, from) : from, mark);
 }
 
-/* The same for a text that cannot be taken for a number, a list or an object. */
+/* The same for a text that cannot be taken for a number, a list or an object, nor for CDATA. */
 static uint32_t unlike_json(const struct native *n, uint32_t from, struct slice mark)
 {
     struct charset_range beyond = {0x80, CHARSET_LAST};
     uint32_t rest = rules_state(n->r), behind = until(n, rest, mark);
     for (int c = '!'; c < 0x7F; c++)
-        if (c != (uint8_t)mark.p[0] && !strchr("{[(\"-0123456789", c))
+        if (c != (uint8_t)mark.p[0] && !strchr("{[(<\"-0123456789", c))
             rules_bytes(n->r, from, rest, (uint8_t)c, (uint8_t)c);
     rules_chars(n->r, from, rest, &(struct charset){&beyond, 1, 1, 0}, 0);
     rules_edge(n->r, native_text(n, from, mark), behind, EDGE_EPS, 0);
@@ -248,8 +284,8 @@ static uint32_t matching(const struct native *n, const struct argument *a, uint3
                          struct slice mark, struct slice pattern)
 {
     struct regex_end end = {mark, {NULL, 0}, SLICE(CDATA_OPEN), a->line_end};
-    uint32_t to = rules_state(n->r), to_line = rules_state(n->r),
-             min = count(n, a, "minLength", 0), max = count(n, a, "maxLength", RULES_ENDLESS);
+    uint32_t to = rules_state(n->r), to_line = rules_state(n->r), min = count(n, a, "minLength", 0),
+             max = count(n, a, "maxLength", RULES_ENDLESS);
     if (mark.n > sizeof ELEMENT && !memcmp(mark.p, ELEMENT, sizeof ELEMENT - 1))
         end.unique = SLICE(ELEMENT);
     if (min > max)
@@ -262,6 +298,14 @@ static uint32_t matching(const struct native *n, const struct argument *a, uint3
     return native_text(n, behind, mark);
 }
 
+/* Such a text would be read as another one. */
+static int opens_cdata(struct slice text)
+{
+    while (text.n && strchr(" \t\r\n", text.p[0]) && text.p[0])
+        text = (struct slice){text.p + 1, text.n - 1};
+    return text.n >= sizeof CDATA_OPEN - 1 && !memcmp(text.p, CDATA_OPEN, sizeof CDATA_OPEN - 1);
+}
+
 /* A string as it stands, up to the mark behind it, and that. */
 static uint32_t bare_string(const struct native *n, const struct argument *a, uint32_t from,
                             struct slice mark)
@@ -272,6 +316,7 @@ static uint32_t bare_string(const struct native *n, const struct argument *a, ui
     const struct jtree *list = jtree_get(a->node, "enum"), *other = other_keyword(a->node, known);
     int is_list = list && list->kind == JTREE_ARRAY;
     list = is_list ? list->first : jtree_get(a->node, "const");
+    schema_note(n->r, a->node);
     if (a->free)
         return a->mixed ? unlike_json(n, from, mark) : until(n, from, mark);
     if (other || (pattern.p && list)) {
@@ -288,8 +333,8 @@ static uint32_t bare_string(const struct native *n, const struct argument *a, ui
     for (const struct jtree *v = list; v; v = is_list ? v->next : NULL) {
         if (v->kind != JTREE_STRING)
             continue;
-        if (memmem(v->text.p, v->text.n, mark.p, mark.n)) {
-            refuse(n, a->key, "a value of enum spells what ends it");
+        if (memmem(v->text.p, v->text.n, mark.p, mark.n) || opens_cdata(v->text)) {
+            refuse(n, a->key, "a value of enum spells what ends it, or begins with " CDATA_OPEN);
             return from;
         }
         rules_edge(n->r, rules_text(n->r, from, v->text.p, v->text.n), to, EDGE_EPS, 0);
@@ -417,8 +462,8 @@ static uint32_t put_value(const struct native *n, uint32_t from, const char **op
 /* ---------------------------------------------------------------- arguments */
 
 /* Splits an argument into the ways that it can be written in. 0: it is refused. */
-static int ways_of(const struct native *n, const struct jtree *schema,
-                   const struct jtree *property, struct argument way[2])
+static int ways_of(const struct native *n, const struct jtree *schema, const struct jtree *property,
+                   struct argument way[2])
 {
     static const char *const typed[] = {"type", "enum", "const", "nullable", NULL};
     const struct jtree *node = referred(n, schema, property, property->key);
