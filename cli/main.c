@@ -42,16 +42,56 @@ static const struct command *find(const char *name)
     return NULL;
 }
 
-/* A model where the command belongs, or what another program calls running one. */
+/* What other programs have for a command, or for what is done in another way here: "pith ...", or
+ * words. NULL: nothing is known of it. */
+static const char *elsewhere(const char *word)
+{
+    static const char *const rows[][2] = {
+        {"chat", "pith run MODEL"},
+        {"generate", "pith run MODEL -p TEXT"},
+        {"complete", "pith run MODEL -p TEXT"},
+        {"completion", "pith run MODEL -p TEXT"},
+        {"cli", "pith run MODEL"},
+        {"-m", "pith run MODEL"},
+        {"-p", "pith run MODEL -p TEXT"},
+        {"--model", "pith run MODEL"},
+        {"--prompt", "pith run MODEL -p TEXT"},
+        {"-hf", "pith run hf:OWNER/REPO"},
+        {"--hf-repo", "pith run hf:OWNER/REPO"},
+        {"start", "pith serve MODEL"},
+        {"web", "pith serve MODEL"},
+        {"ls", "pith list"},
+        {"models", "pith list"},
+        {"download", "pith pull NAME"},
+        {"get", "pith pull NAME"},
+        {"remove", "pith rm NAME"},
+        {"delete", "pith rm NAME"},
+        {"uninstall", "pith rm NAME"},
+        {"show", "pith inspect FILE"},
+        {"info", "pith inspect FILE"},
+        {"gguf", "pith inspect FILE"},
+        {"ppl", "pith perplexity MODEL -f FILE"},
+        {"detokenize", "pith tokenize MODEL --jsonl, whose answers have \"detok\""},
+        {"ps", "GET /api/ps of 'pith serve' lists what is loaded"},
+        {"stop", "POST /admin/unload of 'pith serve' unloads a model"},
+        {"quantize", "files stay as they are; those that other programs quantize are read"},
+        {"convert", "files stay as they are; GGUF files that other programs convert are read"},
+        {"imatrix", "files stay as they are; those that other programs quantize are read"},
+        {"create", "files are used as they are; --system and samplers are flags of 'pith run'"},
+        {"push", "models are fetched here, and never sent"},
+    };
+    if (!strncmp(word, "llama-", 6))
+        word += 6;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (!strcmp(word, rows[i][0]))
+            return rows[i][1];
+    }
+    return NULL;
+}
+
+/* A model where the command belongs. */
 static int means_run(const char *word)
 {
-    static const char *const others[] = {"chat",     "generate", "complete", "completion",
-                                         "cli",      "-m",       "-p",       "--model",
-                                         "--prompt", "-hf",      "--hf-repo"};
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        if (!strcmp(word, others[i]))
-            return 1;
-    }
     size_t n = strlen(word);
     return word[0] != '-' &&
            ((n > 5 && !strcmp(word + n - 5, ".gguf")) || !strncmp(word, "hf:", 3) ||
@@ -60,6 +100,10 @@ static int means_run(const char *word)
 
 static int unknown_command(const char *word)
 {
+    const char *other = elsewhere(word);
+    if (other)
+        return cli_say(CLI_USE, "unknown command \"%s\"; %s%s", word,
+                       strncmp(other, "pith ", 5) ? "" : "wanted: ", other);
     if (means_run(word))
         return cli_say(CLI_USE, "unknown command \"%s\"; wanted: pith run MODEL ...", word);
     const char *names[N_COMMANDS + 4];
@@ -70,7 +114,8 @@ static int unknown_command(const char *word)
     names[n++] = "help";
     names[n++] = "man";
     names[n] = NULL;
-    const char *near = *word == '-' ? NULL : args_nearest(word, names);
+    const char *plain = strncmp(word, "llama-", 6) ? word : word + 6;
+    const char *near = *word == '-' ? NULL : args_nearest(plain, names);
     if (near)
         return cli_say(CLI_USE, "unknown command \"%s\"; did you mean %s?", word, near);
     return cli_say(CLI_USE, "unknown command \"%s\"; 'pith --help' lists the commands", word);

@@ -31,24 +31,21 @@
  *
  * Conventions
  *   Errors     Every function that can fail takes `struct pith_error *err` last (NULL allowed) and
- *              returns a pith_status, or NULL/-1
- *              with *err filled. The message says what was found, what was wanted and what to do. A
- *                  call that fails changes nothing.
+ *              returns a pith_status, or NULL/-1 with *err filled. The message says what was found,
+ *              what was wanted and what to do. A call that fails changes nothing.
  *   Structs    that one side fills for the other begin with their size, which is the caller's:
- *              start from the matching PITH_..._INIT macro; zero
- *              means "default". Where one is filled for the caller, not a byte behind its size is
- *                  written; what the library does not know of
- *              is zero. So both may be of different versions. Without a size, and never to grow:
- *                  pith_error, pith_logprob, pith_logit_bias, pith_span.
+ *              start from the matching PITH_..._INIT macro; zero means "default". Where one is
+ *              filled for the caller, not a byte behind its size is written; what the library does
+ *              not know of is zero. So both may be of different versions. Without a size, and
+ *              never to grow: pith_error, pith_logprob, pith_logit_bias, pith_span.
  *   Threads    A model is read-only after open and may be used by any number of threads. A session
- *              is used by one thread at a time;
- *              pith_cancel() alone may be called from any thread or signal handler.
+ *              is used by one thread at a time; pith_cancel() alone may be called from any thread
+ *              or signal handler.
  *   fork()     The child has none of the library's threads: what was opened before is the parent's,
- *              and the child must neither use nor
- *              close it. It may open models and sessions of its own, unless another thread was
- *                  inside the library at the time of the
- *              fork, and it may exec or _exit. The parent goes on as before. Open models behind a
- *                  fork, or in every child.
+ *              and the child must neither use nor close it. It may open models and sessions of its
+ *              own, unless another thread was inside the library at the time of the fork, and it
+ *              may exec or _exit. The parent goes on as before. Open models behind a fork, or in
+ *              every child.
  *   Ownership  *_open and *_close pair up. Closing NULL is a no-op. A session keeps its model
  *              alive: closing order is free.
  *   Shapes     are written slowest first: logits [R, V] are R rows of V floats. Sizes are bytes,

@@ -5,6 +5,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fnmatch.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -234,7 +235,7 @@ static const struct arg common[] = {
 /* The flags that other programs have for it. */
 static int names_a_model(const char *flag)
 {
-    static const char *const flags[] = {"-m", "--model", "-hf", "--hf-repo"};
+    static const char *const flags[] = {"-m", "--model", "-hf", "-hfr", "--hf-repo"};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         if (!strcmp(flag, flags[i]))
             return 1;
@@ -255,12 +256,16 @@ static int takes_a_model(const struct args_spec *spec)
 static const char *elsewhere(const char *flag, const char *const *names, int *is_flag)
 {
     static const char *const rows[][2] = {
+/* Samplers first: where a command has requests, they are fields of them. */
+#define SETTING(name, member, kind, least, most, usual, flag, letter, ...)                         \
+    {flag, "--default " #name "=" letter " says it where a request does not"},
+#include "src/run/sample/samplers.def"
 #define ELSEWHERE(flag, what) {flag, what},
 #include "cli/args/elsewhere.def"
 #undef ELSEWHERE
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (strcmp(rows[i][0], flag) != 0)
+        if (fnmatch(rows[i][0], flag, 0) != 0)
             continue;
         *is_flag = !strncmp(rows[i][1], "--", 2) && !strchr(rows[i][1], ' ');
         const char *const *n = names;
@@ -596,6 +601,27 @@ static void help_row(const struct args_spec *spec, const struct config *conf, co
     free(text);
 }
 
+/* Where flags come from that are not given, with one of the command's own for an example: the first
+ * that has a default, else the first switch. */
+static void help_elsewhere(const struct args_spec *spec, FILE *to)
+{
+    const struct arg *shown = NULL;
+    char name[ENV_MAX], text[512];
+    for (const struct arg *a = spec->rows; a->name && !(shown && shown->dflt); a++) {
+        if (is_flag(a) && !a->typed && (a->dflt || (a->type == ARG_SWITCH && !shown)))
+            shown = a;
+    }
+    if (!shown)
+        return;
+    snprintf(text, sizeof text,
+             "A flag that is not given is looked for in the environment (%s: %s), then in the "
+             "configuration file (%s = %s, for all commands or below a line [%s]).",
+             shown->name, args_env(shown, name), shown->name + 2, shown->dflt ? shown->dflt : "yes",
+             strrchr(spec->command, ' ') + 1);
+    fputc('\n', to);
+    args_wrap(to, text, 0, 0);
+}
+
 void args_help(const struct args_spec *spec, const struct config *conf, FILE *to)
 {
     fprintf(to, "Usage: %s", spec->command);
@@ -613,11 +639,6 @@ void args_help(const struct args_spec *spec, const struct config *conf, FILE *to
         help_row(spec, conf, a, to);
     for (const struct arg *a = common; a->name; a++)
         help_row(spec, conf, a, to);
-    fputc('\n', to);
-    args_wrap(to,
-              "A flag that is not given is looked for in the environment (--max-body: "
-              "PITH_MAX_BODY), then in the configuration file (max-body = 32M, for all commands "
-              "or below a line [serve]).",
-              0, 0);
+    help_elsewhere(spec, to);
     fprintf(to, "\nExample:\n%s", spec->example);
 }

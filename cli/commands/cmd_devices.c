@@ -69,7 +69,7 @@ const struct command cmd_devices = {
              .about = "Lists the CPU and every GPU that pith can use, as --device takes their "
                       "names. A device of kind software is a test of its drivers: it is used only "
                       "by name.",
-             .example = "  pith devices\n  pith devices --json",
+             .example = "  pith devices\n  pith devices --json\n",
              .rows = args},
     .opts_bytes = sizeof(struct opts),
     .run = run,

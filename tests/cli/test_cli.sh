@@ -4,15 +4,23 @@
 . "$(dirname "$0")"/../report.sh
 needs cli "$pith"
 
-commands='run bench inspect logits tokenize sample template synth list rm devices'
-[ -z "$("$pith" help | grep "^  serve ")" ] || commands="$commands serve"
+# all that there are, and these among them
+commands=$("$pith" help | sed -n 's/^  \([a-z]*\) .*/\1/p' | grep -vE '^(version|help|man|pith)$')
+for c in run bench perplexity inspect embed rerank logits tokenize sample template grammar synth \
+    list rm devices; do
+    gives "help_has_$c" 0 "^  $c +[a-z]" help
+done
 
 # ---------------------------------------------------------------- help and version
 
 gives help 0 'Usage: pith COMMAND' --help </dev/null
 for c in $commands; do
-    gives "help_lists_$c" 0 "^  $c +[a-z]" help
     gives "help_$c" 0 '^Example:' "$c" --help
+    same "help_${c}_ends_its_line" "$(tail -c 1 "$out" | wc -l)" 1
+    # an example of where flags come from is a flag of this command
+    flag=$(tr '\n' ' ' <"$out" | sed -n 's/.*in the environment (\(--[a-z-]*\): .*/\1/p')
+    [ -z "$flag" ] ||
+        same "help_${c}_own_flag" "$(grep -cE -- "^  .{4,6} $flag( |\$)" "$out")" 1
     same "help_${c}_two_ways" "$(cat "$out")" "$("$pith" help "$c")"
     same "help_${c}_is_narrow" "$(awk 'length > 92' "$out")" ""
     gives "help_${c}_anywhere" 0 "^Usage: pith $c" "$c" --no-such-flag -h
@@ -23,7 +31,9 @@ gives help_tells_ranges 0 '\(1 to 1024, or auto; default: ' run --help
 gives help_tells_sizes 0 '\(at least 1; default: 32G\)' run --help
 gives man_tells_as_much 0 \
     'threads \(1 to 1024, or auto; default: |folder \(1 to 1024, or auto; default: ' man
-case $commands in *serve) gives man_of_several_models 0 '^.SS pith serve \[MODEL\.\.\.\]' man ;;
+"$pith" man >"$out"
+same man_requests_begin_lines "$(grep -c '.\.\(RE\|fi\|TP\|SS\|SH\)$' "$out")" 0
+case $commands in *serve*) gives man_of_several_models 0 '^.SS pith serve \[MODEL\.\.\.\]' man ;;
 esac
 gives no_command 1 'Usage'
 
@@ -36,6 +46,11 @@ gives gpu_layers_words 1 'or auto|all, from 0' run m -ngl most
 # found, what was wanted
 
 gives unknown_command 1 'unknown command "rnu"; did you mean run\?' rnu
+gives command_elsewhere 1 'unknown command "ls"; wanted: pith list' ls
+gives command_elsewhere_words 1 'unknown command "quantize"; files stay' quantize m
+gives command_of_llama 1 'unknown command "llama-cli"; wanted: pith run MODEL' llama-cli -m x
+gives command_of_llama_near 1 'unknown command "llama-bench"; did you mean bench\?' llama-bench
+gives command_model 1 'unknown command "x.gguf"; wanted: pith run MODEL' x.gguf
 gives unknown_command_far 1 "unknown command \"xyzzy\"; 'pith --help'" xyzzy
 gives unknown_help 1 'did you mean bench' help ben
 gives unknown_flag 1 'unknown flag --tempp; did you mean --temp\?' run m --tempp 1
@@ -48,6 +63,20 @@ gives flag_elsewhere_twice 1 'chat-template-kwargs; did you mean --template-kwar
     run m --chat-template-kwargs '{}'
 gives flag_elsewhere_serve 1 "unknown flag --chat-template-kwargs; --default 'chat_template" \
     serve m --chat-template-kwargs '{}'
+gives flag_elsewhere_sampler 1 'unknown flag --dry-base; --default dry_base=X says it' \
+    serve m --dry-base 2
+gives flag_elsewhere_pattern 1 'unknown flag --spec-draft-n-max; drafts of' run m --spec-draft-n-max
+# each row is said somewhere: what it names is there
+lost=
+for flag in $(sed -n 's/^ELSEWHERE("\([^"]*\)".*/\1/p' cli/args/elsewhere.def | tr '*' x | sort -u)
+do
+    for c in $commands; do
+        "$pith" "$c" "$flag" 2>&1 | grep 'unknown flag' | grep -qv "; 'pith $c --help'" &&
+            continue 2
+    done
+    lost="$lost $flag"
+done
+same flags_elsewhere_all_say "$lost" ""
 gives unknown_flag_prefix 1 'did you mean --temp\?' run m --temperature=1
 gives unknown_flag_far 1 "unknown flag --zzz; 'pith run --help'" run m --zzz
 gives unknown_short_flag 1 'unknown flag -q' run m -q
