@@ -86,13 +86,18 @@ fi
 if [ "$asan" -eq 0 ]; then
     "$pith" synth "$dir/large.gguf" --layers 4 --embd 256 --heads 8 --ff 1024 --vocab 2000 --ctx \
         4096
-    for kib in 50000 40000; do
+    start=10000 # what the program and its libraries take before it does anything
+    until (ulimit -v $start && "$pith" --version >"$out" 2>"$err"); do
+        start=$((start + 2000))
+    done
+    for more in 12000 2000; do
+        kib=$((start + more))
         (ulimit -v $kib && timeout 60 "$pith" run "$dir/large.gguf" -p x -n 3 >"$out" 2>"$err")
         rc=$?
         # Weights that do not fit are used from the file first, which is said.
         grep -v 'they are used as they lie in the file' "$err" >"$dir/other"
         mv "$dir/other" "$err"
-        said "address_space_$kib" $rc 3 \
+        said "address_space_and_$more" $rc 3 \
             'memory|address space|allocate|cannot start thread|limited by RLIMIT_AS'
     done
     (ulimit -v 200000 && timeout 60 "$pith" run "$dir/large.gguf" -p x -n 3 -c 4000000 >"$out" \
