@@ -1,5 +1,6 @@
 /* json.c -- reading bodies, texts of any bytes, and errors in the shape of OpenAI's. */
 #include <malloc.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -317,6 +318,13 @@ json_t *json_float(float x)
     char text[32];
     snprintf(text, sizeof text, "%.7g", (double)x);
     return json_real(strtod(text, NULL));
+}
+
+json_t *json_nine(double x)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.9g", x);
+    return json_real(isfinite(x) ? strtod(text, NULL) : x);
 }
 
 json_t *json_text(const char *p, size_t n)

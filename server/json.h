@@ -37,6 +37,7 @@ json_t *json_read(const char *p, size_t n, struct fault *f);
 const char *json_found_in(const json_t *v, char buf[64]);
 #define json_found(v) json_found_in(v, (char[64]){0}) /* lives as long as the block */
 json_t *json_float(float x);                          /* 0.8f as 0.8 */
+json_t *json_nine(double x);                          /* 9 digits, which tell a float */
 json_t *json_text(const char *p, size_t n);           /* bytes that are no UTF-8 become U+FFFD */
 /* The texts of a list as one, or those that its objects have under a key. NULL: one of them is no
  * text, or out of memory. */

@@ -418,6 +418,15 @@ static int fill_in(const struct args_spec *spec, const struct config *conf, cons
     return ARGS_RUN;
 }
 
+/* The last word that the command takes is one text. */
+static int of_a_text(const struct args_spec *spec)
+{
+    const struct arg *last = NULL;
+    for (const struct arg *a = spec->rows; a->name; a++)
+        last = is_flag(a) ? last : a;
+    return last && (!strcmp(last->name, "PROMPT") || !strcmp(last->name, "TEXT"));
+}
+
 /* The last --config before "--", whatever else is wrong: for the help. */
 static const char *config_given(int argc, char **argv)
 {
@@ -456,8 +465,8 @@ int args_parse(const struct args_spec *spec, struct config *conf, int argc, char
         while (next->name && is_flag(next))
             next++;
         if (!next->name) {
-            fprintf(stderr, "%s: found \"%s\" where nothing more was wanted\n", spec->command,
-                    argv[i]);
+            fprintf(stderr, "%s: found \"%s\" where nothing more was wanted%s\n", spec->command,
+                    argv[i], of_a_text(spec) ? "; a text of several words stands in quotes" : "");
             return ARGS_BAD;
         }
         given[next - spec->rows] = 1;

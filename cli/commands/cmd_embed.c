@@ -43,9 +43,9 @@ static const struct arg args[] = {
      .help = "leave the vectors as long as they are; otherwise their length is 1"},
     {.name = "--npy", .meta = "FILE", ARG_FIELD(struct opts, npy, ARG_TEXT),
      .otherwise = "lines of JSON on stdout", .help = "write a NumPy array of float32 instead"},
-    {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 1,
+    {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 0,
      .hi = INT32_MAX, .otherwise = "as the model was trained, at most 8192",
-     .help = "most tokens of a text"},
+     .help = "most tokens of a text; 0: as without it"},
     ARGS_MODEL(struct opts, model),
     {0},
 };

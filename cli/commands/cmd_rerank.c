@@ -26,9 +26,9 @@ static const struct arg args[] = {
      .otherwise = "all, as they came", .help = "the best ones, best first"},
     {.name = "--jsonl", ARG_FIELD(struct opts, jsonl, ARG_SWITCH),
      .help = "lines of stdin are JSON: a text, or an object with \"text\""},
-    {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 1,
+    {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 0,
      .hi = INT32_MAX, .otherwise = "as the model was trained, at most 8192",
-     .help = "most tokens of question and text"},
+     .help = "most tokens of question and text; 0: as without it"},
     ARGS_MODEL(struct opts, model),
     {0},
 };

@@ -56,10 +56,10 @@ static const struct arg args[] = {
      .hi = INT32_MAX, .dflt = "-1",
      .help = "most tokens to make; -1: until the end token, of models that fill in masks at most "
              "256; -2: until the context is full; 0: only read the prompt"},
-    {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 1,
+    {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 0,
      .hi = INT32_MAX, .otherwise = "what the model was trained for, or as much as fits into half "
          "of the memory left",
-     .help = "positions of context for prompt and text"},
+     .help = "positions of context for prompt and text; 0: as without it"},
     {.name = "--context-shift", ARG_FIELD(struct opts, context_shift, ARG_SWITCH),
      .help = "a full context drops its oldest tokens and goes on, instead of ending with an error"},
     {.name = "--keep", .meta = "N", ARG_FIELD(struct opts, keep, ARG_INT), .lo = -1,
@@ -242,12 +242,12 @@ static int refuse_text(const struct opts *o)
     const char *flag = of_chats(o);
     if (!flag)
         return CLI_OK;
-    return cli_say(CLI_USE, "%s is for a conversation, and %s; leave one of them out", flag,
-                   o->raw       ? "--raw goes on with a text"
-                   : o->literal ? "--literal goes on with a text"
-                   : o->session ? "--session goes on with a text"
-                                : "the model has no chat template");
-}
+    return cli_say(CLI_USE, "%s is for a conversation, and %s", flag,
+                   o->raw       ? "--raw goes on with a text; leave one of them out"
+                   : o->literal ? "--literal goes on with a text; leave one of them out"
+                   : o->session ? "--session goes on with a text; leave one of them out"
+                                : "the model has no chat template; --chat-template gives one, as "
+                                  "chatml, or leave it out");}
 
 static int check_question(const char *text, size_t n)
 {

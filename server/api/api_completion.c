@@ -127,7 +127,7 @@ static json_t *prob_of(struct answer *a, int32_t id, float logprob)
     json_t *bytes = NULL, *text = answer_piece(a, id, &bytes);
     return json_pack("{s:i, s:o, s:o, s:o}", "id", id, "token", text, "bytes", bytes,
                      left ? "prob" : "logprob",
-                     left ? json_real(exp((double)logprob)) : answer_real(logprob));
+                     left ? json_nine(exp((double)logprob)) : answer_real(logprob));
 }
 
 static json_t *probs_of(struct answer *a, const struct token_info *t)

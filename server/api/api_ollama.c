@@ -386,15 +386,16 @@ void api_ollama_generate(struct server *s, struct exchange *x)
 
 json_t *ollama_details(const char *arch, const char *type, uint64_t n_params)
 {
-    char size[32];
+    char size[32] = ""; /* nothing is known before it is loaded */
     double n = (double)n_params;
-    n >= 1e9 ? snprintf(size, sizeof size, "%.1fB", n / 1e9)
-             : snprintf(size, sizeof size, "%.2fM", n / 1e6);
-    arch = arch ? arch : ""; /* known while it is loaded */
-    type = type ? type : "";
-    return json_pack("{s:s, s:s, s:s, s:[s], s:s, s:s}", "parent_model", "", "format", "gguf",
-                     "family", arch, "families", arch, "parameter_size", size, "quantization_level",
-                     type);
+    if (n >= 1e9)
+        snprintf(size, sizeof size, "%.1fB", n / 1e9);
+    else if (n > 0)
+        snprintf(size, sizeof size, "%.2fM", n / 1e6);
+    json_t *families = arch && *arch ? json_pack("[s]", arch) : json_null();
+    return json_pack("{s:s, s:s, s:s, s:o, s:s, s:s}", "parent_model", "", "format", "gguf",
+                     "family", arch ? arch : "", "families", families, "parameter_size", size,
+                     "quantization_level", type ? type : "");
 }
 
 /* Clients cut pieces off a digest, so there is one; not of the file's bytes, which nobody has read.

@@ -83,7 +83,7 @@ json_t *answer_piece(struct answer *a, int32_t id, json_t **bytes)
 
 json_t *answer_real(float logprob)
 {
-    return json_real(logprob >= -9999 ? (double)logprob : -9999.0);
+    return json_nine(logprob >= -9999 ? (double)logprob : -9999.0);
 }
 
 json_t *answer_name(struct answer *a, int32_t id, json_t **bytes)
@@ -107,7 +107,7 @@ static json_t *one_token(struct answer *a, int32_t id, float logprob)
 {
     json_t *bytes = NULL, *text = answer_name(a, id, &bytes);
     return json_pack("{s:o, s:o, s:o}", "token", text, a->left ? "prob" : "logprob",
-                     a->left ? json_real(exp((double)logprob)) : answer_real(logprob), "bytes",
+                     a->left ? json_nine(exp((double)logprob)) : answer_real(logprob), "bytes",
                      bytes);
 }
 
@@ -242,13 +242,14 @@ json_t *answer_timings(const struct answer *a)
     int64_t n = g->n_prompt - g->n_cached;
     double ms = g->first_ns > g->queue_ns ? 1e-6 * (double)(g->first_ns - g->queue_ns) : 0,
            made_ms = 1e-6 * (double)g->made_ns;
-    return json_pack("{s:I, s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:f}", "cache_n",
-                     (json_int_t)g->n_cached, "prompt_n", (json_int_t)n, "prompt_ms", ms,
-                     "prompt_per_token_ms", n > 0 ? ms / (double)n : 0.0, "prompt_per_second",
-                     rate((double)n, ms), "predicted_n", (json_int_t)g->n_made, "predicted_ms",
-                     made_ms, "predicted_per_token_ms",
-                     g->n_made ? made_ms / (double)g->n_made : 0.0, "predicted_per_second",
-                     rate((double)g->n_made, made_ms));
+    return json_pack("{s:I, s:I, s:o, s:o, s:o, s:I, s:o, s:o, s:o}", "cache_n",
+                     (json_int_t)g->n_cached, "prompt_n", (json_int_t)n, "prompt_ms",
+                     json_nine(ms), "prompt_per_token_ms",
+                     json_nine(n > 0 ? ms / (double)n : 0), "prompt_per_second",
+                     json_nine(rate((double)n, ms)), "predicted_n", (json_int_t)g->n_made,
+                     "predicted_ms", json_nine(made_ms), "predicted_per_token_ms",
+                     json_nine(g->n_made ? made_ms / (double)g->n_made : 0),
+                     "predicted_per_second", json_nine(rate((double)g->n_made, made_ms)));
 }
 
 json_t *answer_prompt(struct answer *a, const struct prompt *p)
@@ -281,9 +282,9 @@ const char *answer_fingerprint(void)
 
 json_t *progress_json(const struct progress *p)
 {
-    return json_pack("{s:I, s:I, s:I, s:f}", "total", (json_int_t)p->n_prompt, "processed",
+    return json_pack("{s:I, s:I, s:I, s:o}", "total", (json_int_t)p->n_prompt, "processed",
                      (json_int_t)p->n, "cache", (json_int_t)p->n_cached, "time_ms",
-                     1e-6 * (double)p->ns);
+                     json_nine(1e-6 * (double)p->ns));
 }
 
 /* Log-probabilities are floats, which 9 digits tell. Takes j. */

@@ -83,7 +83,8 @@ gives unknown_short_flag 1 'unknown flag -q' run m -q
 gives missing_model 1 'MODEL is missing' run
 gives missing_flag 1 '\-\-out is missing' logits m --tokens 1
 gives missing_value 1 '\-n has no value; wanted a whole number' run m -n
-gives extra_argument 1 'found "c"' run a b c
+gives extra_argument 1 'found "c" where nothing more was wanted; a text of several words' run a b c
+gives extra_argument_no_text 1 'found "b" where nothing more was wanted$' inspect a b
 gives prompt_twice 1 'found "b" and --prompt; wanted one' run a b -p c
 gives prompt_and_file 1 'found "b" and --file; wanted one' run a b -f c
 gives model_by_flag 1 'unknown flag -m; MODEL stands without a flag: pith run MODEL' run -m x
@@ -258,6 +259,11 @@ print("well")' >"$out" 2>&1
 else
     skip inspect_json_parses "no python3"
 fi
+
+same ctx_zero_is_none "$("$pith" run "$m" -p a -n 4 --temp 0 -c 0 2>&1)" \
+    "$("$pith" run "$m" -p a -n 4 --temp 0 2>&1)"
+gives think_without_template 1 'the model has no chat template; --chat-template gives one' \
+    run "$m" -p a --think on
 
 # cache types
 "$pith" synth "$dir/heads.gguf" --arch llama --type q8_0 --head-dim 32

@@ -57,7 +57,7 @@ def test_run(model, one):
           and said("--lora", one + ":1")[1] == with_it[1]
           and said("--lora", one + ":0.5", "--lora", one + ":0.5")[0] == 0)
     bad = said("--lora", model)
-    check("run_refuses", bad[0] != 0 and "general.type" in bad[2], bad)
+    check("run_refuses", bad[0] == 2 and "is no adapter: it has no general.type" in bad[2], bad)
     check("run_missing", said("--lora", one + ".none")[0] != 0)
 
 

@@ -49,6 +49,9 @@ def test_on_demand(s, alone):
           and s.get("/v1/report?model=c")[0] == 409)
     check("tags_and_ps", [len(s.get("/api/" + x)[1]["models"]) for x in ("tags", "ps")] == [4, 2],
           s.get("/api/ps")[1])
+    unknown = [m for m in s.get("/api/tags")[1]["models"] if m["name"] == "c"][0]["details"]
+    check("what_is_not_known_is_not_said", (unknown["family"], unknown["families"],
+                                            unknown["parameter_size"]) == ("", None, ""), unknown)
     check("card_of_one", s.get("/v1/models/c")[1]["state"] == "unloaded"
           and s.get("/v1/models/b")[1]["bytes"] > 0, s.get("/v1/models/b")[1])
 

@@ -29,6 +29,11 @@ def test_completion(s):
                   {"prompt": P, "max_tokens": 8, "temperature": 0, "ignore_eos": True})[
             1]["choices"][0]["text"]
     check("the text of /v1/completions", a["content"] == same, (a["content"], same))
+    probs = ask(s, prompt=P, n_probs=3)
+    numbers = list(probs["timings"].values()) + [t["logprob"] for p in probs[
+        "completion_probabilities"] for t in [p] + p["top_logprobs"]]
+    check("measured numbers have nine digits, so that 0.8 stays 0.8 beside them",
+          len(numbers) > 30 and all(float("%.9g" % v) == v for v in numbers), numbers)
     check("tokens only when asked for",
           ask(s, prompt=P)["tokens"] == [] and ask(s, "/completions", prompt=P)["content"] == same)
     told = events(s.post("/completion",

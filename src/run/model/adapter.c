@@ -37,11 +37,16 @@ static pith_status read_keys(struct reading *r, struct pith_error *err)
               {"general.architecture", r->a->model->arch.arch->name}};
     struct slice found;
     double alpha = 0;
-    for (size_t i = 0; i < sizeof is / sizeof *is; i++)
-        if (!key_is(r->g, is[i].key, is[i].want, &found))
-            return error_set(err, PITH_FORMAT, "%s: %s is \"%.*s\", wanted \"%s\"",
-                             gguf_path(r->g), is[i].key, (int)(found.n < 40 ? found.n : 40),
-                             found.p, is[i].want);
+    for (size_t i = 0; i < sizeof is / sizeof *is; i++) {
+        if (key_is(r->g, is[i].key, is[i].want, &found))
+            continue;
+        if (!gguf_find(r->g, is[i].key))
+            return error_set(err, PITH_FORMAT,
+                             "%s is no adapter: it has no %s, wanted \"%s\" there",
+                             gguf_path(r->g), is[i].key, is[i].want);
+        return error_set(err, PITH_FORMAT, "%s: %s is \"%.*s\", wanted \"%s\"", gguf_path(r->g),
+                         is[i].key, (int)(found.n < 40 ? found.n : 40), found.p, is[i].want);
+    }
     const struct gguf_kv *kv = gguf_find(r->g, "adapter.lora.alpha");
     if (kv && (!gguf_f64(r->g, kv, 0, &alpha) || !(fabs(alpha) < 1e30)))
         return error_set(err, PITH_FORMAT, "%s: adapter.lora.alpha is no number, wanted one",
