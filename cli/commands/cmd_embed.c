@@ -213,7 +213,7 @@ static int embed_all(struct run *r)
         code = add_text(r, r->o->texts.v[i], strlen(r->o->texts.v[i]));
     if (!code && !r->o->texts.n)
         code = pooled_lines(&r->pooled, r->o->jsonl, add_text);
-    return code ? code : pooled_flush(&r->pooled);
+    return pooled_end(&r->pooled, code);
 }
 
 static int run(void *opts)

@@ -120,7 +120,7 @@ static int rank_all(struct run *r)
         code = add_text(r, o->texts.v[i], strlen(o->texts.v[i]));
     if (!code && !o->texts.n)
         code = pooled_lines(&r->pooled, o->jsonl, add_text);
-    return code ? code : pooled_flush(&r->pooled);
+    return pooled_end(&r->pooled, code);
 }
 
 static int run(void *opts)

@@ -73,6 +73,12 @@ int pooled_flush(struct pooled *p)
     return code;
 }
 
+int pooled_end(struct pooled *p, int code)
+{
+    int flushed = !code || code == CLI_INPUT ? pooled_flush(p) : CLI_OK;
+    return code ? code : flushed;
+}
+
 int pooled_add(struct pooled *p, const int32_t *ids, int64_t n_ids)
 {
     int code = CLI_OK;

@@ -24,6 +24,8 @@ int pooled_open_model(struct pooled *p);
 int pooled_open(struct pooled *p, pith_pooling pooling);
 int pooled_add(struct pooled *p, const int32_t *ids, int64_t n_ids);
 int pooled_flush(struct pooled *p);
+/* After the last text, or the one that cannot be taken (code): those before it have their rows. */
+int pooled_end(struct pooled *p, int code);
 void pooled_close(struct pooled *p);
 
 /* Each line of stdin, as it is or, jsonl, as JSON: a text, or an object with "text". An empty line

@@ -74,8 +74,13 @@ def test_lines():
     check("not_utf8", code == 0 and len(vectors(out)) == 3, err)
     code, _, err = pith(STORY, "--jsonl", said='\n\n{"text": 3}\n')
     check("lines_are_counted", code == 2 and "line 3" in err, err)
-    code, _, err = pith(RANK, "--jsonl", said='"a"\n\n""\n')
-    check("no_token_at_all", code == 2 and "text 2 is empty" in err, err)
+    code, out, err = pith(RANK, "--jsonl", said='"a"\n\n""\n')
+    check("no_token_at_all", code == 2 and "text 2 is empty" in err and len(vectors(out)) == 1, err)
+    lines = '"a"\n"b"\n"%s"\n"c"\n' % ("a b " * 50)
+    code, out, err = pith(STORY, "-c", "16", "--jsonl", said=lines)
+    check("those_before_a_bad_one", code == 2 and "text 3" in err and len(vectors(out)) == 2, err)
+    code, out, err = pith(STORY, "--jsonl", said=b'"a"\n"\xff"\n')
+    check("json_of_bad_bytes", code == 2 and "line 2" in err and len(vectors(out)) == 1, err)
 
 
 def test_npy(folder):

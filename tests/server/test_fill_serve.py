@@ -118,6 +118,13 @@ def test_leaves(folder):
         check("who leaves is not written for", s.wait_for(s.at_rest))
         late = s.post("/v1/completions", {**BODY, "max_tokens": 2000, "timeout": 0.05})
         check("late", late[0] == 400 and late[1]["error"]["code"] == "deadline_exceeded", late)
+    with Server(path, *MASK, "--shutdown-timeout", "0") as s:
+        got, wait = begin([lambda: s.post("/v1/completions", {**BODY, "max_tokens": 2000})])
+        s.wait_for(lambda: s.metric("vllm:num_requests_running") == 1)
+        code = s.end()
+        wait()
+        check("the server ends", code == 0 and got[0] and got[0][0] == 503
+              and got[0][1]["error"]["code"] == "shutting_down", (code, got))
 
 
 def main():
