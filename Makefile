@@ -237,6 +237,7 @@ install: all
 	    >$(DESTDIR)$(PREFIX)/lib/pkgconfig/pith.pc
 	$(B)/pith man >$(DESTDIR)$(PREFIX)/share/man/man1/pith.1
 	sed -e 's|@PREFIX@|$(PREFIX)|' scripts/pith.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/pith.service
+	$(if $(DESTDIR),,ldconfig 2>/dev/null || true)
 
 ## dist: a tarball with one program for any x86-64 Linux with glibc 2.31 or later, a .deb, and both tried in a bare root (needs root)
 dist:

@@ -13,6 +13,9 @@ elif ! fresh_make install PREFIX="$prefix" >"$dir/log" 2>&1; then
     fail install "$(grep -m 1 -E 'error|\*\*\*' "$dir/log")"
 else
     ok install
+    # programs find the library at once; a packager's machine is left as it is
+    same install_tells_the_linker "$(fresh_make -n install PREFIX="$prefix" | grep -c ldconfig) \
+$(fresh_make -n install PREFIX="$prefix" DESTDIR="$dir/d" | grep -c ldconfig)" "1 0"
     for file in "$B"/*.kernels; do
         [ ! -e "$file" ] || same "installs_${file##*/}" \
             "$(cksum <"$file")" "$(cksum <"$prefix/lib/pith/${file##*/}")"
