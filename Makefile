@@ -15,8 +15,10 @@ AR       ?= ar
 LD       ?= ld
 OBJCOPY  ?= objcopy
 SAN      ?=
-PROMPT   ?= Once upon a time
-N        ?= 64
+# Of `make run`: the same seed draws the same text on every machine; SEED= takes another each time.
+PROMPT   ?= A library is a place where
+SEED     ?= 2
+N        ?= 65
 FUZZ_TIME ?= 60
 # SERVER=0 leaves `pith serve` out, and with it libmicrohttpd.
 SERVER   ?= 1
@@ -172,9 +174,10 @@ all: $(if $(CLI_SRC),$(B)/pith) $(B)/libpith.a $(B)/libpith.so $(TOOLS) $(PLUGIN
 ## programs: all of that without the shared library, and every test program
 programs: $(if $(CLI_SRC),$(B)/pith) $(TESTS) $(TOOLS) $(PLUGINS)
 
-## run: build, fetch the small default model once, stream an answer (MODEL= PROMPT= N=)
+## run: build, fetch the small default model once, stream an answer (MODEL= PROMPT= SEED= N=)
 run: $(B)/pith
-	@model=$$(scripts/model.sh) && exec $(B)/pith run "$$model" -p "$$PROMPT" -n $(N)
+	@model=$$(scripts/model.sh) && printf '%s ...\n' "$$PROMPT" && \
+	exec $(B)/pith run "$$model" -p "$$PROMPT" -n $(N) $(if $(SEED),--seed $(SEED))
 
 ## check: the quick loop, under a minute: every test at its smallest size and the rules of the house; no network, no model
 check: all $(TESTS)
