@@ -50,69 +50,9 @@ static void what_is_absent_is_named(void)
     pith_model_close(m);
 }
 
-enum { CODED_ROWS = 23 };
-
-/* The logits of CODED_ROWS tokens, fed in pieces of so many. */
-static int logits_in_pieces(const char *layers, int32_t piece, float *out)
-{
-    struct pith_error err = {PITH_OK, ""};
-    int32_t token[CODED_ROWS];
-    pith_model *m = open_model("0", layers, &err);
-    pith_session *s = m ? open_session(m, &err) : NULL;
-    for (int i = 0; i < CODED_ROWS; i++)
-        token[i] = 7 * i % V;
-    int ok = s != NULL;
-    for (int32_t at = 0; at < CODED_ROWS && ok; at += piece) {
-        int32_t n = CODED_ROWS - at < piece ? CODED_ROWS - at : piece;
-        ok = golden_feed(s, token + at, n, &err) == PITH_OK;
-        for (int32_t i = 0; i < n && ok; i++)
-            memcpy(out + (at + i) * V, pith_logits(s, i), V * sizeof *out);
-    }
-    static char report[1 << 16];
-    CHECK_MSG(ok, "%s", err.msg);
-    CHECK_MSG(!ok || layers[0] == '0' ||
-                  (pith_report(s, 1, report, sizeof report) > 0 && strstr(report, "cuda dp4a")),
-              "the report names no product of bytes");
-    pith_session_close(s);
-    pith_model_close(m);
-    return ok;
-}
-
-/* Weights in blocks, by rows that are rounded: near what the CPU gives, and of the same bits
- * however rows come. */
 static void products_of_bytes(void)
 {
-    static const struct {
-        const char *arch, *type;
-    } cases[] = {{"llama", "q8_0"}, {"llama", "q4_0"},    {"llama", "q4_K"},
-                 {"llama", "q6_K"}, {"qwen3moe", "q4_0"}, {"qwen3moe", "iq4_nl"}};
-    static float cpu[CODED_ROWS * V], all[CODED_ROWS * V], some[CODED_ROWS * V];
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
-        struct pith_error err = {PITH_OK, ""};
-        double sum = 0, off = 0;
-        p.arch = cases[i].arch;
-        p.type = cases[i].type;
-        p.n_layer = 2;
-        p.n_embd = p.n_ff = 256;
-        p.n_head = 4;
-        p.n_vocab = V;
-        p.n_expert = strstr(p.arch, "moe") ? 4 : 0;
-        p.n_expert_used = p.n_expert / 2;
-        snprintf(path, sizeof path, "%s/%s-%s.gguf", tmp_dir, p.arch, p.type);
-        CHECK_MSG(pith_synth(path, &p, &err) == PITH_OK, "%s", err.msg);
-        if (!logits_in_pieces("0", CODED_ROWS, cpu) || !logits_in_pieces("1", CODED_ROWS, all))
-            continue;
-        for (int j = 0; j < CODED_ROWS * V; j++) {
-            sum += (double)cpu[j] * (double)cpu[j];
-            off += pow((double)cpu[j] - (double)all[j], 2);
-        }
-        printf("# %s, %s: off by %.2g of what the CPU gives\n", p.arch, p.type, sqrt(off / sum));
-        CHECK_MSG(sqrt(off / sum) <= 0.04, "%s, %s: off by %.3g", p.arch, p.type, sqrt(off / sum));
-        for (int32_t piece = 7; piece > 0; piece -= 3)
-            CHECK_MSG(logits_in_pieces("1", piece, some) && !memcmp(all, some, sizeof all),
-                      "%s, %s: other bits in pieces of %d", p.arch, p.type, piece);
-    }
+    products_by_bytes("cuda dp4a", 6);
 }
 
 /* One GPU that two backends offer is one device: the second of them is not there, where nobody asks

@@ -2,7 +2,7 @@
 #include "backend/cuda/cuda_impl.h"
 
 #define gpu_backend backend_cuda
-#define gpu_rounds  cu_by_dp4a
+#define gpu_rounds(type) cu_by_dp4a(NULL, type)
 #include "cuda/standin.h"
 #include "gpu_test_ops.h"
 

@@ -10,6 +10,8 @@ folder=src/backend/vulkan
 known='Shader|Int8|Int16|Int64|PhysicalStorageBufferAddresses|StorageBuffer8BitAccess'
 known="$known|StorageBuffer16BitAccess|UniformAndStorageBuffer8BitAccess"
 known="$known|UniformAndStorageBuffer16BitAccess"
+# Those of one family are asked for before (choose_products).
+dot='DotProduct|DotProductInput4x8BitPacked'
 
 i=0
 for file in "$folder"/shaders/*.comp; do
@@ -24,10 +26,11 @@ for file in "$folder"/shaders/*.comp; do
         fail "$name" "$(head -n 1 "$out")"
     else
         other=$(spirv-dis "$dir/$name.spv" | awk '$1 == "OpCapability" {print $2}' |
-            grep -vxE "$known" | tr '\n' ' ')
+            grep -vxE "$known$([ "$name" = dp4a_dot ] && echo "|$dot")" | tr '\n' ' ')
         if [ -n "$other" ]; then fail "$name" "needs $other"; else ok "$name"; fi
     fi
-    grep -q "X($name) " src/backend/gpu/gpu.h || grep -q "X($name)\$" src/backend/gpu/gpu.h ||
+    grep -qw "\"$name\"" src/backend/vulkan/pipeline.c ||
+        grep -q "X($name) " src/backend/gpu/gpu.h || grep -q "X($name)\$" src/backend/gpu/gpu.h ||
         fail "$name" "is not in GPU_FAMILIES"
 done
 finish

@@ -1,6 +1,6 @@
 /* test_vulkan.c -- models on Vulkan devices (gpu_test.h), and what is Vulkan's own. Any device will
  * do; on a machine without a GPU Mesa's lavapipe is one. */
-#include "backend/vulkan/vulkan.h"
+#include "backend/vulkan/vulkan_impl.h"
 
 #define GPU         "vulkan"
 #define GPU_ENV     "PITH_VULKAN_"
@@ -24,6 +24,7 @@ static void what_is_absent_is_named(void)
         refused_with("PITH_VULKAN_MASK", features[i], "0", features[i]);
     refused_with("PITH_VULKAN_MASK", "x,timelineSemaphore,y", "0", "timelineSemaphore");
     refused_with("PITH_VULKAN_MEMORY", "many", "0", "PITH_VULKAN_MEMORY");
+    refused_with("PITH_VULKAN_INT8", "2", "0", "PITH_VULKAN_INT8");
     refused_with("PITH_VULKAN_RECORDINGS", NULL, "99", "this machine has");
     struct pith_error err;
     pith_model *m = open_model("0", NULL, &err); /* and the next goes */
@@ -110,6 +111,32 @@ static void pipelines_are_kept(void)
     vulkan_forget();
 }
 
+/* Products of bytes, where they are wanted: by the device's instruction, without it by
+ * multiplications. Which they are of is told. Unasked only a device has them that is faster. */
+static void products_of_bytes(void)
+{
+    static float out[CODED_ROWS * V];
+    int has_dot = 0;
+    struct pith_error err;
+    struct device *d;
+    set_env("PITH_VULKAN_INT8", "1");
+    set_devices("0", NULL);
+    if (backend_vulkan.open(0, 0, &d, &err) == PITH_OK) {
+        has_dot = vk_of(d)->products == VK_BY_DOT;
+        d->backend->close(d);
+    }
+    products_by_bytes(has_dot ? "vulkan dot" : "vulkan int8", test_scale() < 10 ? 1 : 6);
+    set_env("PITH_VULKAN_MASK", "shaderIntegerDotProduct");
+    logits_in_pieces("1", CODED_ROWS, "vulkan int8", out);
+    set_env("PITH_VULKAN_MASK", NULL);
+    set_env("PITH_VULKAN_INT8", "0");
+    logits_in_pieces("1", CODED_ROWS, "vulkan\"", out);
+    set_env("PITH_VULKAN_INT8", NULL);
+    set_env("PITH_VULKAN_MASK", "VK_KHR_shader_integer_dot_product");
+    logits_in_pieces("1", CODED_ROWS, "vulkan\"", out);
+    set_env("PITH_VULKAN_MASK", NULL);
+}
+
 static void no_device(void)
 {
     SKIP("%s", absent());
@@ -128,5 +155,6 @@ int main(void)
     TEST(weights_that_are_too_large);
     TEST(what_is_absent_is_named);
     TEST(pipelines_are_kept);
+    TEST(products_of_bytes);
     return test_end();
 }

@@ -23,9 +23,9 @@ struct cu_stage {
     uint64_t value; /* done with it when the device has come there */
 };
 
-/* Families besides those of gpu.h: rows of x rounded to bytes, and products with them. */
-enum { CU_QUANTISE = GPU_N_FAMILIES, CU_DP4A, CU_MMA, CU_N_FAMILIES };
-/* What a block of the latter makes: rows of the weight by rows of x. */
+/* A family besides those of gpu.h: products of bytes on tensor cores. */
+enum { CU_MMA = GPU_N_FAMILIES, CU_N_FAMILIES };
+/* What a block of it makes: rows of the weight by rows of x. */
 enum { CU_TILE_M = 64, CU_TILE_N = 32 };
 
 struct cu_kernel {
@@ -92,7 +92,7 @@ void cu_kernels_close(struct cu_gpu *v);
 pith_status cu_launch(struct cu_gpu *v, cu_stream s, const struct gpu_launch *l,
                       struct pith_error *err);
 /* Products with weights of this type are made of bytes, where nobody says otherwise. */
-int cu_by_dp4a(enum dtype t);
+int cu_by_dp4a(const struct device *d, enum dtype t);
 int cu_impl(const struct device *d, const struct node *n, struct op_impl *out);
 
 /* run.c */

@@ -69,7 +69,7 @@ void cu_kernels_close(struct cu_gpu *v)
 
 #define X(name) [GPU_##name] = #name,
 static const char *const families[CU_N_FAMILIES] = {
-    GPU_FAMILIES(X)[CU_QUANTISE] = "quantise", [CU_DP4A] = "dp4a", [CU_MMA] = "mma"};
+    GPU_FAMILIES(X)[CU_MMA] = "mma"};
 #undef X
 /* As types.cuh numbers them. */
 static const char *const types[] = {"f32",  "f16",    "bf16",   "q4_0", "q4_1", "q5_0",
@@ -91,7 +91,7 @@ static void name_kernel(const struct gpu_kernel *k, char *out, size_t cap)
 {
     switch ((int)k->family) {
     case GPU_matmul:
-    case CU_DP4A:
+    case GPU_dp4a:
         snprintf(out, cap, "pith_%s_%s_%d", families[k->family], types[k->spec[0]],
                  (int)k->spec[2]);
         break;
@@ -155,7 +155,7 @@ pith_status cu_launch(struct cu_gpu *v, cu_stream s, const struct gpu_launch *l,
     void *params[1] = {&args};
     cu_function f;
     int family = (int)l->kernel.family;
-    int warps = family == GPU_matmul || family == CU_DP4A || family == CU_MMA;
+    int warps = family == GPU_matmul || family == GPU_dp4a || family == CU_MMA;
     pith_status st = find_function(v, &l->kernel, &f, err);
     if (st != PITH_OK || !s)
         return st;
@@ -166,8 +166,9 @@ pith_status cu_launch(struct cu_gpu *v, cu_stream s, const struct gpu_launch *l,
                     families[l->kernel.family], err);
 }
 
-int cu_by_dp4a(enum dtype t)
+int cu_by_dp4a(const struct device *d, enum dtype t)
 {
+    (void)d;
     return dtypes[t].block > 1 && !cu_masked("dp4a");
 }
 
@@ -179,12 +180,11 @@ int cu_impl(const struct device *d, const struct node *n, struct op_impl *out)
 #include "tensor/dtypes.def"
     };
 #undef X
-    (void)d;
     int product = op_has(n->op, OP_PRODUCT);
     if (cu_masked(op_infos[n->op]->name) || (product && cu_masked(dtypes[n->w->type].name)) ||
         !gpu_impl(n, out))
         return 0;
     if (product)
-        out->kernel = products[n->w->type][cu_by_dp4a(n->w->type)];
+        out->kernel = products[n->w->type][cu_by_dp4a(d, n->w->type)];
     return 1;
 }

@@ -12,8 +12,6 @@ struct job {
     struct cu_gpu *v;
     struct cu_stage upload[UPLOADS];
     int next_upload;
-    struct buffer codes;       /* rows of x, rounded for the products of one call after the other */
-    const struct value *coded; /* what is there; NULL: nobody knows */
 };
 
 static struct gpu_totals totals;
@@ -42,29 +40,6 @@ static void *address_of(const struct buffer *b)
     return b->handle;
 }
 
-static int is_coded(const struct job *j, const struct call *c)
-{
-    return c->dst.device == j->g.dev->index && op_has(c->op, OP_PRODUCT) && cu_by_dp4a(c->w->type);
-}
-
-/* From one rounded row to the next: bytes, and a scale for each 32 (dp4a.cu). */
-static uint64_t coded_bytes(const struct value *v)
-{
-    return size_align((uint64_t)v->cols + (uint64_t)v->cols / 8, 16);
-}
-
-/* Room for the rounded rows of any call. */
-static pith_status make_codes(struct job *j, struct pith_error *err)
-{
-    const struct plan *p = j->g.p.plan;
-    uint64_t most = 0;
-    for (const struct call *c = p->calls; c < p->calls + p->n_calls; c++) {
-        uint64_t n = is_coded(j, c) ? coded_bytes(&c->src[0]) * (uint64_t)c->src[0].cap_rows : 0;
-        most = n > most ? n : most;
-    }
-    return buffer_alloc(j->g.dev, most, PITH_MEM_SCRATCH, &j->codes, err);
-}
-
 pith_status cu_prepare(struct device *d, const struct job_params *p, struct job **out,
                        struct pith_error *err)
 {
@@ -80,9 +55,9 @@ pith_status cu_prepare(struct device *d, const struct job_params *p, struct job 
     j->g.address = cu_address;
     j->g.pointer = address_of;
     j->g.totals = &totals;
+    j->g.by_bytes = cu_by_dp4a;
     plan_bind(p->plan, d->index, address_of);
     TRY(gpu_job_init(&j->g, p, "PITH_CUDA_RECORDINGS", err));
-    TRY(make_codes(j, err));
     for (int i = 0; i < UPLOADS; i++)
         TRY(cu_stage_make(j->v, j->g.consts, &j->upload[i], err));
     *out = j;
@@ -109,75 +84,39 @@ void cu_finish(struct job *j)
         cu_stage_free(&j->upload[i]);
     for (int32_t i = 0; i < j->g.cap; i++)
         drop_graph(&j->g.recording[i]);
-    buffer_release(&j->codes);
     gpu_job_deinit(&j->g);
     mem_free(j);
 }
 
 /* ---------------------------------------------------------------- launches */
 
-static int64_t rows_of(const struct value *v, const struct gpu_key *k)
-{
-    return (int64_t)v->rows_mul * (v->rows == ROWS_T   ? k->T
-                                   : v->rows == ROWS_R ? k->R
-                                   : v->rows == ROWS_N ? k->N
-                                                       : 1);
-}
-
-static uint32_t at_most(int64_t n, int64_t most)
-{
-    return (uint32_t)(n < 1 ? 1 : n < most ? n : most);
-}
-
 /* Of bytes: for few rows of x a warp takes some rows of the weight; many rows are worth tiles. Bits
  * are the same. */
 static void pick_product(const struct call *c, int64_t rows, struct gpu_launch *l)
 {
     int64_t n_expert = l->kernel.spec[1] == 2 ? l->args.p[4] : 0;
-    l->kernel.family = (enum gpu_family)CU_DP4A;
     if (rows <= MATVEC_ROWS * (n_expert ? n_expert : 1) || cu_masked("mma"))
         return;
     int64_t groups = rows / CU_TILE_N + (n_expert ? n_expert : 1);
     l->kernel.family = (enum gpu_family)CU_MMA;
     l->groups[0] = (uint32_t)((tensor_m(c->w) + CU_TILE_M - 1) / CU_TILE_M);
-    l->groups[1] = at_most(groups < rows ? groups : rows, 65535);
-}
-
-/* A product of bytes: its rows of x are rounded first, unless the call before it had the same. */
-static pith_status put_coded(struct job *j, cu_stream s, const struct call *c,
-                             const struct gpu_key *k, struct gpu_launch *l, struct pith_error *err)
-{
-    const struct value *x = &c->src[0];
-    struct gpu_launch q = {.kernel.family = (enum gpu_family)CU_QUANTISE};
-    q.args = (struct gpu_args){.step = l->args.step,
-                               .dst = cu_address(&j->codes),
-                               .a = l->args.a,
-                               .rows = (uint32_t)x->rows | (uint32_t)x->rows_mul << 2,
-                               .cols = (uint32_t)x->cols,
-                               .ld = (uint32_t)coded_bytes(x),
-                               .lda = l->args.lda};
-    q.groups[0] = (uint32_t)((x->cols / 32 + 63) / 64);
-    q.groups[1] = at_most(rows_of(x, k), 65535);
-    q.groups[2] = 1;
-    pick_product(c, rows_of(&c->dst, k), l);
-    l->args.a = q.args.dst;
-    l->args.lda = q.args.ld;
-    l->args.ldb = q.args.cols;
-    int same = j->coded && j->coded->offset == x->offset && j->coded->rows == x->rows &&
-               j->coded->rows_mul == x->rows_mul && j->coded->cols == x->cols &&
-               j->coded->ld == x->ld;
-    pith_status st = same ? PITH_OK : cu_launch(j->v, s, &q, err);
-    j->coded = x;
-    return st == PITH_OK ? cu_launch(j->v, s, l, err) : st;
+    l->groups[1] = gpu_row_groups(groups < rows ? groups : rows);
 }
 
 static pith_status put_call(struct job *j, cu_stream s, const struct call *c,
                             const struct gpu_key *k, struct pith_error *err)
 {
-    struct gpu_launch l;
+    struct gpu_launch l, round;
+    pith_status st = PITH_OK;
     if (!gpu_launch_of(&j->g, c, k, &l))
         return PITH_OK;
-    pith_status st = is_coded(j, c) ? put_coded(j, s, c, k, &l, err) : cu_launch(j->v, s, &l, err);
+    if (gpu_is_coded(&j->g, c)) {
+        if (gpu_by_bytes(&j->g, c, k, &l, &round))
+            st = cu_launch(j->v, s, &round, err);
+        pick_product(c, gpu_rows_of(&c->dst, k), &l);
+    }
+    if (st == PITH_OK)
+        st = cu_launch(j->v, s, &l, err);
     return st == PITH_OK ? st : error_prefix(err, "%s", c->name);
 }
 
@@ -188,14 +127,14 @@ static pith_status put_phases(struct job *j, cu_stream s, const struct gpu_key *
     const struct plan *p = j->g.p.plan;
     pith_status st = PITH_OK;
     for (int32_t i = k->first; i < k->first + k->n && st == PITH_OK; i++) {
-        j->coded = NULL;
+        j->g.coded = NULL;
         for (int32_t c = 0; c < p->phases[i].n && st == PITH_OK; c++) {
             st = put_call(j, s, &p->calls[p->phases[i].first + c], k, err);
             if (p->phases[i].kind != PHASE_CONCAT)
-                j->coded = NULL;
+                j->g.coded = NULL;
         }
     }
-    j->coded = NULL;
+    j->g.coded = NULL;
     return st;
 }
 
@@ -288,7 +227,7 @@ static pith_status once(struct gpu_job *g, const struct gpu_key *k, const struct
 {
     struct job *j = job_of(g);
     pthread_mutex_lock(&j->v->lock);
-    j->coded = NULL;
+    j->g.coded = NULL;
     pith_status st = only ? put_call(j, j->v->stream, only, k, err)
                           : put_phases(j, j->v->stream, k, err);
     st = marked(j, st, err);

@@ -29,6 +29,7 @@
     X(columns)                                                                                     \
     X(compress)                                                                                    \
     X(conv)                                                                                        \
+    X(dp4a)                                                                                        \
     X(embed)                                                                                       \
     X(grid)                                                                                        \
     X(index)                                                                                       \
@@ -37,6 +38,7 @@
     X(moe_sort)                                                                                    \
     X(norm)                                                                                        \
     X(pool)                                                                                        \
+    X(quantise)                                                                                    \
     X(rope)                                                                                        \
     X(rope_table)                                                                                  \
     X(rows)                                                                                        \
@@ -147,6 +149,10 @@ struct gpu_job {
     struct recordings counts;
     struct gpu_totals *totals;
     uint64_t clock;
+    /* Are products with weights of this type made of bytes? NULL: of none. */
+    int (*by_bytes)(const struct device *d, enum dtype t);
+    struct buffer codes;       /* rows of x, rounded for the products of one call after the other */
+    const struct value *coded; /* what is there; NULL: nobody knows */
 };
 static inline struct gpu_job *gpu_job_of(struct job *j)
 {
@@ -158,8 +164,8 @@ struct gpu_totals { /* of all jobs of a backend */
 
 /* Bytes of host memory besides the backend's own struct. */
 uint64_t gpu_job_bytes(const struct plan *p);
-/* j: zeroed but for dev, stream, address, pointer, totals. `env` names how many recordings are kept
- * for each part of a plan. Weights are bound before, by the backend. */
+/* j: zeroed but for dev, stream, address, pointer, totals, by_bytes. `env` names how many
+ * recordings are kept for each part of a plan. Weights are bound before, by the backend. */
 pith_status gpu_job_init(struct gpu_job *j, const struct job_params *p, const char *env,
                          struct pith_error *err);
 /* The beginning of it, for devices whose calls are no kernels of ours: parameters, recordings. */
@@ -183,11 +189,22 @@ void gpu_put_step(const struct gpu_job *j, const struct step *s, uint8_t *host, 
 /* Where call c's launch is and with which arguments, for rows of key k. 0: nothing to launch. */
 int gpu_launch_of(const struct gpu_job *j, const struct call *c, const struct gpu_key *k,
                   struct gpu_launch *out);
+uint32_t gpu_row_groups(int64_t n); /* how many are launched for n rows */
 void gpu_count(const struct gpu_job *j, const struct run *r, const struct call *c, int64_t ns);
 void gpu_count_phases(const struct gpu_job *j, const struct run *r, int32_t first, int32_t n);
 /* Shows what a call has made, and has been waited for, to whoever looks on. */
 pith_status gpu_show(const struct gpu_job *j, const struct run *r, const struct call *c,
                      struct pith_error *err);
+
+/* coded.c. Rows of a value in a launch for rows of key k. */
+int64_t gpu_rows_of(const struct value *v, const struct gpu_key *k);
+/* Is call c a product of bytes? */
+int gpu_is_coded(const struct gpu_job *j, const struct call *c);
+pith_status gpu_codes_make(struct gpu_job *j, struct pith_error *err); /* room for any call's */
+/* Makes c's launch one of dp4a. 1: *round goes before it, which rounds the rows; 0: they are there.
+ * j->coded is set to NULL wherever they may have changed. */
+int gpu_by_bytes(struct gpu_job *j, const struct call *c, const struct gpu_key *k,
+                 struct gpu_launch *l, struct gpu_launch *round);
 
 /* run.c: functions of struct backend. */
 pith_status gpu_submit(struct job *j, const struct run *r, int32_t first, int32_t n,

@@ -157,6 +157,7 @@ pith_status gpu_job_init(struct gpu_job *j, const struct job_params *p, const ch
         TRY(error_set(err, PITH_NOMEM, "out of memory for a job on %s", j->dev->name));
     TRY(lay_out(j, err));
     TRY(write_constants(j, err));
+    TRY(gpu_codes_make(j, err));
 fail:
     return st;
 }
@@ -164,6 +165,7 @@ fail:
 void gpu_job_deinit(struct gpu_job *j)
 {
     buffer_release(&j->own);
+    buffer_release(&j->codes);
     mem_free(j->recording);
     mem_free(j->const_of);
 }

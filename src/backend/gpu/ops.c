@@ -98,7 +98,7 @@ static int64_t rows_at(const struct gpu_places *at, enum rows_of rows, int32_t m
                                             : 1);
 }
 
-static uint32_t row_groups(int64_t n)
+uint32_t gpu_row_groups(int64_t n)
 {
     return (uint32_t)(n < 1 ? 1 : n < 65535 ? n : 65535);
 }
@@ -129,7 +129,7 @@ static void common(const struct call *c, const struct gpu_places *at, struct gpu
         l->args.ldb = (uint32_t)c->src[1].ld;
     }
     l->groups[0] = blocks(c->dst.cols, 64);
-    l->groups[1] = row_groups(rows_at(at, c->dst.rows, c->dst.rows_mul));
+    l->groups[1] = gpu_row_groups(rows_at(at, c->dst.rows, c->dst.rows_mul));
     l->groups[2] = 1;
 }
 
@@ -441,13 +441,13 @@ static void matmul_launch(const struct call *c, const struct gpu_places *at, str
     l->args.p[0] = (uint32_t)tensor_k(c->w);
     l->args.p[1] = (uint32_t)m;
     l->groups[0] = blocks(m, MM_ROWS * MM_GROUPS);
-    l->groups[1] = row_groups((rows + cols - 1) / cols);
+    l->groups[1] = gpu_row_groups((rows + cols - 1) / cols);
     if (c->op == OP_HEAD_MATMUL)
         l->groups[2] = (uint32_t)tensor_stack(c->w);
     if (!moe)
         return;
     int64_t groups = rows / cols + moe->n_expert; /* each expert has one that is not full */
-    l->groups[1] = row_groups(groups < rows ? groups : rows);
+    l->groups[1] = gpu_row_groups(groups < rows ? groups : rows);
     l->args.p[2] = c->src[0].rows_mul == moe->k ? 1 : (uint32_t)moe->k;
     l->args.p[3] = (uint32_t)moe->k;
     l->args.p[4] = (uint32_t)moe->n_expert;
@@ -639,7 +639,7 @@ static void index_launch(const struct call *c, const struct gpu_places *at, stru
         l->args.p[12] = (uint32_t)c->src[2].ld;
     }
     l->groups[0] = (uint32_t)c->dst.rows_mul;
-    l->groups[1] = row_groups(rows_at(at, c->dst.rows, 1));
+    l->groups[1] = gpu_row_groups(rows_at(at, c->dst.rows, 1));
 }
 
 /* ---------------------------------------------------------------- scans */
@@ -687,7 +687,7 @@ static void ssm_launch(const struct call *c, const struct gpu_places *at, struct
     p[9] = (uint32_t)c->src[2].cols / groups;
     p[10] = (uint32_t)c->src[1].cols;
     p[11] = groups;
-    l->groups[1] = row_groups(at->N);
+    l->groups[1] = gpu_row_groups(at->N);
 }
 
 static int linear_kernel(const struct op_view *v, struct gpu_kernel *k)
@@ -733,7 +733,7 @@ static void linear_launch(const struct call *c, const struct gpu_places *at, str
     l->args.p[5] = (uint32_t)p->d_v;
     l->args.p[6] = bits_of(p->scale);
     l->groups[0] = (uint32_t)p->n_head;
-    l->groups[1] = row_groups(at->N);
+    l->groups[1] = gpu_row_groups(at->N);
 }
 
 /* ---------------------------------------------------------------- experts */
@@ -836,7 +836,7 @@ static void grid_launch(const struct call *c, const struct gpu_places *at, struc
         l->args.p[0] = (uint32_t)g->groups;
         l->args.p[1] = bits_of(g->eps);
         l->groups[0] = (uint32_t)g->groups;
-        l->groups[1] = row_groups(at->N);
+        l->groups[1] = gpu_row_groups(at->N);
         return;
     }
     const struct im2col_op *g = c->p;
@@ -912,7 +912,7 @@ static void compress_launch(const struct call *c, const struct gpu_places *at,
     l->args.p[4] = p->overlap != 0;
     l->args.p[5] = c->n_src > 1;
     l->args.p[6] = c->w != NULL;
-    l->groups[1] = row_groups(at->N);
+    l->groups[1] = gpu_row_groups(at->N);
 }
 
 static int best_kernel(const struct op_view *v, struct gpu_kernel *k)

@@ -99,10 +99,13 @@ static pith_status find_physical(long n, VkPhysicalDevice *out, struct pith_erro
     return PITH_OK;
 }
 
+#define DOT_EXTENSION "VK_KHR_shader_integer_dot_product"
+
 struct features {
     VkPhysicalDeviceFeatures2 base;
     VkPhysicalDeviceVulkan11Features v11;
     VkPhysicalDeviceVulkan12Features v12;
+    VkPhysicalDeviceShaderIntegerDotProductFeaturesKHR dot;
 };
 
 /* What kernels and copies are made of; all desktop drivers have it. */
@@ -115,22 +118,36 @@ struct features {
     X(v12, bufferDeviceAddress)                                                                    \
     X(v12, timelineSemaphore)
 
-static void link_features(struct features *f)
+static void link_features(struct features *f, int dot)
 {
     *f = (struct features){
         .base.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
         .v11.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,
         .v12.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
+        .dot.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES_KHR,
     };
     f->base.pNext = &f->v11;
     f->v11.pNext = &f->v12;
+    f->v12.pNext = dot ? &f->dot : NULL;
+}
+
+/* Of bytes where the device multiplies four at a time faster than one number: that is what they are
+ * rounded for. */
+static pith_status choose_products(struct vk_device *v, struct pith_error *err)
+{
+    int64_t wanted = 0;
+    int dot = v->has_dot && !vk_masked("shaderIntegerDotProduct") && !vk_masked(DOT_EXTENSION);
+    pith_status st =
+        env_int("PITH_VULKAN_INT8", 0, 1, dot && v->has_fast_dot, &wanted, err);
+    v->products = !wanted ? VK_OF_NUMBERS : dot ? VK_BY_DOT : VK_OF_BYTES;
+    return st;
 }
 
 static pith_status need_features(struct vk_device *v, struct features *want, struct pith_error *err)
 {
     struct features has;
-    link_features(&has);
-    link_features(want);
+    link_features(&has, v->has_dot);
+    link_features(want, v->has_dot);
     vk.GetPhysicalDeviceFeatures2(v->physical, &has.base);
 #define X(part, feature)                                                                           \
     if (!has.part.feature || vk_masked(#feature))                                                  \
@@ -140,7 +157,9 @@ static pith_status need_features(struct vk_device *v, struct features *want, str
     want->part.feature = VK_TRUE;
     NEEDED(X)
 #undef X
-    return PITH_OK;
+    want->dot.shaderIntegerDotProduct = has.dot.shaderIntegerDotProduct;
+    v->has_dot = v->has_dot && has.dot.shaderIntegerDotProduct;
+    return choose_products(v, err);
 }
 
 /* One that PITH_VULKAN_DEVICES lists is wanted, whatever it is. */
@@ -184,12 +203,11 @@ static uint32_t heap_of(const struct vk_device *v, const VkPhysicalDeviceMemoryP
     return mem->memoryProperties.memoryTypes[v->type_device].heapIndex;
 }
 
-static int has_extension(const struct vk_device *v, const char *name)
+static int offers_extension(const struct vk_device *v, const char *name)
 {
     uint32_t n = 0;
     int yes = 0;
-    if (vk_masked(name) ||
-        vk.EnumerateDeviceExtensionProperties(v->physical, NULL, &n, NULL) != VK_SUCCESS)
+    if (vk.EnumerateDeviceExtensionProperties(v->physical, NULL, &n, NULL) != VK_SUCCESS)
         return 0;
     VkExtensionProperties *list = mem_array(n, sizeof *list, PITH_MEM_SCRATCH);
     if (list && vk.EnumerateDeviceExtensionProperties(v->physical, NULL, &n, list) == VK_SUCCESS)
@@ -197,6 +215,11 @@ static int has_extension(const struct vk_device *v, const char *name)
             yes |= !strcmp(list[i].extensionName, name);
     mem_free(list);
     return yes;
+}
+
+static int has_extension(const struct vk_device *v, const char *name)
+{
+    return !vk_masked(name) && offers_extension(v, name);
 }
 
 /* What the driver thinks that this process can still take; other processes use it, too. */
@@ -217,6 +240,8 @@ static pith_status read_properties(struct vk_device *v, struct pith_error *err)
 {
     VkPhysicalDeviceMaintenance4PropertiesKHR p4 = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_PROPERTIES_KHR};
+    VkPhysicalDeviceShaderIntegerDotProductPropertiesKHR dot = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_PROPERTIES_KHR};
     VkPhysicalDeviceVulkan11Properties p11 = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES,
         .pNext = has_extension(v, "VK_KHR_maintenance4") ? &p4 : NULL};
@@ -225,6 +250,10 @@ static pith_status read_properties(struct vk_device *v, struct pith_error *err)
     VkPhysicalDeviceMemoryProperties2 mem = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2};
     int64_t limit = 0;
+    v->has_dot = offers_extension(v, DOT_EXTENSION);
+    dot.pNext = p11.pNext;
+    if (v->has_dot)
+        p11.pNext = &dot;
     vk.GetPhysicalDeviceProperties2(v->physical, &p);
     vk.GetPhysicalDeviceMemoryProperties2(v->physical, &mem);
     snprintf(v->what, sizeof v->what, "%s", p.properties.deviceName);
@@ -240,10 +269,11 @@ static pith_status read_properties(struct vk_device *v, struct pith_error *err)
         return error_set(err, PITH_UNSUPPORTED, "%s: %.100s has no memory of a kind that is needed",
                          v->dev.name, v->what);
     v->largest = p11.maxMemoryAllocationSize;
-    if (p11.pNext && p4.maxBufferSize < v->largest)
+    if (p4.maxBufferSize && p4.maxBufferSize < v->largest)
         v->largest = p4.maxBufferSize;
     v->total = mem.memoryProperties.memoryHeaps[heap_of(v, &mem)].size;
     v->has_budget = has_extension(v, "VK_EXT_memory_budget");
+    v->has_fast_dot = dot.integerDotProduct4x8BitPackedSignedAccelerated == VK_TRUE;
     pith_status st = env_int("PITH_VULKAN_MEMORY", 1 << 20, INT64_MAX, 0, &limit, err);
     if (limit && (uint64_t)limit < v->total)
         v->total = (uint64_t)limit;
@@ -269,6 +299,7 @@ static pith_status find_queue(struct vk_device *v, struct pith_error *err)
 static pith_status make_device(struct vk_device *v, struct features *want, struct pith_error *err)
 {
     const float priority = 1;
+    const char *const dot = DOT_EXTENSION;
     VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
                                      .queueFamilyIndex = v->family,
                                      .queueCount = 1,
@@ -276,7 +307,9 @@ static pith_status make_device(struct vk_device *v, struct features *want, struc
     VkDeviceCreateInfo in = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
                              .pNext = &want->base,
                              .queueCreateInfoCount = 1,
-                             .pQueueCreateInfos = &queue};
+                             .pQueueCreateInfos = &queue,
+                             .enabledExtensionCount = v->has_dot ? 1 : 0,
+                             .ppEnabledExtensionNames = &dot};
     pith_status st = vk_call(v, "open", 0, err);
     if (st == PITH_OK)
         st = vk_check(v, vk.CreateDevice(v->physical, &in, NULL, &v->h), "open", err);

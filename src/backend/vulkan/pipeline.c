@@ -34,12 +34,12 @@ static void read_cache(struct vk_device *v, VkPipelineCacheCreateInfo *in, char 
 static pith_status open_shaders(struct vk_device *v, struct pith_error *err)
 {
 #define X(name) #name,
-    static const char *const families[GPU_N_FAMILIES] = {GPU_FAMILIES(X)};
+    static const char *const families[VK_N_FAMILIES] = {GPU_FAMILIES(X) "dp4a_dot"};
 #undef X
     pith_status st = plugin_open("vulkan", KERNELS_BUILD, &v->plugin, err);
     if (st != PITH_OK)
         return error_prefix(err, "%s (%.40s)", v->dev.name, v->what);
-    for (int i = 0; i < GPU_N_FAMILIES; i++) {
+    for (int i = 0; i < VK_N_FAMILIES; i++) {
         v->shader[i] = plugin_find(&v->plugin, families[i]);
         if (!v->shader[i])
             return error_set(err, PITH_FORMAT, "%s: pith-vulkan.kernels has no %s", v->dev.name,
@@ -92,7 +92,7 @@ void vk_pipelines_close(struct vk_device *v)
     for (int32_t i = 0; i < v->n_pipelines; i++)
         v->f.DestroyPipeline(v->h, v->pipeline[i].h, NULL);
     mem_free(v->pipeline);
-    for (int i = 0; i < GPU_N_FAMILIES; i++)
+    for (int i = 0; i < VK_N_FAMILIES; i++)
         if (v->module[i])
             v->f.DestroyShaderModule(v->h, v->module[i], NULL);
     if (v->layout)
@@ -167,11 +167,18 @@ pith_status vk_pipeline(struct vk_device *v, const struct gpu_kernel *k, VkPipel
 
 /* ---------------------------------------------------------------- what runs */
 
-/* Names of products tell the weight's type. */
+int vk_by_bytes(const struct device *d, enum dtype t)
+{
+    return vk_of(d)->products != VK_OF_NUMBERS && dtypes[t].block > 1;
+}
+
+/* Names of products tell the weight's type, and what they are made of. */
 int vk_impl(const struct device *d, const struct node *n, struct op_impl *out)
 {
-#define X(NAME, name, ...) [DT_##NAME] = "matmul " name " vulkan",
-    static const char *const products[DT_COUNT] = {
+#define X(NAME, name, ...)                                                                         \
+    [DT_##NAME] = {"matmul " name " vulkan", "matmul " name " vulkan int8",                        \
+                   "matmul " name " vulkan dot"},
+    static const char *const products[DT_COUNT][3] = {
 #include "tensor/dtypes.def"
     };
 #undef X
@@ -183,6 +190,6 @@ int vk_impl(const struct device *d, const struct node *n, struct op_impl *out)
         !gpu_impl(n, out))
         return 0;
     if (product)
-        out->kernel = products[n->w->type];
+        out->kernel = products[n->w->type][vk_by_bytes(d, n->w->type) ? vk_of(d)->products : 0];
     return 1;
 }

@@ -92,6 +92,7 @@ pith_status vk_prepare(struct device *d, const struct job_params *p, struct job 
     j->g.address = address;
     j->g.pointer = address_of;
     j->g.totals = &totals;
+    j->g.by_bytes = vk_by_bytes;
     plan_bind(p->plan, d->index, address_of);
     TRY(gpu_job_init(&j->g, p, "PITH_VULKAN_RECORDINGS", err));
     TRY(make_commands(j, err));
@@ -124,6 +125,7 @@ struct hazards {
         int write;
     } list[48];
     int n, state;
+    int codes; /* rounded rows were read */
 };
 
 static struct touched touch(const struct value *v, int write)
@@ -151,7 +153,7 @@ static int has_to_wait(struct hazards *h, const struct call *c)
         waits = conflicts(h, &mine[i]);
     if (waits || h->n + n > (int)(sizeof h->list / sizeof *h->list)) {
         waits = 1;
-        h->n = h->state = 0;
+        h->n = h->state = h->codes = 0;
     }
     memcpy(h->list + h->n, mine, (size_t)n * sizeof *mine);
     h->n += n;
@@ -159,22 +161,51 @@ static int has_to_wait(struct hazards *h, const struct call *c)
     return waits;
 }
 
-static pith_status put_call(struct job *j, VkCommandBuffer commands, const struct call *c,
-                            const struct gpu_key *k, struct pith_error *err)
+static pith_status put_launch(struct vk_device *v, VkCommandBuffer commands,
+                              const struct gpu_launch *l, struct pith_error *err)
 {
-    struct vk_device *v = j->v;
-    struct gpu_launch l;
     VkPipeline pipeline;
+    pith_status st = vk_pipeline(v, &l->kernel, &pipeline, err);
+    if (st != PITH_OK)
+        return st;
+    v->f.CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
+    v->f.CmdPushConstants(commands, v->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof l->args,
+                          &l->args);
+    v->f.CmdDispatch(commands, l->groups[0], l->groups[1], l->groups[2]);
+    return PITH_OK;
+}
+
+/* A product of bytes: its rows are rounded first, unless the call before it had the same. */
+static pith_status round_rows(struct job *j, VkCommandBuffer commands, const struct call *c,
+                              const struct gpu_key *k, struct gpu_launch *l, struct hazards *h,
+                              struct pith_error *err)
+{
+    struct gpu_launch round;
+    pith_status st = PITH_OK;
+    if (gpu_by_bytes(&j->g, c, k, l, &round)) {
+        if (h->codes)
+            vk_barrier(j->v, commands);
+        st = put_launch(j->v, commands, &round, err);
+        vk_barrier(j->v, commands);
+    }
+    h->codes = 1;
+    if (j->v->products == VK_BY_DOT)
+        l->kernel.family = (enum gpu_family)VK_DP4A_DOT;
+    return st;
+}
+
+static pith_status put_call(struct job *j, VkCommandBuffer commands, const struct call *c,
+                            const struct gpu_key *k, struct hazards *h, struct pith_error *err)
+{
+    struct gpu_launch l;
+    pith_status st = PITH_OK;
     if (!gpu_launch_of(&j->g, c, k, &l))
         return PITH_OK;
-    pith_status st = vk_pipeline(v, &l.kernel, &pipeline, err);
-    if (st != PITH_OK)
-        return error_prefix(err, "%s", c->name);
-    v->f.CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
-    v->f.CmdPushConstants(commands, v->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof l.args,
-                          &l.args);
-    v->f.CmdDispatch(commands, l.groups[0], l.groups[1], l.groups[2]);
-    return PITH_OK;
+    if (gpu_is_coded(&j->g, c))
+        st = round_rows(j, commands, c, k, &l, h, err);
+    if (st == PITH_OK)
+        st = put_launch(j->v, commands, &l, err);
+    return st == PITH_OK ? st : error_prefix(err, "%s", c->name);
 }
 
 /* Phases of a bucket as commands; or only one call. */
@@ -184,15 +215,20 @@ static pith_status put_phases(struct job *j, VkCommandBuffer commands, const str
     const struct plan *p = j->g.p.plan;
     struct hazards h = {.n = 0};
     pith_status st = vk_begin(j->v, commands, again, err);
+    j->g.coded = NULL;
     if (only && st == PITH_OK)
-        st = put_call(j, commands, only, k, err);
-    for (int32_t i = k->first; i < k->first + k->n && !only && st == PITH_OK; i++)
+        st = put_call(j, commands, only, k, &h, err);
+    for (int32_t i = k->first; i < k->first + k->n && !only && st == PITH_OK; i++) {
+        j->g.coded = NULL;
         for (int32_t c = 0; c < p->phases[i].n && st == PITH_OK; c++) {
             const struct call *call = &p->calls[p->phases[i].first + c];
             if (has_to_wait(&h, call))
                 vk_barrier(j->v, commands);
-            st = put_call(j, commands, call, k, err);
+            st = put_call(j, commands, call, k, &h, err);
+            if (p->phases[i].kind != PHASE_CONCAT)
+                j->g.coded = NULL;
         }
+    }
     VkResult r = j->v->f.EndCommandBuffer(commands);
     return st == PITH_OK ? vk_check(j->v, r, "commands", err) : st;
 }

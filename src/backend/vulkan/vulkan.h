@@ -11,8 +11,10 @@
  *     PITH_VULKAN_LOADER=file   another one than libvulkan.so.1
  *     PITH_VULKAN_MEMORY=bytes  what a device has, at most
  *     PITH_VULKAN_RECORDINGS=n  shapes of steps whose commands a session keeps (12; 0: none)
+ *     PITH_VULKAN_INT8=0, 1     products of bytes: never; always; else where the device is faster
  *
- * Products read f32 rows; sums are in an order of their own, which depends on no batch. */
+ * Products read f32 rows, or rows that are rounded to bytes (backend/gpu/coded.c); sums are in an
+ * order of their own, which depends on no batch. */
 #ifndef PITH_BACKEND_VULKAN_VULKAN_H
 #define PITH_BACKEND_VULKAN_VULKAN_H
 

@@ -82,6 +82,11 @@ struct vk_stage {
     uint64_t value; /* of the semaphore, when they are done */
 };
 
+/* A family besides those of gpu.h: dp4a by the device's own instruction. */
+enum { VK_DP4A_DOT = GPU_N_FAMILIES, VK_N_FAMILIES };
+/* What products with weights in blocks are made of: numbers, or bytes. */
+enum vk_products { VK_OF_NUMBERS, VK_OF_BYTES, VK_BY_DOT };
+
 struct vk_pipeline {
     struct gpu_kernel kernel;
     VkPipeline h;
@@ -96,6 +101,8 @@ struct vk_device {
     uint32_t family, type_device, type_host;
     uint64_t largest, total;
     int has_budget; /* the driver tells how much memory is left */
+    int has_dot, has_fast_dot; /* of four bytes; faster than multiplications of numbers */
+    enum vk_products products;
     _Atomic(uint64_t) taken;
     char what[256]; /* the driver's name for it */
     char id[36];    /* of device and driver, for the cache of pipelines */
@@ -112,8 +119,8 @@ struct vk_device {
     /* Each family of kernels (gpu.h) is a shader, shaders/NAME.comp; constants of a kernel are its
      * specialization constants, arguments are push constants. */
     struct plugin plugin;
-    const struct plugin_file *shader[GPU_N_FAMILIES];
-    VkShaderModule module[GPU_N_FAMILIES];
+    const struct plugin_file *shader[VK_N_FAMILIES];
+    VkShaderModule module[VK_N_FAMILIES];
     struct vk_pipeline *pipeline;
     int32_t n_pipelines, cap_pipelines;
     char cache_path[512];
@@ -158,6 +165,8 @@ void vk_pipelines_close(struct vk_device *v);
 pith_status vk_pipeline(struct vk_device *v, const struct gpu_kernel *k, VkPipeline *out,
                         struct pith_error *err);
 
+/* Are products with weights of this type made of bytes? */
+int vk_by_bytes(const struct device *d, enum dtype t);
 int vk_impl(const struct device *d, const struct node *n, struct op_impl *out);
 
 /* run.c */

@@ -27,7 +27,7 @@ float score(uint64_t page, uint head, uint at)
     uint step = k_step();
     if (K_TYPE > T_BF16)
         for (uint d = 0; d < D_K; d += 8) {
-            decode8(K_TYPE, k, d / 8, D_K);
+            decode32(K_TYPE, k, d / 8);
             [[unroll]] for (int j = 0; j < 8; j++)
                 sum = fma(w8[j], query[d + j], sum);
         }
@@ -42,7 +42,7 @@ float value(uint64_t row, uint d)
 {
     if (V_TYPE <= T_BF16)
         return load_number(V_TYPE, row + d * number_bytes(V_TYPE));
-    decode8(V_TYPE, row, d / 8, arg.p[5]);
+    decode32(V_TYPE, row, d / 8);
     float x = 0;
     [[unroll]] for (int j = 0; j < 8; j++)
         x = d % 8 == j ? w8[j] : x;

@@ -6,11 +6,13 @@ layout(local_size_x = 64) in;
 
 #define PAIRS (SPEC0 != 0)
 
-shared uint count[256], kind[64], found, rank;
+shared uint kind[64];
 
 struct stretch { /* things [first, first + n) of row r of the operand, or of the rows from r on */
     uint r, first, n;
 };
+#define THINGS stretch
+#include "kth.glsl"
 
 uint64_t place(stretch s, uint i)
 {
@@ -23,52 +25,20 @@ int column(stretch s, uint i)
     return PAIRS ? I32(place(s, i) + 4 * arg.p[0]).v[0] : int(s.first + i);
 }
 
-/* Greater for greater numbers; of none it is the least but for what is in no column. */
-uint ordered(stretch s, uint i)
+/* Of what is in no column it is the least. */
+uint key_of(stretch s, uint i)
 {
-    uint u = floatBitsToUint(F32(place(s, i)).v[0]);
-    u = u == 0x80000000u ? 0 : u;
     if (PAIRS && column(s, i) < 0)
         return 0;
-    return (u & 0x7fffffffu) > 0x7f800000u ? 1 : u >> 31 != 0 ? ~u : u | 0x80000000u;
-}
-
-uint find(stretch s)
-{
-    uint t = gl_LocalInvocationID.x, prefix = 0, mask = 0, wanted = arg.p[0];
-    for (int shift = 24; shift >= 0; shift -= 8) {
-        for (uint i = t; i < 256; i += 64)
-            count[i] = 0;
-        barrier();
-        for (uint i = t; i < s.n; i += 64) {
-            uint key = ordered(s, i);
-            if ((key & mask) == prefix)
-                atomicAdd(count[key >> shift & 255], 1);
-        }
-        barrier();
-        if (t == 0) {
-            uint above = 0;
-            int at = 255;
-            for (; at > 0 && above + count[at] < wanted; at--)
-                above += count[at];
-            found = uint(at);
-            rank = wanted - above;
-        }
-        barrier();
-        prefix |= found << shift;
-        mask |= 255u << shift;
-        wanted = rank;
-        barrier();
-    }
-    return prefix;
+    return ordered_bits(floatBitsToUint(F32(place(s, i)).v[0]));
 }
 
 void choose(stretch s, F32 z)
 {
     uint t = gl_LocalInvocationID.x, k = arg.p[0], equals = 0, base = 0;
-    uint least = s.n > k ? find(s) : 0, wanted = s.n > k ? rank : s.n;
+    uint least = s.n > k ? find_kth(s, s.n, k) : 0, wanted = s.n > k ? rank : s.n;
     for (uint i0 = 0; i0 < s.n; i0 += 64) {
-        uint i = i0 + t, key = i < s.n ? ordered(s, i) : 0;
+        uint i = i0 + t, key = i < s.n ? key_of(s, i) : 0;
         kind[t] = i >= s.n || key < least ? 0 : key > least ? 1 : 2;
         barrier();
         uint at = base, same = equals;

@@ -19,11 +19,14 @@ const int OF_ROWS = 0, OF_POOLS = 1, OF_SLOTS = 2;
 #define LOCAL  (SPEC5 >> 3)
 #define POOLED (RATIO > 1)
 
-shared uint count[256], kind[64], width[64], found, rank;
+shared uint kind[64], width[64];
 
-struct choice { /* things [first, first + n), k of them; what a list can have */
+struct choice { /* of a row and head: things [first, first + n), k of them; what a list can have */
+    uint r, head;
     int first, n, k, part, lo, hi;
 };
+#define THINGS choice
+#include "kth.glsl"
 
 /* q . key over one head. */
 float dot_key(uint64_t k, F32 q)
@@ -59,34 +62,31 @@ float score(uint r, uint head, int slot)
 }
 
 /* Greater for greater scores; of none it is the least. */
-uint ordered(float s)
-{
-    uint u = floatBitsToUint(s);
-    u = u == 0x80000000u ? 0 : u;
-    return (u & 0x7fffffffu) > 0x7f800000u ? 1 : u >> 31 != 0 ? ~u : u | 0x80000000u;
-}
+uint ordered(float s) { return ordered_bits(floatBitsToUint(s)); }
 
-uint thing(uint r, uint head, choice c, int i)
+uint key_of(choice c, uint i)
 {
-    int at = c.first + i;
+    int at = c.first + int(i);
     if (POOLED)
-        return ordered(score(r, head, at * RATIO + RATIO - 1));
+        return ordered(score(c.r, c.head, at * RATIO + RATIO - 1));
     if (BLOCK == 0)
-        return ordered(score(r, head, at));
-    int own = step_slot(arg.p[0], r) / BLOCK;
+        return ordered(score(c.r, c.head, at));
+    int own = step_slot(arg.p[0], c.r) / BLOCK;
     if (at > own - LOCAL && at <= own)
         return ordered(1.0 / 0.0);
     precise float most = -1.0 / 0.0;
     for (int s = max(at * BLOCK, c.lo); s < min((at + 1) * BLOCK, c.hi); s++) {
-        float x = score(r, head, s);
+        float x = score(c.r, c.head, s);
         most = x > most ? x : most;
     }
     return ordered(most);
 }
 
-choice choice_of(uint r)
+choice choice_of(uint r, uint head)
 {
     choice c;
+    c.r = r;
+    c.head = head;
     int k = int(arg.p[11]), size = BLOCK > 0 ? BLOCK : 1;
     c.lo = step_lo(arg.p[0], r);
     c.hi = step_hi(arg.p[0], r);
@@ -103,37 +103,6 @@ choice choice_of(uint r)
     c.k = OF == OF_ROWS ? k : OF == OF_POOLS ? k / RATIO : left / RATIO;
     c.part = OF == OF_SLOTS ? left % RATIO : 0;
     return c;
-}
-
-/* The number of the k-th; `rank` of its equals are chosen. */
-uint find(uint r, uint head, choice c)
-{
-    uint t = gl_LocalInvocationID.x, prefix = 0, mask = 0, wanted = uint(c.k);
-    for (int shift = 24; shift >= 0; shift -= 8) {
-        for (uint i = t; i < 256; i += 64)
-            count[i] = 0;
-        barrier();
-        for (int i = int(t); i < c.n; i += 64) {
-            uint key = thing(r, head, c, i);
-            if ((key & mask) == prefix)
-                atomicAdd(count[key >> shift & 255], 1);
-        }
-        barrier();
-        if (t == 0) {
-            uint above = 0;
-            int at = 255;
-            for (; at > 0 && above + count[at] < wanted; at--)
-                above += count[at];
-            found = uint(at);
-            rank = wanted - above;
-        }
-        barrier();
-        prefix |= found << shift;
-        mask |= 255u << shift;
-        wanted = rank;
-        barrier();
-    }
-    return prefix;
 }
 
 /* Slot j of thing i of the list, and how many it has. */
@@ -154,7 +123,7 @@ int slot_of(choice c, int i, int j)
 
 void choose(uint r, uint head, I32 row)
 {
-    choice c = choice_of(r);
+    choice c = choice_of(r, head);
     uint t = gl_LocalInvocationID.x;
     if (c.n <= c.k) {
         if (t == 0)
@@ -162,10 +131,10 @@ void choose(uint r, uint head, I32 row)
         return;
     }
     c.k += int(c.part > 0);
-    uint least = find(r, head, c), wanted = rank, equals = 0, base = 1;
+    uint least = find_kth(c, uint(c.n), uint(c.k)), wanted = rank, equals = 0, base = 1;
     for (int i0 = 0; i0 < c.n; i0 += 64) {
         int i = i0 + int(t);
-        uint key = i < c.n ? thing(r, head, c, i) : 0;
+        uint key = i < c.n ? key_of(c, uint(i)) : 0;
         kind[t] = i >= c.n || key < least ? 0 : key > least ? 1 : 2;
         barrier();
         uint before = equals, own = 0, all = 0;

@@ -1,74 +1,14 @@
 #include "common.glsl"
 #include "types.glsl"
-/* matmul.comp -- products with the rows of a weight (MATMUL, HEAD_MATMUL, MOE_MATMUL of graph/ops).
- *
- * One element is a sum of 32 chains: chain j goes over the octets j, j + 32, .. of K in order,
- * number by number; then their tree. So its bits depend on nothing beside it: a workgroup's threads
- * take the chains of 4 ROWS weight rows with COLS rows of x, as many as are worth it.
- *
- * p: K, rows of the weight (of one matrix), rows of x for each of the result's (experts: 1 or k),
- * experts of a row, experts in all. extra: factors of experts. b: what MOE_SORT made. */
-layout(local_size_x = 32, local_size_y = 4) in;
+#include "products.glsl"
+/* matmul.comp -- products of products.glsl with numbers: chain j goes over the octets j, j + 32, ..
+ * of K in order, number by number. */
 
-const int PLAIN = 0, HEADS = 1, EXPERTS = 2, MOST_COLS = 8, MOST_ROWS = 4;
-#define TYPE     SPEC0
-#define KIND     SPEC1
-#define COLS     SPEC2
-#define ROWS     SPEC3
-#define HAS_BIAS (SPEC4 != 0)
-#define SCALED   (SPEC5 != 0)
-
-shared float lane[4][MOST_ROWS][MOST_COLS][32];
-
-/* Rows of x, and of the result, of this workgroup's columns; n of them. */
-uint in_row[MOST_COLS], out_row[MOST_COLS];
-
-/* Of experts: the u-th group of up to COLS rows of one. 0: there are no more. */
-uint group_of_rows(uint u, out uint expert)
+void add_chains(uint matrix, uint head, uint m0)
 {
-    I32 s = I32(arg.b);
-    uint n_expert = arg.p[4], used = uint(s.v[0]), first = 1 + n_expert, rows = 2 + 2 * n_expert;
-    for (uint e = 0; e < used; e++) {
-        uint from = uint(s.v[first + e]), to = uint(s.v[first + e + 1]);
-        uint groups = (to - from + COLS - 1) / COLS;
-        if (u < groups) {
-            uint at = from + u * COLS, n = min(to - at, uint(COLS));
-            for (uint c = 0; c < COLS; c++) {
-                out_row[c] = uint(s.v[rows + at + min(c, n - 1)]);
-                in_row[c] = out_row[c] / arg.p[2];
-            }
-            expert = uint(s.v[1 + e]);
-            return n;
-        }
-        u -= groups;
-    }
-    expert = 0;
-    return 0;
-}
-
-uint group_of(uint u, uint head, out uint matrix)
-{
-    if (KIND == EXPERTS)
-        return group_of_rows(u, matrix);
-    uint all = rows_of(arg.rows), at = u * COLS;
-    matrix = head;
-    if (at >= all)
-        return 0;
-    uint n = min(all - at, uint(COLS));
-    for (uint c = 0; c < COLS; c++)
-        in_row[c] = out_row[c] = at + min(c, n - 1);
-    return n;
-}
-
-void products(uint matrix, uint head, uint m0, uint n)
-{
-    uint K = arg.p[0], M = arg.p[1], t = gl_LocalInvocationID.x, y = gl_LocalInvocationID.y;
+    uint K = arg.p[0], M = arg.p[1], t = gl_LocalInvocationID.x;
     uint64_t bytes = row_bytes(TYPE, K), w = arg.w + uint64_t(matrix) * M * bytes;
     uint64_t x0 = arg.a + (KIND == HEADS ? 4 * uint64_t(head) * K : 0);
-    precise float acc[MOST_ROWS][MOST_COLS];
-    [[unroll]] for (int i = 0; i < ROWS; i++)
-        [[unroll]] for (int c = 0; c < COLS; c++)
-            acc[i][c] = 0;
     for (uint k8 = t; 8 * k8 < K; k8 += 32) {
         float x[MOST_COLS][8];
         [[unroll]] for (int c = 0; c < COLS; c++) {
@@ -82,39 +22,5 @@ void products(uint matrix, uint head, uint m0, uint n)
                 [[unroll]] for (int j = 0; j < 8; j++)
                     acc[i][c] = fma(w8[j], x[c][j], acc[i][c]);
         }
-    }
-    barrier();
-    [[unroll]] for (int i = 0; i < ROWS; i++)
-        [[unroll]] for (int c = 0; c < COLS; c++)
-            lane[y][i][c][t] = acc[i][c];
-    barrier();
-    for (uint e = t; e < ROWS * COLS; e += 32) { /* a thread sums an element's chains */
-        uint i = e / COLS, c = e % COLS, m = m0 + i;
-        if (c >= n || m >= M)
-            continue;
-        precise float v[16];
-        [[unroll]] for (int j = 0; j < 16; j++)
-            v[j] = lane[y][i][c][j] + lane[y][i][c][j + 16];
-        [[unroll]] for (int h = 8; h > 0; h /= 2)
-            [[unroll]] for (int j = 0; j < h; j++)
-                v[j] = v[j] + v[j + h];
-        precise float sum = v[0];
-        if (SCALED)
-            sum = sum * F32(arg.extra).v[matrix];
-        if (HAS_BIAS)
-            sum = sum + F32(arg.bias).v[(KIND == EXPERTS ? matrix * M : 0) + m];
-        row_of(arg.dst, out_row[c], arg.ld).v[(KIND == HEADS ? head * M : 0) + m] = sum;
-    }
-}
-
-void main()
-{
-    uint m0 = (gl_WorkGroupID.x * 4 + gl_LocalInvocationID.y) * ROWS;
-    uint head = gl_WorkGroupID.z, matrix;
-    for (uint u = gl_WorkGroupID.y;; u += gl_NumWorkGroups.y) {
-        uint n = group_of(u, head, matrix);
-        if (n == 0)
-            break;
-        products(matrix, head, m0, n);
     }
 }

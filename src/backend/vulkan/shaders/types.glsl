@@ -22,7 +22,23 @@ uvec2 odd8(uint64_t p)
                  u8(p + 4) | u8(p + 5) << 8 | u8(p + 6) << 16 | u8(p + 7) << 24);
 }
 uint byte_of(uvec2 q, int i) { return (i < 4 ? q.x >> (8 * i) : q.y >> (8 * i - 32)) & 255; }
-int signed_byte(uint b) { return int(b << 24) >> 24; }
+int signed_byte(uint b) { return bitfieldExtract(int(b), 0, 8); }
+int signed_at(uvec2 q, int i) { return bitfieldExtract(int(i < 4 ? q.x : q.y), 8 * (i & 3), 8); }
+
+struct Codes { /* eight numbers d q + m, q signed bytes */
+    uvec2 q;
+    float d, m;
+};
+/* v, where byte i is still 0. */
+void put_byte(inout uvec2 q, int i, int v)
+{
+    uint b = uint(v & 255) << (8 * (i & 3));
+    if (i < 4)
+        q.x |= b;
+    else
+        q.y |= b;
+}
+
 
 const int values4[16] = int[](-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89,
                               113);
@@ -36,16 +52,10 @@ void plain(int type, uint64_t row, uint k, uint n)
         w8[i] = 0;
         if (k + i < n)
             w8[i] = type == T_F32   ? F32(row).v[k + i]
-                    : type == T_F16 ? f16(row + 2 * (k + i))
+                    : type == T_F16 ? f16(row + 2 * uint64_t(k + i))
                     : type == T_I32 ? float(I32(row).v[k + i])
-                                    : bf16(row + 2 * (k + i));
+                                    : bf16(row + 2 * uint64_t(k + i));
     }
-}
-
-void scaled(uvec2 q, float d, float m)
-{
-    [[unroll]] for (int i = 0; i < 8; i++)
-        w8[i] = fma(d, float(byte_of(q, i)), m);
 }
 
 uvec2 nibbles(uvec2 q, uint high) { return q >> (4 * high) & 0x0f0f0f0fu; }
@@ -55,6 +65,14 @@ uvec2 spread(uint bits, uint to)
 {
     uvec2 four = uvec2(bits & 15, bits >> 4 & 15);
     return (four * 0x00204081u & 0x01010101u) << to;
+}
+/* Entries of tables that eight nibbles name. */
+uvec2 named(uvec2 q, bool halves)
+{
+    uvec2 r = uvec2(0);
+    [[unroll]] for (int i = 0; i < 8; i++)
+        put_byte(r, i, halves ? doubled[byte_of(q, i)] : values4[byte_of(q, i)]);
+    return r;
 }
 
 /* Scale and minimum of part j, of eight, of q4_K and q5_K. */
@@ -67,90 +85,90 @@ uvec2 six(uint64_t s, uint j)
 }
 
 /* Types of 32. */
-void decode32(int type, uint64_t row, uint k8)
+Codes codes32(int type, uint64_t row, uint k8)
 {
-    uint b = k8 / 4, j = k8 % 4, half_ = j >> 1, at = (j & 1) * 8;
+    uint64_t b = uint64_t(k8 / 4);
+    uint j = k8 % 4, high = j >> 1, at = (j & 1) * 8;
     if (type == T_Q4_0 || type == T_IQ4_NL) {
         uint64_t p = row + 18 * b;
-        uvec2 q = nibbles(even8(p + 2 + at), half_);
+        uvec2 q = nibbles(even8(p + 2 + at), high);
         float d = f16(p);
         if (type == T_Q4_0)
-            scaled(q, d, -8 * d);
-        else
-            [[unroll]] for (int i = 0; i < 8; i++)
-                w8[i] = d * float(values4[byte_of(q, i)]);
-    } else if (type == T_Q4_1) {
+            return Codes(q, d, -8 * d);
+        return Codes(named(q, false), d, 0);
+    }
+    if (type == T_Q4_1) {
         uint64_t p = row + 20 * b;
-        scaled(nibbles(quad8(p + 4 + at), half_), f16(p), f16(p + 2));
-    } else if (type == T_Q5_0) {
+        return Codes(nibbles(quad8(p + 4 + at), high), f16(p), f16(p + 2));
+    }
+    if (type == T_Q5_0) {
         uint64_t p = row + 22 * b;
         float d = f16(p);
         uint h = u16(p + 2) | u16(p + 4) << 16;
-        scaled(nibbles(even8(p + 6 + at), half_) | spread(h >> (8 * j), 4), d, -16 * d);
-    } else if (type == T_Q5_1) {
+        return Codes(nibbles(even8(p + 6 + at), high) | spread(h >> (8 * j), 4), d, -16 * d);
+    }
+    if (type == T_Q5_1) {
         uint64_t p = row + 24 * b;
         uint h = U32(p).v[1];
-        scaled(nibbles(quad8(p + 8 + at), half_) | spread(h >> (8 * j), 4), f16(p), f16(p + 2));
-    } else if (type == T_Q8_0) {
-        uint64_t p = row + 34 * b;
-        uvec2 q = even8(p + 2 + 8 * j);
-        float d = f16(p);
-        [[unroll]] for (int i = 0; i < 8; i++)
-            w8[i] = d * float(signed_byte(byte_of(q, i)));
-    } else { /* T_MXFP4 */
-        uint64_t p = row + 17 * b;
-        uvec2 q = nibbles(odd8(p + 1 + at), half_);
-        uint e = u8(p), h = e == 255 ? 0x7fc0 : e < 2 ? 0x20 << e : (e - 1) << 7;
-        float d = uintBitsToFloat(h << 16);
-        [[unroll]] for (int i = 0; i < 8; i++)
-            w8[i] = d * float(doubled[byte_of(q, i)]);
+        return Codes(nibbles(quad8(p + 8 + at), high) | spread(h >> (8 * j), 4), f16(p),
+                     f16(p + 2));
     }
+    if (type == T_Q8_0) {
+        uint64_t p = row + 34 * b;
+        return Codes(even8(p + 2 + 8 * j), f16(p), 0);
+    }
+    uint64_t p = row + 17 * b; /* T_MXFP4 */
+    uvec2 q = nibbles(odd8(p + 1 + at), high);
+    uint e = u8(p), h = e == 255 ? 0x7fc0 : e < 2 ? 0x20 << e : (e - 1) << 7;
+    return Codes(named(q, true), uintBitsToFloat(h << 16), 0);
 }
 
 /* Types of 256: k is where in the block. */
-void decode256(int type, uint64_t row, uint k8)
+Codes codes256(int type, uint64_t row, uint k8)
 {
-    uint b = k8 / 32, k = k8 % 32 * 8, field = (k >> 5 & 3) * 2;
+    uint64_t b = uint64_t(k8 / 32);
+    uint k = k8 % 32 * 8, field = (k >> 5 & 3) * 2;
     if (type == T_Q2_K) {
         uint64_t p = row + 84 * b;
         uint s = u8(p + k / 16);
         uvec2 q = quad8(p + 16 + (k >> 7) * 32 + (k & 31)) >> field & 0x03030303u;
-        scaled(q, f16(p + 80) * float(s & 15), -f16(p + 82) * float(s >> 4));
-    } else if (type == T_Q3_K) {
+        return Codes(q, f16(p + 80) * float(s & 15), -f16(p + 82) * float(s >> 4));
+    }
+    if (type == T_Q3_K) {
         uint64_t p = row + 110 * b;
         uint j = k / 16;
         uint s = (u8(p + 96 + (j & 7)) >> (4 * (j >> 3)) & 15) |
                  (u8(p + 104 + (j & 3)) >> (2 * (j >> 2)) & 3) << 4;
         float d = f16(p + 108) * float(int(s) - 32);
         uvec2 q = even8(p + 32 + (k >> 7) * 32 + (k & 31)) >> field & 0x03030303u;
-        scaled(q | bits_of(even8(p + (k & 31)), k >> 5, 2), d, -4 * d);
-    } else if (type == T_Q4_K) {
+        return Codes(q | bits_of(even8(p + (k & 31)), k >> 5, 2), d, -4 * d);
+    }
+    if (type == T_Q4_K) {
         uint64_t p = row + 144 * b;
         uvec2 s = six(p + 4, k >> 5);
         uvec2 q = nibbles(quad8(p + 16 + (k >> 6) * 32 + (k & 31)), k >> 5 & 1);
-        scaled(q, f16(p) * float(s.x), -f16(p + 2) * float(s.y));
-    } else if (type == T_Q5_K) {
+        return Codes(q, f16(p) * float(s.x), -f16(p + 2) * float(s.y));
+    }
+    if (type == T_Q5_K) {
         uint64_t p = row + 176 * b;
         uvec2 s = six(p + 4, k >> 5);
         uvec2 q = nibbles(quad8(p + 48 + (k >> 6) * 32 + (k & 31)), k >> 5 & 1);
         q |= bits_of(quad8(p + 16 + (k & 31)), k >> 5, 4);
-        scaled(q, f16(p) * float(s.x), -f16(p + 2) * float(s.y));
-    } else if (type == T_Q6_K) {
+        return Codes(q, f16(p) * float(s.x), -f16(p + 2) * float(s.y));
+    }
+    if (type == T_Q6_K) {
         uint64_t p = row + 210 * b;
         float d = f16(p + 208) * float(signed_byte(u8(p + 192 + k / 16)));
         uvec2 q = nibbles(even8(p + (k >> 7) * 64 + (k & 63)), k >> 6 & 1);
         q |= (even8(p + 128 + (k >> 7) * 32 + (k & 31)) >> field & 0x03030303u) << 4;
-        scaled(q, d, -32 * d);
-    } else { /* T_IQ4_XS */
-        uint64_t p = row + 136 * b;
-        uint part = k >> 5, in_part = k & 31;
-        uint s = u8(p + 4 + part / 2) >> (4 * (part & 1)) & 15;
-        s |= (u16(p + 2) >> (2 * part) & 3) << 4;
-        float d = f16(p) * float(int(s) - 32);
-        uvec2 q = nibbles(quad8(p + 8 + 16 * part + (in_part & 15)), in_part >> 4);
-        [[unroll]] for (int i = 0; i < 8; i++)
-            w8[i] = d * float(values4[byte_of(q, i)]);
+        return Codes(q, d, -32 * d);
     }
+    uint64_t p = row + 136 * b; /* T_IQ4_XS */
+    uint part = k >> 5, in_part = k & 31;
+    uint s = u8(p + 4 + part / 2) >> (4 * (part & 1)) & 15;
+    s |= (u16(p + 2) >> (2 * part) & 3) << 4;
+    uvec2 q = nibbles(quad8(p + 8 + 16 * part + (in_part & 15)), in_part >> 4);
+    return Codes(named(q, false), f16(p) * float(int(s) - 32), 0);
 }
 
 /* ---------------------------------------------------------------- code books, few levels */
@@ -165,78 +183,89 @@ uint even_signs(uint s) { return s | uint(bitCount(s) & 1) << 7; }
 uint word(uint64_t p) { return u16(p) | u16(p + 2) << 16; }
 
 /* Magnitudes 8, 25, 43. */
-void entry2(uint codes, uint signs, float d)
+Codes entry2(uint codes, uint signs, float d)
 {
+    Codes e = Codes(uvec2(0), d, 0);
     [[unroll]] for (int i = 0; i < 8; i++) {
         uint c = codes >> (2 * i) & 3;
-        float v = d * (c == 0 ? 8.0 : c == 1 ? 25.0 : c == 2 ? 43.0 : 0.0);
-        w8[i] = (signs >> i & 1) != 0 ? -v : v;
+        int v = c == 0 ? 8 : c == 1 ? 25 : c == 2 ? 43 : 0;
+        put_byte(e.q, i, (signs >> i & 1) != 0 ? -v : v);
     }
+    return e;
 }
 
 /* Two entries: magnitudes 4, 12, 20 .. 52, 62, or 1, 3 .. 15. */
-void entry3(uint low, uint high, uint signs, bool odd, float d)
+Codes entry3(uint low, uint high, uint signs, bool odd, float d)
 {
+    Codes e = Codes(uvec2(0), d, 0);
     [[unroll]] for (int i = 0; i < 8; i++) {
-        uint c = (i < 4 ? low : high) >> (4 * (i & 3)) & 15;
-        float v = d * (odd ? float(2 * c + 1) : c == 7 ? 62.0 : float(8 * c + 4));
-        w8[i] = (signs >> i & 1) != 0 ? -v : v;
+        int c = int((i < 4 ? low : high) >> (4 * (i & 3)) & 15);
+        int v = odd ? 2 * c + 1 : c == 7 ? 62 : 8 * c + 4;
+        put_byte(e.q, i, (signs >> i & 1) != 0 ? -v : v);
     }
+    return e;
 }
 
 /* Eight times levels -1, 0, 1, and 1 more or less. */
-void entry1(uint codes, uint down, float d)
+Codes entry1(uint codes, uint down, float d)
 {
-    int shift = down != 0 ? -1 : 1;
+    Codes e = Codes(uvec2(0), d, 0);
     [[unroll]] for (int i = 0; i < 8; i++)
-        w8[i] = d * float(8 * (int(codes >> (2 * i) & 3) - 1) + shift);
+        put_byte(e.q, i, 8 * (int(codes >> (2 * i) & 3) - 1) + (down != 0 ? -1 : 1));
+    return e;
 }
 
 float odd_scale(uint s) { return float(2 * s + 1); }
 
 /* Octet g of a block of 256. */
-void decode_book(int type, uint64_t row, uint k8)
+Codes codes_book(int type, uint64_t row, uint k8)
 {
-    uint b = k8 / 32, g = k8 % 32, j = g / 4, in_part = g % 4;
+    uint64_t b = uint64_t(k8 / 32);
+    uint g = k8 % 32, j = g / 4, in_part = g % 4;
     if (type == T_IQ2_XXS) {
         uint64_t p = row + 66 * b, q = p + 2 + 8 * j;
         uint s = word(q + 4);
-        entry2(book(u8(q + in_part)), even_signs(s >> (7 * in_part) & 127),
-               0.125 * f16(p) * odd_scale(s >> 28));
-    } else if (type == T_IQ2_XS) {
+        return entry2(book(u8(q + in_part)), even_signs(s >> (7 * in_part) & 127),
+                      0.125 * f16(p) * odd_scale(s >> 28));
+    }
+    if (type == T_IQ2_XS) {
         uint64_t p = row + 74 * b;
         uint q = u16(p + 2 + 2 * g), s = u8(p + 66 + j) >> (4 * (g / 2 & 1)) & 15;
-        entry2(book(256 + (q & 511)), even_signs(q >> 9), 0.125 * f16(p) * odd_scale(s));
-    } else if (type == T_IQ2_S) {
+        return entry2(book(256 + (q & 511)), even_signs(q >> 9), 0.125 * f16(p) * odd_scale(s));
+    }
+    if (type == T_IQ2_S) {
         uint64_t p = row + 82 * b;
         uint s = u8(p + 74 + j) >> (4 * (g / 2 & 1)) & 15;
         uint i = u8(p + 2 + g) | (u8(p + 66 + j) >> (2 * in_part) & 3) << 8;
-        entry2(book(768 + i), u8(p + 34 + g), 0.125 * f16(p) * odd_scale(s));
-    } else if (type == T_IQ3_XXS) {
+        return entry2(book(768 + i), u8(p + 34 + g), 0.125 * f16(p) * odd_scale(s));
+    }
+    if (type == T_IQ3_XXS) {
         uint64_t p = row + 98 * b;
         uint s = word(p + 66 + 4 * j);
-        entry3(book(1792 + u8(p + 2 + 2 * g)), book(1792 + u8(p + 3 + 2 * g)),
-               even_signs(s >> (7 * in_part) & 127), false, 0.25 * f16(p) * odd_scale(s >> 28));
-    } else if (type == T_IQ3_S) {
+        return entry3(book(1792 + u8(p + 2 + 2 * g)), book(1792 + u8(p + 3 + 2 * g)),
+                      even_signs(s >> (7 * in_part) & 127), false,
+                      0.25 * f16(p) * odd_scale(s >> 28));
+    }
+    if (type == T_IQ3_S) {
         uint64_t p = row + 110 * b;
         uint tops = u8(p + 66 + j) >> (2 * in_part), s = u8(p + 106 + j / 2) >> (4 * (j & 1)) & 15;
-        entry3(book(2048 + (u8(p + 2 + 2 * g) | (tops & 1) << 8)),
-               book(2048 + (u8(p + 3 + 2 * g) | (tops >> 1 & 1) << 8)), u8(p + 74 + g), true,
-               f16(p) * odd_scale(s));
-    } else if (type == T_IQ1_S) {
+        return entry3(book(2048 + (u8(p + 2 + 2 * g) | (tops & 1) << 8)),
+                      book(2048 + (u8(p + 3 + 2 * g) | (tops >> 1 & 1) << 8)), u8(p + 74 + g),
+                      true, f16(p) * odd_scale(s));
+    }
+    if (type == T_IQ1_S) {
         uint64_t p = row + 50 * b;
         uint h = u16(p + 34 + 2 * j);
-        entry1(book(2560 + (u8(p + 2 + g) | (h >> (3 * in_part) & 7) << 8)), h >> 15,
-               0.125 * f16(p) * odd_scale(h >> 12 & 7));
-    } else { /* T_IQ1_M */
-        uint64_t p = row + 56 * b;
-        uint h = u8(p + 32 + g / 2) >> (4 * (g & 1)) & 15, d = 0;
-        for (int i = 0; i < 4; i++)
-            d |= u16(p + 48 + 2 * i) >> 12 << (4 * i);
-        uint s = u16(p + 48 + j / 2 * 2) >> (3 * (g / 2 & 3)) & 7;
-        entry1(book(2560 + (u8(p + g) | (h & 7) << 8)), h >> 3,
-               0.125 * unpackHalf2x16(d).x * odd_scale(s));
+        return entry1(book(2560 + (u8(p + 2 + g) | (h >> (3 * in_part) & 7) << 8)), h >> 15,
+                      0.125 * f16(p) * odd_scale(h >> 12 & 7));
     }
+    uint64_t p = row + 56 * b; /* T_IQ1_M */
+    uint h = u8(p + 32 + g / 2) >> (4 * (g & 1)) & 15, d = 0;
+    for (int i = 0; i < 4; i++)
+        d |= u16(p + 48 + 2 * i) >> 12 << (4 * i);
+    uint s = u16(p + 48 + j / 2 * 2) >> (3 * (g / 2 & 3)) & 7;
+    return entry1(book(2560 + (u8(p + g) | (h & 7) << 8)), h >> 3,
+                  0.125 * unpackHalf2x16(d).x * odd_scale(s));
 }
 
 /* Half of E4M3; its NaN stands for 0. */
@@ -257,54 +286,74 @@ int digit(uint64_t p, uint k)
     return int((u8(p + at) * power & 255) * 3 >> 8) - 1;
 }
 
-void decode_levels(int type, uint64_t row, uint k8)
+Codes codes_levels(int type, uint64_t row, uint k8)
 {
     if (type == T_NVFP4) {
-        uint64_t p = row + 36 * (k8 / 8);
+        uint64_t p = row + 36 * uint64_t(k8 / 8);
         uint j = k8 % 8 / 2;
-        uvec2 q = nibbles(quad8(p + 4 + 8 * j), k8 & 1);
-        float d = half_e4m3(u8(p + j));
-        [[unroll]] for (int i = 0; i < 8; i++)
-            w8[i] = d * float(doubled[byte_of(q, i)]);
-    } else if (type == T_Q1_0) {
-        uint64_t p = row + 18 * (k8 / 16);
-        uint bits = u8(p + 2 + k8 % 16);
-        float d = f16(p);
-        [[unroll]] for (int i = 0; i < 8; i++)
-            w8[i] = (bits >> i & 1) != 0 ? d : -d;
-    } else if (type == T_Q2_0) {
-        uint64_t p = row + 18 * (k8 / 8);
-        uint q = u16(p + 2 + 2 * (k8 % 8));
-        float d = f16(p);
-        [[unroll]] for (int i = 0; i < 8; i++)
-            w8[i] = d * float(int(q >> (2 * i) & 3) - 1);
-    } else if (type == T_TQ2_0) {
-        uint k = k8 % 32 * 8;
-        uint64_t p = row + 66 * (k8 / 32), q = p + (k >> 7) * 32 + (k & 31);
-        float d = f16(p + 64);
-        [[unroll]] for (int i = 0; i < 8; i++)
-            w8[i] = d * float(int(u8(q + i) >> ((k >> 5 & 3) * 2) & 3) - 1);
-    } else { /* T_TQ1_0 */
-        uint64_t p = row + 54 * (k8 / 32);
-        float d = f16(p + 52);
-        [[unroll]] for (int i = 0; i < 8; i++)
-            w8[i] = d * float(digit(p, k8 % 32 * 8 + i));
+        return Codes(named(nibbles(quad8(p + 4 + 8 * j), k8 & 1), true), half_e4m3(u8(p + j)), 0);
     }
+    Codes e = Codes(uvec2(0), 0, 0);
+    uint64_t p = row + 18 * uint64_t(k8 / (type == T_Q1_0 ? 16 : 8));
+    if (type == T_Q1_0) {
+        uint bits = u8(p + 2 + k8 % 16);
+        [[unroll]] for (int i = 0; i < 8; i++)
+            put_byte(e.q, i, (bits >> i & 1) != 0 ? 1 : -1);
+        e.d = f16(p);
+        return e;
+    }
+    if (type == T_Q2_0) {
+        uint q = u16(p + 2 + 2 * (k8 % 8));
+        [[unroll]] for (int i = 0; i < 8; i++)
+            put_byte(e.q, i, int(q >> (2 * i) & 3) - 1);
+        e.d = f16(p);
+        return e;
+    }
+    uint k = k8 % 32 * 8;
+    p = row + (type == T_TQ2_0 ? 66 : 54) * uint64_t(k8 / 32);
+    uint64_t q = p + (k >> 7) * 32 + (k & 31);
+    [[unroll]] for (int i = 0; i < 8; i++)
+        put_byte(e.q, i, type == T_TQ1_0 ? digit(p, k + i)
+                                         : int(u8(q + i) >> ((k >> 5 & 3) * 2) & 3) - 1);
+    e.d = f16(p + (type == T_TQ2_0 ? 64 : 52));
+    return e;
+}
+
+bool has_codes(int type) { return type > T_BF16 && type != T_I32; }
+/* false: m of its codes is always 0. */
+bool has_least(int type) { return type != T_Q8_0 && type < T_IQ4_NL; }
+
+Codes codes8(int type, uint64_t row, uint k8)
+{
+    if (type > T_I32) {
+        if (type <= T_IQ1_M)
+            return codes_book(type, row, k8);
+        return codes_levels(type, row, k8);
+    }
+    if (type <= T_Q8_0 || type == T_IQ4_NL || type == T_MXFP4)
+        return codes32(type, row, k8);
+    return codes256(type, row, k8);
+}
+
+void numbers_of(Codes c)
+{
+    [[unroll]] for (int i = 0; i < 8; i++)
+        w8[i] = fma(c.d, float(signed_at(c.q, i)), c.m);
+}
+
+/* Numbers 8 k8 .. 8 k8 + 7 of a row of the types of 32, as caches have them. */
+void decode32(int type, uint64_t row, uint k8)
+{
+    numbers_of(codes32(type, row, k8));
 }
 
 /* Numbers 8 k8 .. 8 k8 + 7 of a row of n; those behind its end are 0. */
 void decode8(int type, uint64_t row, uint k8, uint n)
 {
-    if (type <= T_BF16 || type == T_I32)
-        plain(type, row, 8 * k8, n);
-    else if (type <= T_Q8_0 || type == T_IQ4_NL || type == T_MXFP4)
-        decode32(type, row, k8);
-    else if (type <= T_MXFP4)
-        decode256(type, row, k8);
-    else if (type <= T_IQ1_M)
-        decode_book(type, row, k8);
+    if (has_codes(type))
+        numbers_of(codes8(type, row, k8));
     else
-        decode_levels(type, row, k8);
+        plain(type, row, 8 * k8, n);
 }
 
 uint64_t row_bytes(int type, uint n)

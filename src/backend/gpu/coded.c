@@ -1,0 +1,67 @@
+/* coded.c -- products of bytes: rows of x are rounded to bytes and a scale for each 32 (quantise),
+ * and multiplied with the codes of weights in blocks (dp4a). One piece of memory holds the rounded
+ * rows of one call after the other. */
+#include "backend/gpu/gpu.h"
+
+int64_t gpu_rows_of(const struct value *v, const struct gpu_key *k)
+{
+    return (int64_t)v->rows_mul * (v->rows == ROWS_T   ? k->T
+                                   : v->rows == ROWS_R ? k->R
+                                   : v->rows == ROWS_N ? k->N
+                                                       : 1);
+}
+
+int gpu_is_coded(const struct gpu_job *j, const struct call *c)
+{
+    return j->by_bytes && c->dst.device == j->dev->index && op_has(c->op, OP_PRODUCT) &&
+           j->by_bytes(j->dev, c->w->type);
+}
+
+/* From one rounded row to the next: bytes, and a scale for each 32. */
+static uint64_t coded_bytes(const struct value *v)
+{
+    return size_align((uint64_t)v->cols + (uint64_t)v->cols / 8, 16);
+}
+
+pith_status gpu_codes_make(struct gpu_job *j, struct pith_error *err)
+{
+    const struct plan *p = j->p.plan;
+    uint64_t most = 0;
+    for (const struct call *c = p->calls; c < p->calls + p->n_calls; c++) {
+        const struct value *x = &c->src[0];
+        uint64_t n = gpu_is_coded(j, c) ? coded_bytes(x) * (uint64_t)x->cap_rows : 0;
+        most = n > most ? n : most;
+    }
+    return buffer_alloc(j->dev, most, PITH_MEM_SCRATCH, &j->codes, err);
+}
+
+static int same_rows(const struct value *a, const struct value *b)
+{
+    return a && a->offset == b->offset && a->rows == b->rows && a->rows_mul == b->rows_mul &&
+           a->cols == b->cols && a->ld == b->ld;
+}
+
+int gpu_by_bytes(struct gpu_job *j, const struct call *c, const struct gpu_key *k,
+                 struct gpu_launch *l, struct gpu_launch *round)
+{
+    const struct value *x = &c->src[0];
+    uint64_t bytes = coded_bytes(x);
+    int again = !same_rows(j->coded, x);
+    *round = (struct gpu_launch){.kernel.family = GPU_quantise};
+    round->args = (struct gpu_args){.step = l->args.step,
+                                    .dst = j->address(&j->codes),
+                                    .a = l->args.a,
+                                    .rows = (uint32_t)x->rows | (uint32_t)x->rows_mul << 2,
+                                    .cols = (uint32_t)x->cols,
+                                    .ld = (uint32_t)bytes,
+                                    .lda = l->args.lda};
+    round->groups[0] = (uint32_t)((x->cols / 32 + 63) / 64);
+    round->groups[1] = gpu_row_groups(gpu_rows_of(x, k));
+    round->groups[2] = 1;
+    l->kernel.family = GPU_dp4a;
+    l->args.a = round->args.dst;
+    l->args.lda = round->args.ld;
+    l->args.ldb = round->args.cols;
+    j->coded = x;
+    return again;
+}
