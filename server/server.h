@@ -75,6 +75,7 @@ struct server_params {
     double read_timeout, request_timeout; /* seconds; 0: none */
     int64_t requests_memory;              /* bytes of all requests together */
     int64_t request_memory;               /* of one, beside its body */
+    int shift_contexts;                   /* tokens of a choice that shifts, by context sizes */
     double request_seconds;               /* of processor time for reading one; 0: no limit */
     int64_t max_memory;      /* of the process: models get what requests leave; 0: no limit */
     int log;                 /* access log on stderr */

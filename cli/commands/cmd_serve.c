@@ -18,7 +18,7 @@ struct opts {
         body;
     int64_t max_memory, requests_memory, request_memory;
     double request_seconds;
-    int64_t grammar_bytes, mask_steps;
+    int64_t grammar_bytes, mask_steps, shift_contexts;
     double models_idle, gap, read_timeout, request_timeout, shutdown_timeout;
     int schema_order, no_store_dir, share_prefixes, lazy, embeddings, quiet, no_web, open_metrics,
         strict_fields, strict_model, no_slots;
@@ -137,6 +137,10 @@ static const struct arg args[] = {
     {.name = "--request-seconds", .meta = "SECONDS",
      ARG_FIELD(struct opts, request_seconds, ARG_REAL), .lo = 0, .hi = 1e6, .dflt = "10",
      .help = "most processor time for reading a request: templates, schemas, grammars; 0: any"},
+    {.name = "--shift-contexts", .meta = "N", ARG_FIELD(struct opts, shift_contexts, ARG_INT),
+     .lo = 1, .hi = 1000000, .dflt = "10",
+     .help = "most tokens of a choice whose context shifts, in sizes of the context; there it ends "
+             "as by max_tokens"},
     {.name = "--gap", .meta = "SECONDS", ARG_FIELD(struct opts, gap, ARG_REAL), .lo = 0.001,
      .hi = 60, .dflt = "0.1",
      .help = "the time between two tokens to aim for while the prompts of others are computed"},
@@ -455,6 +459,7 @@ static struct server *listen_up(const struct opts *o, const struct texts *t,
         .requests_memory = o->requests_memory,
         .request_memory = o->request_memory,
         .request_seconds = o->request_seconds,
+        .shift_contexts = (int)o->shift_contexts,
         .read_timeout = o->read_timeout,
         .request_timeout = o->request_timeout,
         .share_prefixes = o->share_prefixes,

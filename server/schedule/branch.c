@@ -404,6 +404,14 @@ static int shift(struct sched *s, struct branch *b)
     return 1;
 }
 
+/* Whether a choice has what was asked for: else nothing ends one that shifts. */
+static int has_all(const struct sched *s, const struct branch *b)
+{
+    const struct request *r = b->r;
+    return (r->n_max > 0 && b->n_made >= r->n_max) ||
+           (r->shifts && b->n_made / s->n_ctx >= r->server->p.shift_contexts);
+}
+
 void branch_take(struct sched *s, struct branch *b, const struct token_info *t)
 {
     struct request *r = b->r;
@@ -451,7 +459,7 @@ void branch_take(struct sched *s, struct branch *b, const struct token_info *t)
         branch_finish(s, b, "length", NULL, -1);
     else if (r->enough)
         branch_finish(s, b, "stop", NULL, -1);
-    else if (!put_token(b, t->id) || (r->n_max > 0 && b->n_made >= r->n_max))
+    else if (!put_token(b, t->id) || has_all(s, b))
         branch_finish(s, b, "length", NULL, -1);
     else if (b->n > s->n_ctx && !shift(s, b)) {
         b->truncated = 1;

@@ -317,6 +317,39 @@ def test_shift(s):
                                  "n_keep": -1})[0] == 200)
 
 
+def test_shift_ends(model):
+    """A choice that shifts ends without a maximum, and with one that is none, in every form."""
+    more = {"context_shift": True, "ignore_eos": True, "temperature": 0}
+    user = [{"role": "user", "content": "w5"}]
+    ways = {
+        "/completion": ({"prompt": "w5", **more}, lambda a: (
+            a["tokens_predicted"], a["stop_type"], a["truncated"]), "limit"),
+        TEXT: ({"prompt": "w5", "max_tokens": -1, **more}, lambda a: (
+            a["usage"]["completion_tokens"], a["choices"][0]["finish_reason"]), "length"),
+        CHAT: ({"messages": user, **more}, lambda a: (
+            a["usage"]["completion_tokens"], a["choices"][0]["finish_reason"]), "length"),
+        "/v1/responses": ({"input": "w5", **more}, lambda a: (
+            a["usage"]["output_tokens"], a["incomplete_details"]["reason"]), "max_output_tokens"),
+        "/v1/messages": ({"messages": user, "max_tokens": 10**6, **more}, lambda a: (
+            a["usage"]["output_tokens"], a["stop_reason"]), "max_tokens"),
+        "/api/generate": ({"prompt": "w5", "stream": False, "options": more}, lambda a: (
+            a["eval_count"], a["done_reason"]), "length"),
+        "/api/chat": ({"messages": user, "stream": False, "options": {"num_predict": -1, **more}},
+                      lambda a: (a["eval_count"], a["done_reason"]), "length")}
+    with Server(model, "--ctx", "128", "--shift-contexts", "3") as s:
+        for path, (ask, told, reason) in ways.items():
+            status, a, _ = s.post(path, {**ask, "timeout": 60})
+            check("what shifts ends: " + path, status == 200 and
+                  told(a)[:2] == (3 * 128, reason), a if status != 200 else told(a))
+        a = s.post("/completion", {"prompt": "w5", "n_predict": -1, **more, "timeout": 60})[1]
+        check("a maximum of -1", a["tokens_predicted"] == 3 * 128, a["tokens_predicted"])
+        a = s.post(CHAT, {"messages": user, "n": 2, **more, "timeout": 60})[1]
+        check("each of two choices", a["usage"]["completion_tokens"] == 6 * 128, a["usage"])
+    with Server(model, "--ctx", "64") as s:
+        a = s.post("/completion", {"prompt": "w5", **more, "timeout": 60})[1]
+        check("ten contexts unless told", a["tokens_predicted"] == 640, a["tokens_predicted"])
+
+
 def test_continue(s):
     half = {"role": "assistant", "content": "w7"}
     a, b = (s.post("/apply-template", {"messages": [USER, half], **more})[1]["prompt"]
@@ -785,6 +818,7 @@ def main():
                          test_prompt_logprobs, test_left, test_salt, test_small, test_indent,
                          test_agree, test_bad):
                 test(s)
+        test_shift_ends(model)
         test_strict(model)
         test_two_models(folder, model)
         test_defaults(model)
