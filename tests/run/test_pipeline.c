@@ -102,6 +102,33 @@ static void devices_overlap(void)
     }
 }
 
+/* Pages that were used before are zeroed first, which keeps no step waiting that has others: they
+ * overlap as often as when all pages are new, also where devices have several stretches. */
+static void used_pages_are_no_hindrance(void)
+{
+    static const char *const layers[] = {"1,1,2,2", "1,2,1,2", "1,0,1,0"};
+    make_model("llama", 4);
+    far_plan(&(struct far_plan){.seed = 1});
+    for (size_t l = 0; l < sizeof layers / sizeof *layers; l++) {
+        const char *other = layers[l][2] == '0' ? "CPU" : "FAR1";
+        struct pith_error err;
+        int n[2] = {0};
+        pith_session *s = open_on(layers[l], NULL, 5 * N_BATCH, &err);
+        REQUIRE(s, "%s", err.msg);
+        for (int i = 0; i < 2; i++) {
+            CHECK_MSG(pith_trace_start(out, 0, &err) == PITH_OK, "%s", err.msg);
+            CHECK_MSG(feed(s, 0, 5 * N_BATCH, &err) == PITH_OK, "%s", err.msg);
+            CHECK_MSG(pith_trace_stop(&err) == PITH_OK, "%s", err.msg);
+            traced_read(out, layers[l]);
+            n[i] = traced_overlaps("FAR0", other) + traced_overlaps(other, "FAR0");
+            CHECK_MSG(pith_truncate(s, 0, 0, &err) == PITH_OK, "%s", err.msg);
+        }
+        CHECK_MSG(n[0] > 0 && n[1] == n[0], "%s: %d overlaps with new pages, %d with used ones",
+                  layers[l], n[0], n[1]);
+        pith_session_close(s);
+    }
+}
+
 /* ---------------------------------------------------------------- the same bits */
 
 /* One call of a script: rows of some sequences, edits before it, which rows want outputs. */
@@ -440,6 +467,7 @@ int main(void)
     hook_install();
     tmp_make();
     TEST(devices_overlap);
+    TEST(used_pages_are_no_hindrance);
     TEST(bits_are_the_same);
     TEST(pages_are_used_again);
     TEST(failures_change_nothing);

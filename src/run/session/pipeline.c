@@ -11,7 +11,7 @@
  * The session is told of a step's rows when it has begun, so that the next one can be made; one
  * that fails takes back all of its call. Changes of pages are done on a device right before the
  * step that they were made for begins there. Where a device has several stretches of a step that
- * would be too early for the steps before, which are then ended first.
+ * would be too early for steps before that use one of the pages, which are then ended first.
  *
  * A long batch is as many steps, under way as lanes allow (pipeline_rows). Or the caller has two
  * steps of his own under way, of different sequences (pith_submit): each is a call, with its own
@@ -126,14 +126,46 @@ static pith_status end_oldest(struct pith_session *s, struct pith_error *err)
     return st == PITH_OK ? session_collect(s, err) : st;
 }
 
-/* 1: a change of pages from `at` on is on a device that steps under way come back to. */
+/* 1: rows of the step see or fill something of the page. */
+static int has_page(const struct step *t, int32_t group, int32_t page)
+{
+    for (int32_t k = 0; k < t->N; k++) {
+        int32_t end = 0;
+        for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r++) {
+            int32_t hi = step_hi(t, group)[r], slot = step_slot(t, group)[r];
+            end = hi > end ? hi : end;
+            end = slot >= end ? slot + 1 : end;
+        }
+        for (int32_t i = 0; i * STEP_PAGE < end; i++) {
+            int32_t place = step_pages(t, group, k)[i];
+            if (place >= 0 && place_page(place) == page)
+                return 1;
+        }
+    }
+    return 0;
+}
+
+static int is_used(const struct pith_session *s, int32_t group, int32_t page)
+{
+    int i = 0;
+    while (i < s->n_flying && !has_page(s->lane[s->flying[i]].step, group, page))
+        i++;
+    return i < s->n_flying;
+}
+
+/* 1: a change of pages from `at` on is on a device that steps under way come back to, for one of
+ * the pages. */
 static int too_early(const struct pith_session *s, uint32_t at)
 {
     const struct cache *c = &s->cache;
     const struct cache_op *op;
-    while (s->n_flying && (op = cache_log_next(c->log, &at)) != NULL)
-        if (s->stretches[c->group[op->group].device] > 1)
+    while (s->n_flying && (op = cache_log_next(c->log, &at)) != NULL) {
+        int used = is_used(s, op->group, op->page);
+        for (int32_t i = 0; i < op->n; i++)
+            used |= is_used(s, op->group, op->from[i].page);
+        if (used && s->stretches[c->group[op->group].device] > 1)
             return 1;
+    }
     return 0;
 }
 
