@@ -724,7 +724,7 @@ static int bound_reasoning(struct answer *a, struct request *r, const char *prom
         return 1;
     int64_t n_end = pith_chat_enough(a->family ? NULL : a->template, a->reasoning > 0,
                                      a->reasons_first, end, sizeof end - 1);
-    if (n_end <= 0 || n_end >= (int64_t)sizeof end) {
+    if (n_end <= 0 || n_end >= (int64_t)sizeof end || hosted_fills_in(a->m)) {
         exchange_ignores(a->x, "reasoning_budget");
         return 1;
     }

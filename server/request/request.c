@@ -216,7 +216,6 @@ int request_fills_in(const struct hosted *m, const struct fields *b, const struc
         {r->n_logprobs >= 0, b->v[F_n_probs] ? "n_probs" : "logprobs"},
         {r->echo, "prompt_logprobs"},
         {r->rank, "best_of"},
-        {r->n_force > 0, "reasoning_budget"},
         {r->shifts, "context_shift"},
         {r->n_loras > 0, "lora"},
         {p->n_late > 0, "min_tokens"},

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hook.h"
 #include "small_model.h"
 
 enum { N_VOCAB = 130, N_CTX = 128, MASK = 7, N_PROMPT = 9, TEXT = 4096 };
@@ -375,6 +376,47 @@ static void test_steps(void)
     pith_model_close(m);
 }
 
+/* The n-th block that is asked for is refused, for every n: a text is not begun, or a step fails,
+ * is done again and makes what it would have made. Nothing stays behind. */
+static void test_steps_without_memory(void)
+{
+    struct pith_error err;
+    pith_model *m = model("llada", with_mask);
+    pith_session *s = m ? open_session(m) : NULL;
+    struct pith_sampler_params sp = PITH_SAMPLER_PARAMS_INIT;
+    int32_t want[N_CTX], got[N_CTX];
+    REQUIRE(s, "no session");
+    expected(s, 0, PITH_SUREST_PROBABILITY, 30, 8, 13, want);
+    long n_refused = 1;
+    for (long i = 0; n_refused; i++) {
+        pith_sampler *sampler = pith_sampler_open(N_VOCAB, &sp, &err);
+        struct pith_fill_params p = fill_params(sampler);
+        long blocks = atomic_load(&hook.blocks);
+        int n_got = 0, n_failed = 0;
+        hook_refuse(i, 0);
+        pith_fill *f = pith_fill_open(s, &p, &err);
+        CHECK(f || err.code == PITH_NOMEM);
+        CHECK(f || atomic_load(&hook.blocks) == blocks);
+        while (f && pith_fill_left(f) && n_failed < 2) {
+            const int32_t *ids;
+            int32_t n;
+            pith_status st = pith_fill_step(f, &ids, &n, &err);
+            CHECK_MSG(st == PITH_OK || (st == PITH_NOMEM && !n), "%s", err.msg);
+            n_failed += st != PITH_OK;
+            for (int32_t k = 0; k < n; k++)
+                got[n_got++] = ids[k];
+        }
+        n_refused = hook_grant();
+        CHECK(n_failed <= n_refused);
+        CHECK(!f || (n_got == 30 && !memcmp(got, want, 30 * sizeof *want)));
+        pith_fill_close(f);
+        pith_sampler_close(sampler);
+    }
+    pith_session_close(s);
+    pith_model_close(m);
+    check_nothing_held("texts");
+}
+
 static void test_steps_refused(void)
 {
     struct pith_error err;
@@ -480,6 +522,7 @@ static void test_refused(void)
 
 int main(void)
 {
+    hook_install();
     for (int i = 0; i < N_PROMPT; i++)
         prompt[i] = 10 + 5 * i;
     TEST(test_same_place);
@@ -488,6 +531,7 @@ int main(void)
     TEST(test_ends);
     TEST(test_end_token);
     TEST(test_steps);
+    TEST(test_steps_without_memory);
     TEST(test_steps_refused);
     TEST(test_refused);
     return test_end();

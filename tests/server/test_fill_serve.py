@@ -96,6 +96,9 @@ def test_limits(s):
         **CHAT, "tool_choice": "required", "tools": [
             {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]})
     check("refused: tools", status == 400, a)
+    status, a, r = s.post("/v1/chat/completions", {**CHAT, "reasoning_effort": "low"})
+    check("left out is told", status == 200 and "reasoning_budget"
+          in (r.getheader("x-pith-ignored") or ""), a)
     check("neutral ones are taken", s.post("/v1/completions", {
         **BODY, "repeat_penalty": 1, "frequency_penalty": 0, "min_tokens": 0,
         "response_format": {"type": "text"}})[0] == 200)
