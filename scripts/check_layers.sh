@@ -139,6 +139,11 @@ ops=$(sed -nE 's/^X\((\w+),.*/\1/p' src/graph/ops.def | paste -sd '|')
 code src/{graph,nn,arch,run,api,tensor,format,base}/**/*.{c,h} | grep -v '^src/graph/ops/' |
     grep -E "\bOP_($ops)\b" | rule ops_are_named_at_home
 
+# A kind of state is known by its facts (graph/state.def), but to ops that read it and to backends.
+kinds=$(sed -nE 's/^STATE_ROWS\((\w+),.*/\1/p' src/graph/state.def | paste -sd '|')
+code src/{graph,run,api}/**/*.{c,h} | grep -v '^src/graph/ops/' |
+    grep -E "\bSTATE_($kinds)\b" | rule states_are_known_by_their_facts
+
 # Memory of devices: only backends know what a handle means. Where the host can look is asked by
 # who has another way where it cannot.
 code src/**/*.{c,h,inl} | grep -v -e '^src/backend/' -e '^src/graph/memory\.' |

@@ -43,12 +43,12 @@ int64_t kv_lay_out(struct state *s, int64_t at)
 {
     s->k_off = s->v_off = at;
     s->k_head = s->v_head = kv_v_bytes(s->k_type, s->d_k) / state_every(s);
-    if (s->rows == STATE_LATENT)
+    if (state_is(s, STATE_FLAT))
         return at + s->n_head_kv * s->k_head;
     s->k_head = kv_k_bytes(s->k_type, s->d_k) / STEP_PAGE * k_lanes(s);
     s->v_head = kv_has_v(s) ? kv_v_bytes(s->v_type, s->d_v) : 0;
     s->v_off = at + s->n_head_kv * s->k_head;
-    return s->v_off + s->n_head_kv * s->v_head + (s->rows == STATE_INDEX ? BEYOND : 0);
+    return s->v_off + s->n_head_kv * s->v_head + (kv_has_v(s) ? 0 : BEYOND);
 }
 
 size_t kv_row_scratch(const struct state *kv)
@@ -73,7 +73,7 @@ static uint8_t *k_at(const struct state *kv, const uint8_t *page, int head, int 
 {
     const uint8_t *p = page + kv->k_off + head * kv->k_head;
     slot /= state_every(kv);
-    if (kv->rows == STATE_LATENT)
+    if (state_is(kv, STATE_FLAT))
         p += slot * (kv->k_head * state_every(kv) / STEP_PAGE);
     else if (kv_has_blocks(kv->k_type))
         p += slot / PANEL * (kv->k_head / (STEP_PAGE / PANEL));
@@ -93,7 +93,7 @@ void kv_put_k(const struct state *kv, uint8_t *page, int head, int slot, const v
 {
     const struct dtype_traits *t = &dtypes[kv->k_type];
     uint8_t *to = k_at(kv, page, head, slot);
-    if (kv->rows == STATE_LATENT)
+    if (state_is(kv, STATE_FLAT))
         memcpy(to, row, dtype_row_bytes(kv->k_type, kv->d_k));
     else if (t->block > 1)
         t->pack_row(row, slot % PANEL, kv->d_k, to);
@@ -105,7 +105,7 @@ void kv_get_k(const struct state *kv, const uint8_t *page, int head, int slot, v
 {
     const struct dtype_traits *t = &dtypes[kv->k_type];
     const uint8_t *from = k_at(kv, page, head, slot);
-    if (kv->rows == STATE_LATENT)
+    if (state_is(kv, STATE_FLAT))
         memcpy(row, from, dtype_row_bytes(kv->k_type, kv->d_k));
     else if (t->block > 1)
         t->unpack_row(from, slot % PANEL, kv->d_k, row);

@@ -52,11 +52,11 @@ int64_t kv_lay_out(struct state *s, int64_t at);
 /* Whether V is kept by itself; its type. */
 static inline int kv_has_v(const struct state *s)
 {
-    return s->rows != STATE_LATENT && s->d_v > 0;
+    return !state_is(s, STATE_V_IN_K) && s->d_v > 0;
 }
 static inline enum dtype kv_v_type(const struct state *s)
 {
-    return s->rows == STATE_LATENT ? s->k_type : s->v_type;
+    return state_is(s, STATE_V_IN_K) ? s->k_type : s->v_type;
 }
 /* Bytes of the longest row of K or V as f32, rounded up to 64: scratch for whoever converts rows.
  */

@@ -16,8 +16,29 @@
 
 #include "tensor/dtype.h"
 
-enum state_rows { STATE_KV, STATE_LATENT, STATE_INDEX, STATE_CROSS, STATE_RECURRENT };
-enum state_range { RANGE_ALL, RANGE_WINDOW, RANGE_CHUNK, RANGE_STEP };
+#define STATE_ROWS(name, called, flags) STATE_##name,
+enum state_rows {
+#include "graph/state.def"
+    STATE_N_ROWS
+};
+#undef STATE_ROWS
+#define STATE_RANGE(name, first, most) RANGE_##name,
+enum state_range {
+#include "graph/state.def"
+    RANGE_N
+};
+#undef STATE_RANGE
+
+/* What is so of a kind of rows. */
+enum state_flag {
+    STATE_PAGED = 1,  /* it has a row for each token, in pages; else parts, in blocks */
+    STATE_FLAT = 2,   /* a row lies in one piece, and is numbers whatever its type; else K lies as
+                         kernels for scores want it */
+    STATE_V_IN_K = 4, /* V is K's first columns */
+    STATE_SPARSE = 8, /* where all of it is seen, one row may be kept for several tokens */
+    STATE_CHOOSES = 16, /* scores of it choose slots: its type is not one of blocks */
+    STATE_MEMORY = 32   /* filled by an encoder's run, of a sequence and not of its tokens */
+};
 
 enum { STATE_PARTS = 4 }; /* arrays of a recurrent state */
 
@@ -75,7 +96,48 @@ static inline int32_t state_rows_of(const struct state *s, int32_t n)
  * as pos rises. */
 static inline int64_t state_first_seen(enum state_range range, int32_t span, int64_t pos)
 {
-    return range == RANGE_WINDOW ? pos - span + 1 : range == RANGE_CHUNK ? pos - pos % span : -1;
+    switch (range) {
+#define STATE_RANGE(name, first, most)                                                             \
+    case RANGE_##name:                                                                             \
+        return first;
+#include "graph/state.def"
+#undef STATE_RANGE
+    default:
+        return -1;
+    }
+}
+
+/* Positions that a row sees at most; 0: all before it. */
+static inline int64_t state_reach(enum state_range range, int64_t span)
+{
+    switch (range) {
+#define STATE_RANGE(name, first, most)                                                             \
+    case RANGE_##name:                                                                             \
+        return most;
+#include "graph/state.def"
+#undef STATE_RANGE
+    default:
+        return 0;
+    }
+}
+
+static inline int state_is(const struct state *s, enum state_flag f)
+{
+#define STATE_ROWS(name, called, flags) (flags),
+    static const uint8_t of[] = {
+#include "graph/state.def"
+    };
+#undef STATE_ROWS
+    return (of[s->rows] & f) != 0;
+}
+static inline const char *state_called(const struct state *s)
+{
+#define STATE_ROWS(name, called, flags) called,
+    static const char *const of[] = {
+#include "graph/state.def"
+    };
+#undef STATE_ROWS
+    return of[s->rows];
 }
 
 #endif

@@ -12,7 +12,7 @@ tree()
         sed '2,$ {/^ *#/d}' scripts/$f.sh >"$dir/t/scripts/$f.sh"
     done
     chmod +x "$dir/t/scripts/"*
-    touch "$dir/t/include/pith.h" "$dir/t/src/graph/ops.def"
+    touch "$dir/t/include/pith.h" "$dir/t/src/graph/ops.def" "$dir/t/src/graph/state.def"
     printf '/* a.h -- a thing. */\nint a(void);\n' >"$dir/t/src/base/a.h"
     printf '/* a.c -- see a.h. */\n#include "base/a.h"\n' >"$dir/t/src/base/a.c"
     printf '/* b.c -- uses a thing. */\n#include "base/a.h"\n' >"$dir/t/src/run/b.c"

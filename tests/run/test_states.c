@@ -70,6 +70,27 @@ static void first_seen(void)
         CHECK(state_first_seen(RANGE_CHUNK, 7, pos) >= state_first_seen(RANGE_CHUNK, 7, pos - 1));
 }
 
+/* Of every kind of range: what a row sees begins no sooner than that of the row before, holds the
+ * row itself, and is no more than the cache makes room for. */
+static void ranges_keep_their_word(void)
+{
+    static const int32_t spans[] = {1, 2, 7, 64, 100, 4096};
+    for (int r = 0; r < RANGE_N; r++)
+        for (size_t i = 0; i < sizeof spans / sizeof *spans; i++) {
+            enum state_range range = (enum state_range)r;
+            int64_t most = state_reach(range, spans[i]), before = INT64_MIN, seen = 0;
+            for (int64_t pos = 0; pos < 5 * spans[i]; pos++) {
+                int64_t first = state_first_seen(range, spans[i], pos);
+                CHECK_MSG(first >= before && first <= pos, "range %d of %d: %lld sees from %lld",
+                          r, spans[i], (long long)pos, (long long)first);
+                before = first;
+                seen = most && pos - first + 1 > seen ? pos - first + 1 : seen;
+            }
+            CHECK_MSG(seen == most, "range %d of %d: a row sees %lld, said are %lld", r, spans[i],
+                      (long long)seen, (long long)most);
+        }
+}
+
 /* ---------------------------------------------------------------- composition */
 
 static void composed(void)
@@ -272,6 +293,7 @@ static void distances(void)
 int main(void)
 {
     TEST(first_seen);
+    TEST(ranges_keep_their_word);
     TEST(composed);
     TEST(memories);
     TEST(refused);

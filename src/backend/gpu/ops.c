@@ -467,14 +467,14 @@ static int page_type(enum dtype t)
 /* Latent rows in blocks: their V is in the middle of some. */
 static int blocks_latent(const struct state *kv)
 {
-    return kv->rows == STATE_LATENT && kv_has_blocks(kv->k_type);
+    return state_is(kv, STATE_FLAT) && kv_has_blocks(kv->k_type);
 }
 
 static int page_kernel(const struct state *kv, struct gpu_kernel *k)
 {
     k->spec[0] = type_of(kv->k_type);
     k->spec[1] = kv_has_v(kv) ? type_of(kv->v_type) : k->spec[0];
-    k->spec[2] = kv->rows == STATE_LATENT;
+    k->spec[2] = state_is(kv, STATE_V_IN_K);
     k->spec[3] = kv->ratio > 1 ? kv->ratio : 1;
     return page_type(kv->k_type) && (!kv_has_v(kv) || page_type(kv->v_type)) && !blocks_latent(kv);
 }
@@ -506,7 +506,7 @@ static void cache_write_launch(const struct call *c, const struct gpu_places *at
 {
     const struct state *kv = c->state[0];
     page_args(kv, at, &l->args);
-    if (!kv_has_v(kv) && kv->rows != STATE_LATENT)
+    if (!kv_has_v(kv) && !state_is(kv, STATE_V_IN_K))
         l->args.p[5] = 0;
     l->groups[0] = blocks(kv->n_head_kv * (kv->d_k + (kv_has_v(kv) ? kv->d_v : 0)), 64);
 }
@@ -590,7 +590,7 @@ static void put_states(const struct call *c, const struct gpu_places *at, uint32
         memcpy(y + 2, a.p, 10 * sizeof *y);
         y[12] = (uint32_t)type_of(kv->k_type);
         y[13] = (uint32_t)type_of(kv_v_type(kv));
-        y[14] = kv->rows == STATE_LATENT;
+        y[14] = state_is(kv, STATE_V_IN_K);
         y[15] = kv->ratio > 1 ? (uint32_t)kv->ratio : 1;
     }
     const struct value *list = p->list ? &c->src[p->list] : NULL;

@@ -13,7 +13,7 @@ int gpu_parts(const struct state *kv, int k_rows, struct state part[2], int64_t 
 {
     part[0] = *kv;
     *bytes = kv_lay_out(&part[0], 0);
-    if (kv->rows == STATE_LATENT || (!k_rows && !kv_has_blocks(kv->k_type)))
+    if (state_is(kv, STATE_FLAT) || (!k_rows && !kv_has_blocks(kv->k_type)))
         return 1;
     part[1] = part[0];
     part[0].rows = part[1].rows = STATE_LATENT;
@@ -147,7 +147,7 @@ pith_status gpu_cache_ops(struct job *j, const struct cache_log *log, uint32_t *
             st = buffer_zero(slabs_at(s, (uint64_t)op->page), s->unit, err);
         for (const struct state *kv = p->states; kv < p->states + p->n_states; kv++)
             if (op->kind == CACHE_GATHER && st == PITH_OK && kv->group == op->group &&
-                kv->rows != STATE_RECURRENT)
+                state_is(kv, STATE_PAGED))
                 st = gather(p, op, kv, err);
         if (st != PITH_OK)
             return st;

@@ -72,7 +72,7 @@ struct attn_rows_of attn_tile(const struct call *c, const struct exec *x, int32_
 
 int attn_in_tree(const struct state *kv, const struct exec *x, int32_t seg)
 {
-    return step_tree(x->step)[seg] && kv->rows != STATE_CROSS;
+    return step_tree(x->step)[seg] && !state_is(kv, STATE_MEMORY);
 }
 
 /* A chunk is at least so many query heads: each reads K and V by itself. */
@@ -351,7 +351,7 @@ struct attn_one {
 static float ref_score(const struct attn_one *a, const struct attn_scratch *t)
 {
     const struct state *kv = a->kv;
-    if (kv_has_blocks(kv->k_type) && kv->rows != STATE_LATENT) {
+    if (kv_has_blocks(kv->k_type) && !state_is(kv, STATE_FLAT)) {
         struct act_tile tile = act_read(&t->q);
         return dtypes[kv->k_type].dot(t->row, &tile, 0, kv->d_k);
     }

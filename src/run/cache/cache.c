@@ -28,9 +28,9 @@ static pith_status check_head(int32_t layer, const char *which, enum dtype t, in
 
 static enum cache_of kept_as(const struct state *s)
 {
-    return s->range == RANGE_STEP ? CACHE_STEP
-           : s->rows == STATE_CROSS ? CACHE_MEMORY
-                                    : CACHE_TOKENS;
+    return s->range == RANGE_STEP      ? CACHE_STEP
+           : state_is(s, STATE_MEMORY) ? CACHE_MEMORY
+                                       : CACHE_TOKENS;
 }
 
 static int find_group(struct cache *c, const struct state *s, int32_t device)
@@ -52,18 +52,16 @@ static int find_group(struct cache *c, const struct state *s, int32_t device)
  * several. */
 static pith_status check_rows(const struct state *s, int id, struct pith_error *err)
 {
-    static const char *const rows[] = {"K and V", "latent rows", "keys of an indexer",
-                                       "an encoder's memory"};
-    int pooled = (s->rows == STATE_LATENT || s->rows == STATE_INDEX) && s->range == RANGE_ALL;
+    int sparse = state_is(s, STATE_SPARSE) && s->range == RANGE_ALL;
     if (s->ratio <= 1)
         return PITH_OK;
-    if (pooled && (STEP_PAGE % s->ratio == 0 || s->ratio % STEP_PAGE == 0))
+    if (sparse && (STEP_PAGE % s->ratio == 0 || s->ratio % STEP_PAGE == 0))
         return PITH_OK;
     return error_set(err, PITH_UNSUPPORTED,
                      "state %d of layer %d: %s, one for %d tokens, cannot be cached; what can is "
                      "rows of each token, and latent rows and keys that all see, one for 2, 4, .. "
                      "%d tokens or a multiple of that",
-                     id, s->layer, rows[s->rows], s->ratio ? s->ratio : 1, STEP_PAGE);
+                     id, s->layer, state_called(s), s->ratio ? s->ratio : 1, STEP_PAGE);
 }
 
 /* The states that are kept so. */
@@ -73,9 +71,9 @@ static pith_status lay_out(struct cache *c, struct state *states, enum cache_of 
 {
     for (int32_t i = 0; i < c->n_states; i++) {
         struct state *k = &states[i];
-        if (k->rows == STATE_RECURRENT)
+        if (!state_is(k, STATE_PAGED))
             k->group = -1;
-        if (k->rows == STATE_RECURRENT || kept_as(k) != of)
+        if (!state_is(k, STATE_PAGED) || kept_as(k) != of)
             continue;
         k->group = -1;
         c->by_distance |= k->by_distance;
@@ -85,7 +83,7 @@ static pith_status lay_out(struct cache *c, struct state *states, enum cache_of 
             k->k_type = p->k_type;
             k->v_type = p->v_type;
         }
-        if (k->rows == STATE_INDEX && kv_has_blocks(k->k_type))
+        if (state_is(k, STATE_CHOOSES) && kv_has_blocks(k->k_type))
             k->k_type = DT_F16; /* a choice by rounded scores is another choice */
         if (st == PITH_OK)
             st = check_head(k->layer, "K", k->k_type, k->d_k, err);
@@ -108,7 +106,7 @@ static pith_status lay_out(struct cache *c, struct state *states, enum cache_of 
 static int64_t sequence_limit(const struct cache_group *g, const struct cache_params *p)
 {
     int64_t all = (p->n_ctx + STEP_PAGE - 1) / STEP_PAGE;
-    int64_t seen = (2 * (int64_t)g->span + p->n_batch) / STEP_PAGE + 4;
+    int64_t seen = (2 * state_reach(g->range, g->span) + p->n_batch) / STEP_PAGE + 4;
     return g->span && seen < all ? seen : all;
 }
 

@@ -13,7 +13,7 @@ uint64_t recurrent_layout(struct state *states, int32_t n_states, uint64_t bytes
     uint64_t all = 0;
     memset(bytes, 0, MAX_DEVICES * sizeof *bytes);
     for (struct state *s = states; s < states + n_states; s++)
-        for (int i = 0; i < STATE_PARTS && s->rows == STATE_RECURRENT; i++) {
+        for (int i = 0; i < STATE_PARTS && !state_is(s, STATE_PAGED); i++) {
             uint64_t *at = &bytes[s->device];
             s->off[i] = (int64_t)*at;
             *at += size_align((uint64_t)s->n[i] * sizeof(float), 64);

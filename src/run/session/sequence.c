@@ -332,8 +332,7 @@ uint64_t session_cache_bytes(const struct pith_session *s, int64_t n)
         const struct state *k = &s->states[i];
         if (k->group < 0 || k->group >= s->cache.n_own)
             continue;
-        int32_t w = k->span;
-        int64_t seen = w && n > w ? w : n;
+        int64_t w = state_reach(k->range, k->span), seen = w && n > w ? w : n;
         bytes += (uint64_t)seen * (uint64_t)(k->n_head_kv * (k->k_head + k->v_head)) / STEP_PAGE;
     }
     return bytes;

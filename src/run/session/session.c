@@ -439,7 +439,7 @@ static void store_root(const struct pith_session *s, uint64_t root[2])
         seed = XXH3_64bits_withSeed(what, sizeof what, seed);
         int32_t index = kv->device;
         const char *device = s->model->devices[index]->backend->name;
-        if (kv->rows == STATE_RECURRENT) /* blocks are those of device after device */
+        if (!state_is(kv, STATE_PAGED)) /* blocks are those of device after device */
             seed = XXH3_64bits_withSeed(&index, sizeof index, seed);
         seed = XXH3_64bits_withSeed(device, strlen(device), seed);
     }

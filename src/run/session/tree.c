@@ -12,7 +12,7 @@ static const char *refuses(const struct pith_session *s)
     if (s->recurrent.n_blocks)
         return "recurrent layers go from a row to the next";
     for (int32_t i = 0; i < s->n_states; i++)
-        if (s->states[i].ratio > 1 || s->states[i].rows == STATE_INDEX)
+        if (s->states[i].ratio > 1 || state_is(&s->states[i], STATE_CHOOSES))
             return "layers choose slots, or keep one row for several tokens";
     return NULL;
 }

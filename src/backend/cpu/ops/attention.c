@@ -71,7 +71,7 @@ static struct attn_job job_of(const struct state *kv)
                              .ratio = kv->ratio,
                              .k_type = kv->k_type,
                              .v_type = kv_v_type(kv),
-                             .latent = kv->rows == STATE_LATENT};
+                             .latent = state_is(kv, STATE_V_IN_K)};
 }
 
 /* Pages that the ancestors of a tree's row lie in, and what was there before in the first of them;
@@ -92,7 +92,7 @@ static size_t attn_scratch(const struct node *n)
         struct attn_job job = job_of(n->state[i]);
         int listed = job.ratio > 1 || (p->list && i == n->n_states - 1);
         size_t own = kern_attn_scratch(&job, n_vec, listed);
-        if (n->state[i]->rows != STATE_CROSS && job.ratio <= 1)
+        if (!state_is(n->state[i], STATE_MEMORY) && job.ratio <= 1)
             own = size_align(own, 64) + attn_tail_bytes(&job) + kv_row_scratch(n->state[i]);
         most = own > most ? own : most;
     }
@@ -105,7 +105,7 @@ static int can_attn(const struct kern *k, const struct node *n)
     const struct attn_op *p = n->p;
     const struct state *last = n->state[n->n_states - 1];
     (void)k;
-    return !p->list || last->rows == STATE_LATENT || !kv_has_blocks(last->k_type);
+    return !p->list || state_is(last, STATE_FLAT) || !kv_has_blocks(last->k_type);
 }
 
 struct attn_part {
