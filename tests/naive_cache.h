@@ -211,9 +211,9 @@ static void naive_fill(struct naive *m, const struct naive_seq *q, const int32_t
         next = naive_after(step_pos(t)[r], step_axes(t) + STEP_AXES * r);
         step_out(t)[r] = r;
         for (int g = 0; g < t->n_groups; g++) {
-            int32_t w = m->s->cache.group[g].span, lo = 0;
-            while (w && lo < q->n + r &&
-                   (lo < q->n ? q->e[lo].pos : step_pos(t)[lo - q->n]) <= step_pos(t)[r] - w)
+            int64_t first = cache_first_seen(&m->s->cache.group[g], step_pos(t)[r]);
+            int32_t lo = 0;
+            while (lo < q->n + r && (lo < q->n ? q->e[lo].pos : step_pos(t)[lo - q->n]) < first)
                 lo++;
             step_slot(t, g)[r] = q->n + r;
             step_lo(t, g)[r] = lo;
