@@ -492,6 +492,36 @@ static void patterns(void)
     }
 }
 
+/* Items that must differ, in the forms that lists have. */
+static void unique_items(void)
+{
+    static const char list[] =
+        "[{\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": "
+        "{\"type\": "
+        "\"array\", \"items\": {\"type\": [\"string\", \"null\"]}, \"uniqueItems\": true}}}}]";
+    static const struct {
+        const char *family, *text;
+        int may;
+    } rows[] = {
+        {"lfm2", "<|tool_call_start|>[f(a=[\"x\", \"y\", null])]<|tool_call_end|>", 2},
+        {"lfm2", "<|tool_call_start|>[f(a=[\"x\", \"x\"])]<|tool_call_end|>", 0},
+        {"lfm2", "<|tool_call_start|>[f(a=[\"x\", 'x'])]<|tool_call_end|>", 0},
+        {"lfm2", "<|tool_call_start|>[f(a=[null, None])]<|tool_call_end|>", 0},
+        {"gemma-4", "<|tool_call>call:f{a:[<|\"|>x<|\"|>,<|\"|>y<|\"|>]}<tool_call|>", 2},
+        {"gemma-4", "<|tool_call>call:f{a:[<|\"|>x<|\"|>,<|\"|>x<|\"|>]}<tool_call|>", 0},
+        {"qwen3-coder", "<function=f>\n<parameter=a>\n[\"x\",\"y\"]\n</parameter>\n</function>", 2},
+        {"qwen3-coder", "<function=f>\n<parameter=a>\n[\"x\",\"x\"]\n</parameter>\n</function>",
+         0}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct pith_error err = {0};
+        struct pith_grammar *g = open_calls(rows[i].family, list, 0, &err);
+        REQUIRE(g, "%s: %s", rows[i].family, err.msg);
+        int may = answers(g, rows[i].text);
+        CHECK_MSG(may == rows[i].may, "%d for %s", may, rows[i].text);
+        grammar_free(g);
+    }
+}
+
 /* Many tools of equal members: what is equal is written once, so steps and bytes go by the text. */
 static void many_tools_are_cheap(void)
 {
@@ -576,6 +606,7 @@ static void references_of_two_tools(void)
 int main(void)
 {
     TEST(patterns);
+    TEST(unique_items);
     TEST(many_tools_are_cheap);
     TEST(references_of_two_tools);
     TEST(what_is_written_is_read);

@@ -16,6 +16,11 @@
 
 enum { MOST_VALUES = 4096, MOST_HOPS = 64 }; /* of a long enum; of references */
 
+static const struct {
+    int type;
+    const char *text;
+} words[] = {{TYPE_NULL, "null"}, {TYPE_BOOL, "true"}, {TYPE_BOOL, "false"}};
+
 /* ---------------------------------------------------------------- few values */
 
 /* Values that are few, as they are written. */
@@ -99,10 +104,6 @@ static int values_of_types(struct schema *s, const struct jtree *items, struct v
 {
     static const char *const keys[] = {
         "type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", NULL};
-    static const struct {
-        int type;
-        const char *text;
-    } names[] = {{TYPE_NULL, "null"}, {TYPE_BOOL, "true"}, {TYPE_BOOL, "false"}};
     double from = 0, to = -1;
     if (!items || !says_only(items, keys))
         return 0;
@@ -111,10 +112,10 @@ static int values_of_types(struct schema *s, const struct jtree *items, struct v
         (types & TYPE_INT &&
          (!bound_of(items, 1, &from) || !bound_of(items, 0, &to) || to - from >= RULES_SET)))
         return 0;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        struct str *text = types & names[i].type ? add_value(out) : NULL;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        struct str *text = types & words[i].type ? add_value(out) : NULL;
         if (text)
-            str_putz(text, names[i].text);
+            str_putz(text, words[i].text);
     }
     for (double x = from; x <= to; x++) {
         struct str *text = add_value(out);
@@ -275,12 +276,10 @@ static int some_items(struct schema *s, const struct jtree *items, uint32_t from
         types = text || number ? (text ? TYPE_STRING : 0) | (number ? TYPE_NUMBER : 0) : SCALARS;
     if (types & ~SCALARS)
         return 0;
-    if (types & TYPE_NULL)
-        schema_word(s, from, to, JTREE_NULL);
-    if (types & TYPE_BOOL) {
-        schema_word(s, from, to, JTREE_TRUE);
-        schema_word(s, from, to, JTREE_FALSE);
-    }
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (types & words[i].type) /* not as Python writes them, too: one text each */
+            rules_edge(s->r, rules_text(s->r, from, words[i].text, strlen(words[i].text)), to,
+                       EDGE_EPS, 0);
     if (items) {
         schema_note(s->r, items);
         schema_put(s, &p, items, 0);
