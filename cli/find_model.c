@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 #include "cli/cli.h"
@@ -36,6 +37,22 @@ static int fetch(const struct model_ref *r, const char *name, char **path)
 #endif
 }
 
+/* The name of a model here that may be meant; NULL: none, or no memory. */
+static const char *near_name(const struct local *s, const char *name)
+{
+    const char **names = calloc(s->n + 1, sizeof *names), *near = NULL;
+    for (size_t i = 0; names && i < s->n; i++) {
+        size_t n = strlen(s->v[i].name);
+        names[i] = s->v[i].name;
+        int same = !strncasecmp(name, names[i], n);
+        if (!near && same && (!name[n] || !strcasecmp(name + n, ".gguf")))
+            near = names[i];
+    }
+    near = near || !names ? near : args_nearest(name, names);
+    free(names);
+    return near;
+}
+
 /* *path is malloced, NULL when the name is to stay as it is. */
 static int find(const char *name, char **path)
 {
@@ -64,10 +81,11 @@ static int find(const char *name, char **path)
     } else if (r.kind != REF_NONE) {
         code = fetch(&r, name, path);
     } else if (!strchr(name, '/')) {
+        const char *near = near_name(&s, name);
         code = cli_say(CLI_INPUT,
-                       "%s: no file and no model of this name; 'pith list' shows the models that "
-                       "are here, ollama:NAME and hf:OWNER/REPO fetch one",
-                       name);
+                       "%s: no file and no model of this name; %s%s%s'pith list' shows the models "
+                       "that are here, ollama:NAME and hf:OWNER/REPO fetch one",
+                       name, near ? "did you mean " : "", near ? near : "", near ? "? " : "");
     }
     local_free(&s);
     return code;

@@ -23,8 +23,8 @@ static void help(FILE *to)
             "Usage: pith COMMAND [arguments]\n\n",
             pith_version());
     for (int i = 0; i < N_COMMANDS; i++)
-        fprintf(to, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-    fprintf(to, "  %-10s %s\n  %-10s %s\n  %-10s %s\n\n", "version",
+        fprintf(to, "  %-11s %s\n", commands[i]->name, commands[i]->summary);
+    fprintf(to, "  %-11s %s\n  %-11s %s\n  %-11s %s\n\n", "version",
             "print version and instruction set", "help", "print this, or the help of a command",
             "man", "print the manual page");
     fputs("'pith COMMAND --help' lists the flags of a command. Exit codes: 0 well, 1 wrong use,\n"

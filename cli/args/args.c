@@ -285,7 +285,7 @@ static const char *elsewhere(const char *flag, const char *const *names, int *is
 static int bad_flag(const struct args_spec *spec, const char *word)
 {
     const char *names[ROWS_MAX + sizeof common / sizeof common[0]];
-    char flag[64];
+    char flag[64], two[64]; /* the word; with the dashes that names have */
     int n = 0;
     for (const struct arg *a = spec->rows; a->name && n < ROWS_MAX; a++) {
         if (is_flag(a))
@@ -307,7 +307,8 @@ static int bad_flag(const struct args_spec *spec, const char *word)
         fprintf(stderr, "; %s\n", near);
         return ARGS_BAD;
     }
-    near = near ? near : args_nearest(flag, names);
+    snprintf(two, sizeof two, "--%s", flag + strspn(flag, "-"));
+    near = near ? near : args_nearest(two, names);
     if (near)
         fprintf(stderr, "; did you mean %s?", near);
     fprintf(stderr, "%s '%s --help' lists the flags\n", near ? "" : ";", spec->command);

@@ -33,15 +33,17 @@ const char *args_nearest(const char *word, const char *const *candidates)
     size_t n = strlen(word);
     const char *best = NULL;
     /* As many slips as a typo may have, and fewer than the word is long. */
-    int least = n < 6 ? 2 : 3;
+    size_t letters = n - (word[0] == '-' ? strspn(word, "-") : 0);
+    int least = letters < n ? (letters < 4 ? 1 : letters < 6 ? 2 : 3) : n < 6 ? 2 : 3;
     if (least >= (int)n)
         least = (int)n - 1;
     for (; *candidates; candidates++) {
         int d = distance(word, *candidates);
         size_t len = strlen(*candidates), common = len < n ? len : n;
         size_t least_common = word[0] == '-' ? 4 : 3;
-        if (common >= least_common && !memcmp(word, *candidates, common))
-            d = len >= n ? 1 : d < 2 ? d : 2; /* "ben" for "bench"; "--temperature" for "--temp" */
+        /* "ben" for "bench"; "--temperature" for "--temp", which itself is nearer */
+        if (d > 0 && common >= least_common && !memcmp(word, *candidates, common))
+            d = len >= n ? 1 : d < 2 ? d : 2;
         if (d <= least) {
             least = d - 1; /* the first of equals */
             best = *candidates;

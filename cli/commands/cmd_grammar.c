@@ -14,9 +14,9 @@ static const struct arg args[] = {
     {.name = "TEXT", ARG_FIELD(struct opts, text, ARG_TEXT), .otherwise = "all of stdin",
      .help = "the text"},
     {.name = "--grammar", .meta = "FILE", ARG_FIELD(struct opts, grammar, ARG_TEXT),
-     .help = "a grammar in GBNF"},
+     .help = "a grammar in GBNF; a file, or the text itself"},
     {.name = "--schema", .meta = "FILE", ARG_FIELD(struct opts, schema, ARG_TEXT),
-     .help = "a JSON Schema"},
+     .help = "a JSON Schema; a file, or the text itself"},
     {.name = "--jsonl", ARG_FIELD(struct opts, jsonl, ARG_SWITCH),
      .help = "answer each line of stdin, {\"grammar\": GBNF or \"schema\": a JSON Schema, "
          "\"text\"}, with {\"accept\": true or false}, or with {\"invalid\": why} when the grammar "
@@ -81,20 +81,21 @@ static json_t *answer_line(void *ctx, const char *line, size_t n)
 static int answer_once(const struct opts *o)
 {
     struct pith_error err = {0};
-    char *grammar = NULL, *from_stdin = NULL;
-    size_t n_grammar, n = o->text ? strlen(o->text) : 0;
+    struct grammar_opts said = {.grammar = o->grammar, .schema = o->schema};
+    char *from_stdin = NULL;
+    size_t n = o->text ? strlen(o->text) : 0;
     int accepts = 0;
-    int code = cli_read_file(o->grammar ? o->grammar : o->schema, &grammar, &n_grammar);
+    int code = cli_grammar_read(&said);
     if (!code && !o->text)
         code = cli_read_file("-", &from_stdin, &n);
     if (!code) {
-        accepts = matches(o->grammar ? PITH_GRAMMAR_GBNF : PITH_GRAMMAR_SCHEMA, grammar, n_grammar,
+        accepts = matches(o->grammar ? PITH_GRAMMAR_GBNF : PITH_GRAMMAR_SCHEMA, said.text, said.n,
                           o->text ? o->text : from_stdin, n, &err);
         code = accepts < 0 ? cli_fail(&err) : CLI_OK;
     }
     if (!code)
         puts(accepts ? "accept" : "reject");
-    free(grammar);
+    free(said.text);
     free(from_stdin);
     return code;
 }

@@ -21,7 +21,7 @@ static const struct arg args[] = {
              "with {\"ids\", \"probs\"}: what the chain leaves, most probable first, or with "
              "{\"error\"}"},
     {.name = "--list", ARG_FIELD(struct opts, list, ARG_SWITCH),
-     .help = "print the samplers with their parameters: lowest..highest (default)"},
+     .help = "print the samplers, and of each parameter lowest..highest (what it is otherwise)"},
     {0},
 };
 /* clang-format on */
@@ -244,7 +244,7 @@ static int run(void *opts)
 {
     const struct opts *o = opts;
     if (o->jsonl == o->list)
-        return cli_say(CLI_USE, "pith sample: wanted one of --jsonl and --list");
+        return cli_say(CLI_USE, "wanted one of --jsonl and --list");
     if (o->jsonl)
         return cli_answer_lines(answer_line, NULL);
     char text[4096];

@@ -65,6 +65,10 @@ gives flag_elsewhere_serve 1 "unknown flag --chat-template-kwargs; --default 'ch
     serve m --chat-template-kwargs '{}'
 gives flag_elsewhere_sampler 1 'unknown flag --dry-base; --default dry_base=X says it' \
     serve m --dry-base 2
+gives flag_one_dash 1 'unknown flag -temp; did you mean --temp\?' run m -temp 1
+gives flag_short_no_guess 1 "unknown flag -xyz; 'pith bench --help'" bench m -xyz
+gives flag_no_wild_guess 1 "unknown flag --dxlxy; 'pith bench --help'" bench m --dxlxy
+gives flag_of_bench 1 'unknown flag -pg; --total with -p and -n' bench m -pg 1,2
 gives flag_elsewhere_pattern 1 'unknown flag --spec-draft-n-max; drafts of' run m --spec-draft-n-max
 # each row is said somewhere: what it names is there
 lost=
@@ -152,6 +156,13 @@ PITH_THREADS=0 gives flag_over_environment 2 'absent' run "$dir/absent" -t 1 -p 
 gives bad_sampler 1 '\-\-xtc-probability is "2"; wanted a number from 0 to 1' run m \
     --xtc-probability 2
 gives sample_needs_a_way 1 'wanted one of --jsonl and --list' sample
+
+# ---------------------------------------------------------------- grammars without a model
+
+gives grammar_text 0 '^accept$' grammar --grammar 'root ::= "a" | "b"' b
+gives schema_text 0 '^reject$' grammar --schema '{"type": "integer"}' x
+gives grammar_text_bad 2 "line 1: the text ends; wanted ']'" grammar --grammar 'root ::= [a-' x
+gives grammar_no_file 2 'absent: cannot open' grammar --schema "$dir/absent" x
 
 # ---------------------------------------------------------------- samplers without a model
 

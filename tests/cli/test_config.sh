@@ -23,8 +23,8 @@ run() { gives "$1" "$2" "$3" run "$m" -p w5 "${@:4}"; }
 # ---------------------------------------------------------------- precedence
 
 mkdir -p "$dir/xdg/pith" "$dir/home/.config/pith"
-echo 'ctx = 0' >"$dir/xdg/pith/pith.conf"
-run file_of_xdg 1 "$dir/xdg/pith/pith.conf:1: ctx is \"0\"; wanted a whole number"
+echo 'ctx = -1' >"$dir/xdg/pith/pith.conf"
+run file_of_xdg 1 "$dir/xdg/pith/pith.conf:1: ctx is \"-1\"; wanted a whole number"
 echo 'ctx = -1' >"$dir/home/.config/pith/pith.conf"
 XDG_CONFIG_HOME= run file_of_home 1 "$dir/home/.config/pith/pith.conf:1: ctx is \"-1\""
 echo 'ctx = -2' >"$conf"

@@ -66,6 +66,9 @@ is lm_studio hf:pub/rep "$HOME/.lmstudio/models/pub/rep/lm-Q6_K.gguf"
 is ollama_blob ollama:blob "$HOME/.ollama/models/blobs/sha256-$digest"
 is ollama_blob_name blob:latest "$HOME/.ollama/models/blobs/sha256-$digest"
 is a_path_first "$dir/m.gguf" "$dir/m.gguf"
+gives near_name 2 'no model of this name; did you mean m-Q8_0\?' inspect m-Q9_0
+gives near_name_case 2 'no model of this name; did you mean by-hand\?' inspect BY-Hand.gguf
+gives no_near_name 2 "no model of this name; 'pith list'" inspect something-else
 gives several 2 "name of several models" inspect twice
 gives bad_hf 1 'wanted hf:OWNER/REPO' inspect hf:one
 gives bad_hf_dots 1 'wanted hf:OWNER/REPO' inspect hf:../x
