@@ -133,6 +133,9 @@ PITH_API pith_status pith_sample_rows(pith_session *s, struct pith_draw *draws, 
  * is run on them without a draw. */
 PITH_API int32_t pith_sampler_left(pith_sampler *s, const float *logits, struct pith_logprob *out,
                                    int32_t cap);
+/* After pith_sample, whose logits must still be there: the log-probability of one token among those
+ * that the chain left, however many these are. 0: it is none of them, and *logprob as it was. */
+PITH_API int pith_sampler_left_of(pith_sampler *s, int32_t id, float *logprob);
 
 /* ---------------------------------------------------------------- grammars (constrained output) */
 

@@ -1,6 +1,5 @@
 /* draw.c -- from the outputs of a step to tokens: which choices draw from which output, and what
  * has been drawn, at once or from a mask that was made beside the steps (beside.c). */
-#include <stdlib.h>
 #include <string.h>
 
 #include "server/hosted.h"
@@ -76,22 +75,12 @@ void draw_put(struct sched *s, struct branch *b, int64_t i, int32_t out)
 static void take_left(struct branch *b, struct token_info *t, struct pith_logprob *top)
 {
     int32_t wanted = b->r->n_logprobs < TOP_MAX ? b->r->n_logprobs : TOP_MAX,
-            n = pith_sampler_left(b->sampler, NULL, top, TOP_MAX), i = 0;
-    struct pith_logprob *all = NULL;
-    while (i < n && i < TOP_MAX && top[i].id != t->id)
-        i++;
-    if (i < n && i == TOP_MAX && (all = malloc((size_t)n * sizeof *all))) {
-        pith_sampler_left(b->sampler, NULL, all, n);
-        while (i < n && all[i].id != t->id)
-            i++;
-    }
-    const struct pith_logprob *found = all ? all : top;
-    t->logprob = i < n && (all || i < TOP_MAX) ? found[i].logprob : t->logprob;
+            n = pith_sampler_left(b->sampler, NULL, top, TOP_MAX);
+    pith_sampler_left_of(b->sampler, t->id, &t->logprob); /* one that was forced keeps its own */
     t->top = top;
     t->n_top = n < wanted ? n : wanted;
     while (t->n_top && !(top[t->n_top - 1].logprob > -100)) /* none of what cannot be drawn */
         t->n_top--;
-    free(all);
 }
 
 /* Samplers and masks are what some choices cost most by. */

@@ -137,6 +137,11 @@ int32_t pith_sampler_left(pith_sampler *s, const float *logits, struct pith_logp
     return sampler_left(s, out, out ? cap : 0);
 }
 
+int pith_sampler_left_of(pith_sampler *s, int32_t id, float *logprob)
+{
+    return s && logprob ? sampler_left_of(s, id, logprob) : 0;
+}
+
 int32_t pith_sampler_best(const pith_sampler *s)
 {
     return s ? sampler_best(s) : 0;

@@ -299,6 +299,27 @@ static void shaped_logits(struct rng *r, float *x, int32_t n, int shape)
         x[rng_below(r, (uint32_t)n)] = odd[rng_below(r, 4)];
 }
 
+/* Each that the chain has left is told alone as in the list, whatever its place there. */
+static void each_that_is_left(pith_sampler *s, const struct pith_logprob *left, int32_t n_left,
+                              int32_t n_vocab)
+{
+    static char there[1 << 16];
+    int32_t wrong = 0;
+    float x;
+    REQUIRE(n_vocab <= (int32_t)sizeof there, "%d", n_vocab);
+    memset(there, 0, sizeof there);
+    for (int32_t i = 0; i < n_left; i++) {
+        there[left[i].id] = 1;
+        wrong += !pith_sampler_left_of(s, left[i].id, &x) || memcmp(&x, &left[i].logprob, sizeof x);
+    }
+    for (int32_t id = -1; id <= n_vocab; id++) {
+        x = 7;
+        int is = id >= 0 && id < n_vocab && there[id];
+        wrong += !is && (pith_sampler_left_of(s, id, &x) || x != 7);
+    }
+    CHECK_MSG(!wrong, "%d of %d", wrong, n_left);
+}
+
 /* Chains of one to three samplers with random parameters leave what the definition leaves, with
  * its probabilities, and draw what it draws. */
 static void chains_are_definition(void)
@@ -355,6 +376,7 @@ static void chains_are_definition(void)
         REQUIRE(s, "%s", chain);
         qsort(want, (size_t)n_want, sizeof *want, ref_by_logit);
         int32_t id = pith_sample(s, x), n_got = pith_sampler_left(s, NULL, got, N);
+        each_that_is_left(s, got, n_got, N);
         CHECK_MSG(n_got == n_want, "round %ld, shape %d, n %d, %s: %d left, wanted %d", round,
                   shape, n, chain, n_got, n_want);
         int32_t same = 0;

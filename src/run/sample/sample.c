@@ -495,9 +495,12 @@ pith_status sampler_grammar(struct pith_sampler *s, struct pith_grammar *g, stru
 
 static void mask_others(struct pith_sampler *s)
 {
-    for (int32_t id = 0; id < s->n_vocab; id++)
-        if (!(s->only[id / 8] >> id % 8 & 1))
-            s->masked[id] = -INFINITY;
+    for (int32_t from = 0; from < s->n_vocab; from += 8) {
+        unsigned bits = s->only[from / 8];
+        for (int32_t id = from; bits != 0xFF && id < from + 8 && id < s->n_vocab; id++)
+            if (!(bits >> (id - from) & 1))
+                s->masked[id] = -INFINITY;
+    }
 }
 
 /* The logits that the grammar, the number of tokens so far and the list of tokens leave; none when
@@ -791,6 +794,23 @@ pith_status sampler_restore(struct pith_sampler *s, const struct sampler_state *
 
 /* ---------------------------------------------------------------- probabilities */
 
+static float left_at(struct candidates *c, int32_t at, double log_total)
+{
+    return (float)((double)candidates_logit(c, at) - (double)c->best - log_total);
+}
+
+int sampler_left_of(struct pith_sampler *s, int32_t id, float *logprob)
+{
+    struct candidates *c = &s->list;
+    int32_t at = candidates_find(c, id);
+    if (at < 0)
+        return 0;
+    uint32_t fp = fp_enter();
+    *logprob = left_at(c, at, fmath_log(candidates_total(c)));
+    fp_leave(fp);
+    return 1;
+}
+
 int32_t sampler_left(struct pith_sampler *s, struct pith_logprob *out, int32_t cap)
 {
     struct candidates *c = &s->list;
@@ -802,10 +822,8 @@ int32_t sampler_left(struct pith_sampler *s, struct pith_logprob *out, int32_t c
         int32_t k = n - i < CANDIDATES_HEAD ? n - i : CANDIDATES_HEAD;
         from = candidates_head(c, from, at, k);
         for (int32_t j = 0; j < k; j++, i++)
-            out[i] = (struct pith_logprob){
-                candidates_id(c, at[j]),
-                (float)((double)candidates_logit(c, at[j]) - (double)c->best - log_total),
-            };
+            out[i] =
+                (struct pith_logprob){candidates_id(c, at[j]), left_at(c, at[j], log_total)};
     }
     fp_leave(fp);
     return c->n;

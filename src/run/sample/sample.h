@@ -171,6 +171,7 @@ pith_status sampler_restore(struct pith_sampler *s, const struct sampler_state *
 pith_status sampler_grammar(struct pith_sampler *s, struct pith_grammar *g, struct pith_error *err);
 /* The best of the list as it was left, at most cap; how many are left in all. */
 int32_t sampler_left(struct pith_sampler *s, struct pith_logprob *out, int32_t cap);
+int sampler_left_of(struct pith_sampler *s, int32_t id, float *logprob); /* of one; 0: cut */
 int64_t sampler_help(char *buf, size_t cap); /* see pith_sampler_help */
 /* See pith_logprobs. */
 int32_t sample_logprobs(const float *logits, int32_t n_vocab, int32_t id, float *of_id,
