@@ -106,6 +106,44 @@ static void products_of_every_type(void)
     products_of(0, 1);
 }
 
+/* What is not finite in a row is not lost in its products, whatever rows are rounded to, and
+ * changes no other row's; numbers that are next to nothing give next to nothing. */
+static void what_is_not_finite(void)
+{
+    enum { K = 256, M = 5, ROWS = 6, NONE = 0, MORE = 1, LESS = 2, TINY = 3 };
+    static float w[M * K], x[ROWS * K], got[ROWS * M], plain_rows[ROWS * M];
+    struct pith_error err;
+    struct rng rng;
+    rng_init(&rng, 29);
+    for (int i = 0; i < 3; i++) {
+        enum dtype type = i == 0 ? DT_Q8_0 : i == 1 ? DT_Q4_K : DT_Q4_0;
+        bench_reset();
+        bench_fill(&rng, w, M * K, 0);
+        bench_fill(&rng, x, ROWS * K, 0);
+        const struct tensor *t = bench_tensor(type, 0, M, K, w);
+        struct bench_case c = {
+            .build = build_matmul, .ctx = (void *)(uintptr_t)t, .in = x, .T = ROWS, .n = K};
+        c.level = CPU_BASE;
+        REQUIRE(bench_run(&c, plain_rows, &err) == PITH_OK, "%s", err.msg);
+        x[NONE * K + 7] = NAN;
+        x[MORE * K + 40] = INFINITY;
+        x[LESS * K + 200] = -INFINITY;
+        for (int k = 0; k < K; k++)
+            x[TINY * K + k] = k % 2 ? 0x1p-135f : -0x1p-133f;
+        REQUIRE(bench_run(&c, got, &err) == PITH_OK, "%s", err.msg);
+        for (int m = 0; m < M; m++) {
+            CHECK_MSG(!isfinite(got[NONE * M + m]) && !isfinite(got[MORE * M + m]) &&
+                          !isfinite(got[LESS * M + m]),
+                      "%s, column %d: %g of NaN, %g and %g of infinities", dtypes[type].name, m,
+                      (double)got[NONE * M + m], (double)got[MORE * M + m],
+                      (double)got[LESS * M + m]);
+            CHECK_MSG(fabsf(got[TINY * M + m]) < 0x1p-110f, "%s, column %d: %g of next to nothing",
+                      dtypes[type].name, m, (double)got[TINY * M + m]);
+        }
+        CHECK(!memcmp(got + 4 * M, plain_rows + 4 * M, 2 * M * sizeof *got));
+    }
+}
+
 /* Rows of a table of every type, by token: the numbers that its blocks stand for. */
 static node build_embed_of(struct graph *g, node x, void *ctx)
 {
@@ -210,6 +248,7 @@ static int gpu_test_ops(void)
     d->backend->close(d);
     TEST(every_op_has_a_kernel);
     TEST(products_of_every_type);
+    TEST(what_is_not_finite);
     TEST(rows_of_every_type);
     TEST(state_spaces);
     return test_scale() < 10 ? test_end() : ops_main();

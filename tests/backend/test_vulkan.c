@@ -59,6 +59,14 @@ static void weights_that_are_too_large(void)
         off = fmax(off, fabs((double)got[i] - (double)want[i]));
     CHECK_MSG(strstr(note, "no kernel for embed") && off < 1e-3, "off by %.3g, told: %s", off,
               note);
+    vulkan_plan(&(struct vulkan_plan){.groups = 100}); /* 4,096 rows want 256 */
+    CHECK_MSG(logits_with("1", got, note, sizeof note, &err), "%s", err.msg);
+    vulkan_plan(&(struct vulkan_plan){0});
+    off = 0;
+    for (int i = 0; i < V; i++)
+        off = fmax(off, fabs((double)got[i] - (double)want[i]));
+    CHECK_MSG(strstr(note, "no kernel for matmul") && off < 1e-3, "off by %.3g, told: %s", off,
+              note);
 }
 
 /* In a process that has opened no loader yet: a model is opened, on the CPU, and told why. */

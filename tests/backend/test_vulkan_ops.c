@@ -22,6 +22,7 @@ static void products_of_bytes(void)
         has_dot = vk_of(d)->products == VK_BY_DOT;
         d->backend->close(d);
     }
+    what_is_not_finite();
     for (int i = 0; i < 2; i++) {
         products_of(every > 1 ? DT_Q4_0 : 0, every);
         bits[i] = product_bits;
@@ -35,11 +36,23 @@ static void products_of_bytes(void)
     printf("# the device has %s\n", has_dot ? "the instruction" : "no instruction");
 }
 
+/* A driver's errors: what is for want of memory, what loses a device. */
+static void errors_of_the_driver(void)
+{
+    struct vk_device v = {.dev.name = "vulkan9"};
+    struct pith_error err;
+    CHECK(vk_check(&v, VK_ERROR_TOO_MANY_OBJECTS, "memory", &err) == PITH_NOMEM &&
+          strstr(err.msg, "vulkan9: memory: "));
+    CHECK(vk_check(&v, VK_ERROR_UNKNOWN, "memory", &err) == PITH_DEVICE && !v.dev.lost);
+    CHECK(vk_check(&v, VK_ERROR_DEVICE_LOST, "memory", &err) == PITH_DEVICE && v.dev.lost);
+}
+
 int main(void)
 {
     struct pith_error err;
     struct device *d;
     plugins_use();
+    TEST(errors_of_the_driver);
     setenv("PITH_VULKAN_DEVICES", "0", 1);
     if (backend_vulkan.open(0, 0, &d, &err) == PITH_OK) {
         d->backend->close(d);

@@ -26,7 +26,8 @@ const char *cu_name_of(cu_result r)
 /* After one of these nothing of its context works any more. */
 static int is_lost(cu_result r)
 {
-    return r == CU_ECC_UNCORRECTABLE || r == CU_ILLEGAL_ADDRESS || r == CU_LAUNCH_TIMEOUT ||
+    return r == CU_ECC_UNCORRECTABLE || r == CU_NVLINK_UNCORRECTABLE || r == CU_ILLEGAL_ADDRESS ||
+           r == CU_LAUNCH_TIMEOUT || r == CU_CONTEXT_IS_DESTROYED || r == CU_ASSERT ||
            (r >= CU_HARDWARE_STACK && r <= CU_LAUNCH_FAILED) || r == CU_UNKNOWN;
 }
 

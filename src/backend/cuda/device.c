@@ -365,6 +365,8 @@ static pith_status move(struct place at, const void *in, void *out, uint64_t n, 
         st = cu_wait(v, s->value, err);
     if (st == PITH_OK && !in)
         memcpy(out, s->map, n);
+    if (st != PITH_OK) /* the stage is taken again */
+        cu.stream_wait(v->stream);
     *value = s->value;
     pthread_mutex_unlock(&v->lock);
     return st;

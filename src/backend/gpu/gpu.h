@@ -87,6 +87,8 @@ struct gpu_places {
 int gpu_has(enum op op);
 int gpu_impl(const struct node *n, struct op_impl *out);
 void gpu_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *out);
+/* Groups along a row that a launch of a node has, at most. */
+uint64_t gpu_most_groups(const struct node *n);
 int gpu_has_books(enum dtype t); /* its codes are entries of code books (books.c) */
 /* Bytes of constants that a call needs in memory, at at->consts; written where out is not NULL. */
 uint32_t gpu_constants(const struct call *c, const struct gpu_places *at, void *out);

@@ -1062,6 +1062,13 @@ int gpu_impl(const struct node *n, struct op_impl *out)
     return 1;
 }
 
+uint64_t gpu_most_groups(const struct node *n)
+{
+    if (op_has(n->op, OP_PRODUCT))
+        return blocks(tensor_m(n->w), MM_ROWS * MM_GROUPS);
+    return blocks(n->cols, 64);
+}
+
 int gpu_has_books(enum dtype t)
 {
     int type = type_of(t);

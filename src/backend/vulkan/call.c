@@ -1,7 +1,7 @@
 /* call.c -- how calls of Vulkan end, and which of them tests make fail: see vulkan.h. */
 #include "backend/vulkan/vulkan_impl.h"
 
-static _Atomic(uint64_t) n_calls, fail_at, lose_at, largest;
+static _Atomic(uint64_t) n_calls, fail_at, lose_at, largest, groups;
 
 void vulkan_plan(const struct vulkan_plan *p)
 {
@@ -9,12 +9,19 @@ void vulkan_plan(const struct vulkan_plan *p)
     fail_at = p->fail_at;
     lose_at = p->lose_at;
     largest = p->largest;
+    groups = p->groups;
 }
 
 uint64_t vk_largest(const struct vk_device *v)
 {
     uint64_t least = largest;
     return least && least < v->largest ? least : v->largest;
+}
+
+uint64_t vk_groups(const struct vk_device *v)
+{
+    uint64_t least = groups;
+    return least && least < v->groups ? least : v->groups;
 }
 
 uint64_t vulkan_calls(void)
@@ -31,6 +38,9 @@ pith_status vk_check(struct vk_device *v, VkResult r, const char *what, struct p
         return error_set(err, PITH_NOMEM, "%s: %s: out of memory of the host", v->dev.name, what);
     case VK_ERROR_OUT_OF_DEVICE_MEMORY:
         return error_set(err, PITH_NOMEM, "%s: %s: out of device memory", v->dev.name, what);
+    case VK_ERROR_TOO_MANY_OBJECTS: /* maxMemoryAllocationCount */
+        return error_set(err, PITH_NOMEM, "%s: %s: the driver makes no more allocations",
+                         v->dev.name, what);
     case VK_ERROR_DEVICE_LOST:
         atomic_store(&v->dev.lost, 1);
         return error_set(err, PITH_DEVICE, "%s: %s: the device is lost", v->dev.name, what);

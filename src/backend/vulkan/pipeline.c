@@ -186,6 +186,8 @@ int vk_impl(const struct device *d, const struct node *n, struct op_impl *out)
     if ((n->w && n->w->bytes > most) || (n->w2 && n->w2->bytes > most))
         return 0;
     int product = op_has(n->op, OP_PRODUCT);
+    if (gpu_most_groups(n) > vk_groups(vk_of(d)))
+        return 0;
     if (vk_masked(op_infos[n->op]->name) || (product && vk_masked(dtypes[n->w->type].name)) ||
         !gpu_impl(n, out))
         return 0;

@@ -1,8 +1,8 @@
 /* vulkan.h -- GPUs by Vulkan 1.2: the loader is opened when it is first asked for, so that a
  * program runs with and without one. Kernels follow addresses (bufferDeviceAddress), so there are
  * no descriptors, and no limit to what can be bound but that of an allocation: what reads a weight
- * that is larger runs on the CPU, and that is told. Shaders are a file beside the program
- * (backend/gpu/plugin.h).
+ * that is larger runs on the CPU, and that is told. So does what wants more groups than a launch
+ * has. Shaders are a file beside the program (backend/gpu/plugin.h).
  *
  *     PITH_VULKAN_DEVICES=0,0   these of the machine's devices, by number, one that is named twice
  *                               twice; without it all, on a machine that has GPUs
@@ -27,6 +27,7 @@ extern const struct backend backend_vulkan;
 struct vulkan_plan {
     uint64_t fail_at, lose_at;
     uint64_t largest; /* bytes of an allocation, at most; 0: as devices say */
+    uint64_t groups;  /* of a launch, along a row; 0: as devices say */
 };
 void vulkan_plan(const struct vulkan_plan *p);
 uint64_t vulkan_calls(void);

@@ -100,6 +100,7 @@ struct vk_device {
     VkQueue queue;
     uint32_t family, type_device, type_host;
     uint64_t largest, total;
+    uint64_t groups; /* of a launch, along a row */
     int has_budget; /* the driver tells how much memory is left */
     int has_dot, has_fast_dot; /* of four bytes; faster than multiplications of numbers */
     enum vk_products products;
@@ -142,9 +143,10 @@ static inline int vk_masked(const char *name)
 }
 /* A call begins; see vulkan_plan. `memory`: one that fails for want of it. */
 pith_status vk_call(struct vk_device *v, const char *what, int memory, struct pith_error *err);
-/* What a function of Vulkan returned, as a status; a lost device is marked. */
 /* Bytes of an allocation, at most. */
 uint64_t vk_largest(const struct vk_device *v);
+uint64_t vk_groups(const struct vk_device *v); /* of a launch, along a row, at most */
+/* What a function of Vulkan returned, as a status; a lost device is marked. */
 pith_status vk_check(struct vk_device *v, VkResult r, const char *what, struct pith_error *err);
 pith_status vk_allocate(struct vk_device *v, uint64_t bytes, int host, struct vk_memory *out,
                         struct pith_error *err);

@@ -2,7 +2,13 @@
  * blocks of one chain. dp4a_TYPE_COLS. And rows rounded for them. */
 #include "coded.cuh"
 
-/* A thread for each 32 numbers. */
+FN uint32_t code_of(float v)
+{
+    v = v > -127 ? v : -127; /* what is no number, too */
+    return (uint32_t)(int)rintf(v < 127 ? v : 127) & 255;
+}
+
+/* A thread for each 32 numbers, as tensor/act.h rounds them: what is not finite is not lost. */
 KERNEL(quantise, 64)
 {
     uint32_t i = thread_x(), n = rows_of(arg, arg.rows);
@@ -11,15 +17,16 @@ KERNEL(quantise, 64)
     EACH_ROW(r, n) {
         const float *x = row_of(arg.a, r, arg.lda) + 32 * (uint64_t)i;
         uint64_t y = arg.dst + (uint64_t)r * arg.ld;
-        float most = 0;
+        uint32_t top = 0;
         for (int j = 0; j < 32; j++)
-            most = fabsf(x[j]) > most ? fabsf(x[j]) : most;
-        float d = most / 127, id = d > 0 ? 1.0f / d : 0;
+            top = (as_uint(x[j]) & 0x7fffffffu) > top ? as_uint(x[j]) & 0x7fffffffu : top;
+        float most = as_float(top), id = most < 0x1p-120f ? 0 : 127 / most;
+        float d = most < 0x1p-120f ? 0 : most / 127;
         uint32_t *q = (uint32_t *)i32_at(y + 32 * (uint64_t)i);
         for (int j = 0; j < 8; j++) {
             uint32_t word = 0;
             for (int b = 0; b < 4; b++)
-                word |= ((uint32_t)(int)rintf(x[4 * j + b] * id) & 255) << (8 * b);
+                word |= code_of(x[4 * j + b] * id) << (8 * b);
             q[j] = word;
         }
         f32_at(y + arg.cols)[i] = d;
