@@ -5,8 +5,8 @@
  * ones, GPU_EVERY.
  *
  *   golden/arch   whole on the device, which has a kernel for each op; layers by turns with the
- *       CPU, by turns on two logical devices: every logit within twice the recorded tolerance of
- *       exact arithmetic; the same bits in pieces of 7 and token by token
+ *       CPU, by turns on two logical devices, rows of matrices on two: every logit within twice the
+ *       recorded tolerance of exact arithmetic; the same bits in pieces of 7 and token by token
  *   reference     Gemma 3 270M (path in TEST_GGUF), teacher-forced: not farther from exact
  *       arithmetic than the CPU is
  *   failures      the n-th call of a device fails, its memory runs out, it is lost, something is
@@ -69,10 +69,13 @@ static const char *absent(void)
 
 struct way {
     const char *name, *devices, *layers;
+    pith_split split;
 };
-static const struct way ways[] = {{"whole", "0", "1"},
-                                  {"by turns with the CPU", "0", "1,0"},
-                                  {"by turns on two devices", "0,0", "1,2"}};
+static const struct way ways[] = {
+    {.name = "whole", .devices = "0", .layers = "1"},
+    {.name = "by turns with the CPU", .devices = "0", .layers = "1,0"},
+    {.name = "by turns on two devices", .devices = "0,0", .layers = "1,2"},
+    {.name = "rows over two devices", .devices = "0,0", .split = PITH_SPLIT_ROW}};
 enum { N_WAYS = sizeof ways / sizeof *ways };
 
 /* The logits of all tokens, fed in pieces of so many. */
@@ -107,8 +110,10 @@ static void golden_model(const struct golden *g, const struct way *w, const floa
     struct pith_error err = {PITH_OK, ""};
     struct pith_model_info info = {.size = sizeof info};
     float *got = calloc((size_t)n, sizeof *got), *other = calloc((size_t)n, sizeof *other);
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    mp.split = w->split;
     set_devices(w->devices, w->layers);
-    pith_model *m = pith_model_open(golden_path(g, ".gguf"), NULL, &err);
+    pith_model *m = pith_model_open(golden_path(g, ".gguf"), &mp, &err);
     set_devices(NULL, NULL);
     int ok = m && logits_of(g, m, g->n, got, n_vocab, &err);
     CHECK_MSG(ok, "%s, %s: %s", g->name, w->name, err.msg);
@@ -134,6 +139,34 @@ static void golden_model(const struct golden *g, const struct way *w, const floa
     free(other);
 }
 
+/* What a golden model's logits are, and how far off they may be; NULL: it has none. */
+static float *golden_wanted(const struct golden *g, int64_t all, double *limit)
+{
+    float *want = golden_floats(golden_path(g, ".logits_exactgelu.bin"), all);
+    float *sparse = golden_floats(golden_path(g, ".logits_fa.bin"), all);
+    if (!want)
+        want = golden_floats(golden_path(g, ".logits.bin"), all);
+    *limit = json_number_value(
+        json_object_get(json_object_get(g->json, "suggested_atol"), "exact_math"));
+    if (!sparse)
+        return want;
+    free(want); /* recorded with K and V in f16 */
+    *limit = 2.5e-2;
+    return sparse;
+}
+
+/* One of the list in n_ways of the ways. */
+static int golden_ways(const struct golden *g, const struct way *const *way, int n_ways)
+{
+    int32_t n_vocab = (int32_t)json_integer_value(json_object_get(g->json, "n_vocab"));
+    double limit;
+    float *want = golden_wanted(g, (int64_t)g->n * n_vocab, &limit);
+    for (int i = 0; want && i < n_ways; i++)
+        golden_model(g, way[i], want, n_vocab, limit);
+    free(want);
+    return want != NULL;
+}
+
 static void golden_arch(void)
 {
     struct golden *list;
@@ -142,28 +175,11 @@ static void golden_arch(void)
     int every = only || test_scale() >= 10 ? 1 : GPU_EVERY;
     for (int i = 0; i < n; i++) {
         const struct golden *g = &list[i];
-        int32_t n_vocab = (int32_t)json_integer_value(json_object_get(g->json, "n_vocab"));
         if (!golden_known(g) || (only && !strstr(g->name, only)) || i % every ||
             !GPU_TAKES(g->name))
             continue;
-        int64_t all = (int64_t)g->n * n_vocab;
-        float *want = golden_floats(golden_path(g, ".logits_exactgelu.bin"), all);
-        if (!want)
-            want = golden_floats(golden_path(g, ".logits.bin"), all);
-        double limit = json_number_value(
-            json_object_get(json_object_get(g->json, "suggested_atol"), "exact_math"));
-        float *sparse = golden_floats(golden_path(g, ".logits_fa.bin"), all);
-        if (sparse) { /* recorded with K and V in f16 */
-            free(want);
-            want = sparse;
-            limit = 2.5e-2;
-        }
-        if (!want)
-            continue;
-        golden_model(g, &ways[0], want, n_vocab, limit);
-        golden_model(g, &ways[1 + n_run % (N_WAYS - 1)], want, n_vocab, limit);
-        free(want);
-        n_run++;
+        const struct way *in[] = {&ways[0], &ways[1 + n_run % (N_WAYS - 1)]};
+        n_run += golden_ways(g, in, 2);
     }
     golden_free(list, n);
     if (!n)
@@ -172,6 +188,22 @@ static void golden_arch(void)
     printf("# %d models; recordings: %llu made, %llu run again, %llu evicted, %llu refused\n",
            n_run, (unsigned long long)c.recorded, (unsigned long long)c.replayed,
            (unsigned long long)c.evicted, (unsigned long long)c.refused);
+}
+
+/* A dense model, one with experts, one that is recurrent. */
+static void rows_over_two(void)
+{
+    static const char *const names[] = {"llama", "qwen3moe", "mamba2"};
+    const struct way *rows = &ways[N_WAYS - 1];
+    struct golden *list;
+    int n = golden_list("golden/arch", &list);
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < 3; k++)
+            if (!strcmp(list[i].name, names[k]) && GPU_TAKES(list[i].name))
+                CHECK_MSG(golden_ways(&list[i], &rows, 1), "%s has no logits", names[k]);
+    golden_free(list, n);
+    if (!n)
+        SKIP("no golden/arch under %s", test_shared());
 }
 
 /* ---------------------------------------------------------------- the reference model */
@@ -932,6 +964,7 @@ GOLDEN_FN void drawn_rows(void)
 GOLDEN_FN void gpu_tests(void)
 {
     TEST(golden_arch);
+    TEST(rows_over_two);
     TEST(reference_model);
     TEST(every_call_fails);
     TEST(devices_are_lost);

@@ -620,6 +620,7 @@ int main(void)
         return test_end();
     }
     TEST(golden_arch);
+    TEST(rows_over_two);
     TEST(family_is_whole);
     TEST(gaps_of_the_family);
     TEST(others_fall_back);
