@@ -336,7 +336,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
         if (f.http) {
             exchange_fault(x, &f);
         } else {
-            exchange_begin(x, 204, NULL, 0, NULL);
+            exchange_begin(x, 200, NULL, 0, NULL);
             exchange_end(x);
         }
         return answer(x);

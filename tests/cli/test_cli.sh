@@ -550,6 +550,8 @@ echo 'root ::= [a-z ] [a-z ] [a-z ] ([0-9] [a-z ]+)*' >"$dir/letters.gbnf"
 gives grammar_as_text 0 '^(left|right)$' run "$text" -p x -n 20 --grammar \
     'root ::= "left" | "right"'
 gives schema_as_text 0 '^22' run "$text" -p x -n 20 --schema '{"enum": [22]}'
+gives schema_annotates 0 'nothing holds what it says of values by format color' run "$text" -p x \
+    -n 20 --schema '{"enum": [22], "format": "color"}'
 gives grammar_as_text_bad 2 '^pith: grammar, line 1' run "$text" -p x --grammar 'root ::= ('
 gives schema_as_text_bad 2 '^pith: schema #/enum' run "$text" -p x --schema '{"enum": 3}'
 gives schema_as_text_no_file 2 'cannot open' run "$text" -p x --schema '[]'
