@@ -61,6 +61,9 @@ static int find(const char *name, char **path)
     struct model_ref r;
     int n;
     *path = NULL;
+    if (!*name)
+        return cli_say(CLI_USE, "the name of the model is empty; wanted a file, a name that 'pith "
+                                "list' shows, or a reference as hf:OWNER/REPO");
     if (!strcmp(name, "-") || !stat(name, &sb) || errno != ENOENT)
         return CLI_OK;
     int code = ref_parse(name, &r);

@@ -66,6 +66,9 @@ is lm_studio hf:pub/rep "$HOME/.lmstudio/models/pub/rep/lm-Q6_K.gguf"
 is ollama_blob ollama:blob "$HOME/.ollama/models/blobs/sha256-$digest"
 is ollama_blob_name blob:latest "$HOME/.ollama/models/blobs/sha256-$digest"
 is a_path_first "$dir/m.gguf" "$dir/m.gguf"
+for c in run bench inspect embed serve; do
+    gives "empty_name_$c" 1 'the name of the model is empty; wanted a file' $c ""
+done
 gives near_name 2 'no model of this name; did you mean m-Q8_0\?' inspect m-Q9_0
 gives near_name_case 2 'no model of this name; did you mean by-hand\?' inspect BY-Hand.gguf
 gives no_near_name 2 "no model of this name; 'pith list'" inspect something-else
