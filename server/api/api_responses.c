@@ -277,6 +277,8 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
         b->v[F_reasoning] ? or_null(b->v[F_reasoning])
                           : json_pack("{s:n, s:n}", "effort", "summary"));
     a->stream = field_bool(b, F_stream);
+    a->n_repeated = (a->stream ? 3 : 1) * /* as it begins, again, and as it ends */
+                    (int64_t)json_dumpb(p->said, NULL, 0, JSON_COMPACT);
     if (!fields_nested(b, F_stream_options, E_STREAM_OPTIONS, f))
         return 0;
     a->progress = field_bool(b, F_return_progress) || field_bool(b, F_include_progress);

@@ -110,6 +110,15 @@ def test_repeated(s, token):
     check("few of them are told", a[0] == 200 and len(a[1]["choices"]) == 4, str(a[1])[:300])
 
 
+def test_said(s):
+    """A stream of the Responses interface tells what the request said three times."""
+    for n, stream, status in ((12 << 20, True, 400), (12 << 20, False, 200), (1000, True, 200)):
+        a = ask(s, "/v1/responses", input="w3", max_output_tokens=1, stream=stream,
+                metadata={"a": "x" * n})
+        check("what a request said, %d bytes, stream %s" % (n, stream), a[0] == status
+              and (status == 200 or a[1]["error"]["code"] == "answer_too_large"), str(a[1])[:300])
+
+
 def test_paths(s):
     """A name with slashes is a path, as long as it likes: nobody goes as deep as that."""
     for name in ("/" * 100000, "generation_settings/" * 20000, "x" * 300):
@@ -147,6 +156,7 @@ def main():
             test_tools(s)
             test_biases(s)
             test_repeated(s, token)
+            test_said(s)
             test_paths(s)
 
 
