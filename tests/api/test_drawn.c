@@ -242,6 +242,8 @@ static void chains_are_the_same(void)
     struct pith_error err;
     char what[64];
     for (int i = 0; i < 8; i++) {
+        if (test_scale() < 10 && i % 2 != i / 2 % 2) /* each device with one of the two */
+            continue;
         make_model(archs[i % 2]);
         far_plan(&(struct far_plan){.seed = (uint64_t)i});
         pith_session *s = open_on(layers[i / 2], PITH_POOL_NONE, &err);
