@@ -15,6 +15,8 @@ struct stack_set {
     uint32_t hash;
 };
 
+enum todo { ENDS, CALLS, N_TODO };
+
 static int grow_table(struct stacks *s, uint32_t cap);
 
 static uint32_t hash_of(const struct stack_pair *p, uint32_t n)
@@ -102,15 +104,17 @@ static uint8_t flags_of(const struct stacks *s, uint32_t state)
 /* The arrays by states for so many. */
 static int room_for_states(struct stacks *s, uint64_t n)
 {
-    uint32_t was = s->cap_states, cap[4] = {was, was, was, was};
+    enum { N = 5 };
+    uint32_t was = s->cap_states, cap[N] = {was, was, was, was, was};
     if (n <= was)
         return 1;
     if (!mem_grow(&s->below, &cap[0], n, sizeof *s->below, PITH_MEM_SCRATCH) ||
         !mem_grow(&s->stamp, &cap[1], n, sizeof *s->stamp, PITH_MEM_SCRATCH) ||
         !mem_grow(&s->member, &cap[2], n, sizeof *s->member, PITH_MEM_SCRATCH) ||
-        !mem_grow(&s->waits, &cap[3], n, sizeof *s->waits, PITH_MEM_SCRATCH))
+        !mem_grow(&s->waits, &cap[3], n, sizeof *s->waits, PITH_MEM_SCRATCH) ||
+        !mem_grow(&s->ended, &cap[4], n, sizeof *s->ended, PITH_MEM_SCRATCH))
         return 0;
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < N; i++)
         s->cap_states = i == 0 || cap[i] < s->cap_states ? cap[i] : s->cap_states;
     memset(s->stamp + was, 0, (s->cap_states - was) * sizeof *s->stamp);
     memset(s->waits + was, 0, (s->cap_states - was) * sizeof *s->waits);
@@ -187,7 +191,9 @@ void stacks_deinit(struct stacks *s)
     mem_free(s->stamp);
     mem_free(s->member);
     mem_free(s->waits);
-    mem_free(s->todo);
+    mem_free(s->ended);
+    mem_free(s->todo[ENDS].state);
+    mem_free(s->todo[CALLS].state);
     mem_free(s->merge);
 }
 
@@ -199,8 +205,9 @@ void stacks_begin(struct stacks *s)
         memset(s->stamp, 0, s->cap_states * sizeof *s->stamp);
         s->now = 1;
     }
-    while (s->n_todo)
-        s->waits[s->todo[--s->n_todo]] = 0;
+    for (int i = 0; i < N_TODO; i++)
+        while (s->todo[i].n)
+            s->waits[s->todo[i].state[--s->todo[i].n]] = 0;
     s->n_members = 0;
 }
 
@@ -231,6 +238,27 @@ static uint32_t unite(struct stacks *s, uint32_t a, uint32_t b)
     return intern(s, s->merge, n);
 }
 
+static void wait_in(struct stacks *s, enum todo list, uint32_t state)
+{
+    struct stack_todo *t = &s->todo[list];
+    if (s->failed || (s->waits[state] >> list & 1))
+        return;
+    if (!mem_grow(&t->state, &t->cap, (uint64_t)t->n + 1, sizeof *t->state, PITH_MEM_SCRATCH)) {
+        s->failed = STACKS_NO_MEMORY;
+        return;
+    }
+    t->state[t->n++] = state;
+    s->waits[state] |= (uint8_t)(1 << list);
+}
+
+static uint32_t next_in(struct stacks *s, enum todo list)
+{
+    struct stack_todo *t = &s->todo[list];
+    uint32_t state = t->state[--t->n];
+    s->waits[state] &= (uint8_t) ~(1 << list);
+    return state;
+}
+
 void stacks_add(struct stacks *s, uint32_t state, uint32_t below)
 {
     if (s->failed)
@@ -243,17 +271,14 @@ void stacks_add(struct stacks *s, uint32_t state, uint32_t below)
     } else {
         s->stamp[state] = s->now;
         s->member[s->n_members++] = state;
+        s->ended[state] = STACKS_NONE;
     }
     s->below[state] = below;
-    if (!(flags_of(s, state) & (STATE_FINAL | STATE_CALLS)) || s->waits[state])
-        return;
-    if (!mem_grow(&s->todo, &s->cap_todo, (uint64_t)s->n_todo + 1, sizeof *s->todo,
-                  PITH_MEM_SCRATCH))
-        s->failed = STACKS_NO_MEMORY;
-    if (s->failed)
-        return;
-    s->todo[s->n_todo++] = state;
-    s->waits[state] = 1;
+    uint8_t flags = flags_of(s, state);
+    if (flags & STATE_FINAL)
+        wait_in(s, ENDS, state);
+    if (flags & STATE_CALLS)
+        wait_in(s, CALLS, state);
 }
 
 static void add_call(struct stacks *s, uint32_t start, uint32_t back, uint32_t below)
@@ -420,23 +445,39 @@ static void add_set(struct stacks *s, uint32_t state, uint32_t below)
                  below);
 }
 
+/* The rule of a state ends: what lies below goes on, where it has not already. */
+static void end_rule(struct stacks *s, uint32_t state)
+{
+    uint32_t below = s->below[state], was = s->ended[state], k = 0;
+    if (!stacks_spend(s, s->set[below].n))
+        return;
+    s->ended[state] = below; /* which only grows */
+    for (uint32_t i = 0; i < s->set[below].n; i++) {
+        struct stack_pair p = s->pair[s->set[below].at + i];
+        while (k < s->set[was].n && less(s->pair[s->set[was].at + k], p))
+            k++;
+        if (k == s->set[was].n || less(p, s->pair[s->set[was].at + k]))
+            stacks_add(s, p.state, p.below);
+    }
+}
+
+/* Rules end before others are called: a caller's set is whole then, and no part of it goes to the
+ * called one besides. */
 uint32_t stacks_close(struct stacks *s)
 {
     const struct automaton *a = s->a;
-    while (s->n_todo && !s->failed) {
-        uint32_t state = s->todo[--s->n_todo], below = s->below[state];
-        s->waits[state] = 0;
+    while ((s->todo[ENDS].n || s->todo[CALLS].n) && !s->failed) {
+        if (s->todo[ENDS].n) {
+            end_rule(s, next_in(s, ENDS));
+            continue;
+        }
+        uint32_t state = next_in(s, CALLS), below = s->below[state];
         if (state >= a->n_states) {
             add_set(s, state, below);
             continue;
         }
-        if (!stacks_spend(s,
-                          s->set[below].n + (uint64_t)(a->call_at[state + 1] - a->call_at[state])))
+        if (!stacks_spend(s, a->call_at[state + 1] - a->call_at[state]))
             break;
-        for (uint32_t i = 0; (flags_of(s, state) & STATE_FINAL) && i < s->set[below].n; i++) {
-            struct stack_pair p = s->pair[s->set[below].at + i];
-            stacks_add(s, p.state, p.below);
-        }
         for (uint32_t i = a->call_at[state]; i < a->call_at[state + 1]; i++) {
             struct stack_pair back = {a->call[i].back, below};
             stacks_add(s, a->call[i].start, back.state ? intern(s, &back, 1) : below);
