@@ -89,6 +89,13 @@ static const char *elsewhere(const char *word)
     return NULL;
 }
 
+/* Words that have no flags: the help is all that there is to say of them. */
+static int is_plain(const char *word)
+{
+    return !strcmp(word, "version") || !strcmp(word, "help") || !strcmp(word, "man") ||
+           !strcmp(word, "--help") || !strcmp(word, "-h");
+}
+
 /* A model where the command belongs. */
 static int means_run(const char *word)
 {
@@ -162,11 +169,14 @@ int main(int argc, char **argv)
     const char *word = argc > 1 ? argv[1] : "";
     for (int i = 0; i < N_COMMANDS; i++)
         specs[i] = &commands[i]->args;
-    if (!strcmp(word, "help") && argc > 2) {
+    if (!strcmp(word, "help") && argc > 2 && !is_plain(argv[2])) {
         const struct command *c = find(argv[2]);
         char *help_flag[] = {"--help"};
         return cli_finish(c ? run(c, 1, help_flag) : unknown_command(argv[2]));
     }
+    int asks = argc > 2 && (!strcmp(argv[2], "--help") || !strcmp(argv[2], "-h"));
+    if (asks && is_plain(word))
+        word = "help";
     if (!strcmp(word, "man")) {
         man_show(commands, N_COMMANDS);
         return cli_finish(CLI_OK);

@@ -296,8 +296,9 @@ static int bad_flag(const struct args_spec *spec, const char *word)
     names[n] = NULL;
     snprintf(flag, sizeof flag, "%.*s", (int)strcspn(word, "="), word);
     if (names_a_model(flag) && takes_a_model(spec)) {
-        fprintf(stderr, "%s: unknown flag %s; MODEL stands without a flag: %s MODEL\n",
-                spec->command, flag, spec->command);
+        const char *what = strstr(flag, "hf") ? "hf:OWNER/REPO" : "MODEL";
+        fprintf(stderr, "%s: unknown flag %s; %s stands without a flag: %s %s\n", spec->command,
+                flag, what, spec->command, what);
         return ARGS_BAD;
     }
     int is_ours = 1;

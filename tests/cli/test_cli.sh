@@ -52,6 +52,12 @@ gives command_of_llama 1 'unknown command "llama-cli"; wanted: pith run MODEL' l
 gives command_of_llama_near 1 'unknown command "llama-bench"; did you mean bench\?' llama-bench
 gives command_model 1 'unknown command "x.gguf"; wanted: pith run MODEL' x.gguf
 gives unknown_command_far 1 "unknown command \"xyzzy\"; 'pith --help'" xyzzy
+for c in version help man; do
+    same "help_$c" "$("$pith" help "$c" 2>&1)" "$("$pith" help)"
+    same "help_of_$c" "$("$pith" "$c" --help 2>&1)" "$("$pith" help)"
+done
+gives model_by_hf 1 'unknown flag -hf; hf:OWNER/REPO stands without a flag: pith run hf:' \
+    run -hf a/b
 gives unknown_help 1 'did you mean bench' help ben
 gives unknown_flag 1 'unknown flag --tempp; did you mean --temp\?' run m --tempp 1
 gives flag_elsewhere 1 'unknown flag -to; did you mean --request-timeout\?' serve m -to 4
