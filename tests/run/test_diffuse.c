@@ -344,7 +344,7 @@ static void test_steps(void)
     p.n_text = p.n_block = 17;
     p.n_steps = 5;
     f[1] = pith_fill_open(s, &p, &err);
-    REQUIRE(f[0] && f[1], err.msg);
+    REQUIRE(f[0] && f[1], "%s", err.msg);
     CHECK(pith_fill_left(f[0]) == 13 && pith_fill_left(f[1]) == 5 && pith_fill_bytes(f[0]) > 0);
     for (int turn = 0; pith_fill_left(f[0]) || pith_fill_left(f[1]); turn++) {
         int i = turn % 2, left = pith_fill_left(f[i]);
