@@ -141,9 +141,9 @@ PITH_API int pith_sampler_left_of(pith_sampler *s, int32_t id, float *logprob);
 
 /* A grammar says which tokens may come next so that the text can still become what it describes:
  * GBNF (start rule "root"), a JSON Schema (texts that satisfy it; an unsupported keyword is
- * PITH_UNSUPPORTED by name and place, and so is uniqueItems of items that are lists, objects or
- * strings with a pattern), or any JSON object. Left recursion, undefined rules and what is too
- * large to compile are refused with the rule's name. */
+ * PITH_UNSUPPORTED by name and place, and so is uniqueItems of items that are more than strings
+ * without a pattern, numbers, booleans, null or an enum), or any JSON object. Left recursion,
+ * undefined rules and what is too large to compile are refused with the rule's name. */
 typedef struct pith_grammar pith_grammar;
 /* PITH_GRAMMAR_CALLS: text is a JSON array of tools, and the grammar that of an answer in which
  * they may be called: anything, but what begins a call, behind the trigger or (in families whose

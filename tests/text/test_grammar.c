@@ -374,6 +374,14 @@ static const struct sample schema_samples[] = {
     {DIFFER("\"minLength\":1"), "[1]", 0},
     {DIFFER(""), "[\"a\",1,null,true,-2.5]", 1},
     {DIFFER(""), "[null,1,null]", 0},
+    {"{\"allOf\":[" DIFFER(STR) ",{\"maxItems\":2}]}", "[\"a\",\"b\"]", 1},
+    {"{\"allOf\":[" DIFFER(STR) ",{\"maxItems\":2}]}", "[\"a\",\"b\",\"c\"]", 0},
+    {"{\"allOf\":[" DIFFER(STR) ",{\"maxItems\":2}]}", "[\"a\",\"a\"]", 0},
+    {"{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":" DIFFER(STR) "}}", "[\"a\",\"b\"]", 1},
+    {"{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":" DIFFER(STR) "}}", "[\"a\",\"a\"]", 0},
+    {"{\"anyOf\":[" DIFFER(STR) ",{\"type\":\"null\"}],\"default\":null}", "[\"a\"]", 1},
+    {"{\"anyOf\":[" DIFFER(STR) ",{\"type\":\"null\"}],\"default\":null}", "[\"a\",\"a\"]", 0},
+    {"{\"anyOf\":[" DIFFER(STR) ",{\"type\":\"null\"}],\"default\":null}", "null", 1},
     {"{\"type\":\"array\",\"uniqueItems\":true}", "[\"a\",1]", 1},
     {"{\"type\":\"array\",\"uniqueItems\":true}", "[1,1]", 0},
     {"{\"items\":" DIFFER(STR) "}", "[[\"a\"],[\"a\"]]", 1},
@@ -1133,7 +1141,7 @@ static void items_that_cannot_differ(void)
         {FEW("\"$ref\":\"#/items\"", ""), "#/uniqueItems"},
         {FEW("\"$ref\":\"#/$defs/a\",\"type\":\"string\"", ",\"$defs\":{\"a\":{}}"),
          "#/uniqueItems"},
-        {"{\"allOf\":[" DIFFER(STR) ",{\"maxItems\":3}]}", "#/allOf/0/uniqueItems"},
+        {"{\"allOf\":[" DIFFER(STR) ",{\"items\":{\"minLength\":2}}]}", "#/allOf/0/uniqueItems"},
         {FEW(STR ",\"maxLength\":5000", ""), "maxLength"},
     };
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {

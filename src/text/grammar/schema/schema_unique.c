@@ -337,18 +337,26 @@ static const struct jtree *asks_unique(struct schema *s, const struct parts *p, 
     return NULL;
 }
 
-/* Behind references; NULL: any value. 0: something else is asked as well. */
-static int items_of(struct schema *s, const struct jtree *array, const struct jtree **items)
+/* What one of the parts says of items, behind references; NULL: any value. 0: something else is
+ * asked as well. */
+static int items_of(struct schema *s, const struct parts *p, const struct jtree **items)
 {
     static const char *const keys[] = {"$ref", NULL};
-    *items = jtree_get(array, "items");
+    int n = 0;
+    *items = NULL;
+    for (uint32_t i = 0; i < p->n; i++) {
+        const struct jtree *v = jtree_get(p->v[i].node, "items");
+        *items = v ? v : *items;
+        n += v != NULL;
+        n += jtree_get(p->v[i].node, "prefixItems") ? 2 : 0;
+    }
     for (int i = 0; *items && jtree_get(*items, "$ref"); i++)
         if (i == MOST_HOPS || !says_only(*items, keys) || !schema_refers(s, *items, items))
             return 0;
     if (*items &&
         ((*items)->kind == JTREE_TRUE || ((*items)->kind == JTREE_OBJECT && !(*items)->n)))
         *items = NULL;
-    return (!*items || (*items)->kind == JTREE_OBJECT) && !jtree_get(array, "prefixItems");
+    return n < 2 && (!*items || (*items)->kind == JTREE_OBJECT);
 }
 
 int schema_unique(struct schema *s, const struct parts *p, uint32_t min, uint32_t max,
@@ -358,7 +366,7 @@ int schema_unique(struct schema *s, const struct parts *p, uint32_t min, uint32_
     struct values v = {.n = 0};
     if (!unique)
         return 0;
-    int known = p->n == 1 && items_of(s, p->v[0].node, &items);
+    int known = items_of(s, p, &items);
     int few =
         known && items &&
         (jtree_get(items, "enum") ? values_of_enum(s, items, &v) : values_of_types(s, items, &v));
