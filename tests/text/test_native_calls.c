@@ -568,6 +568,57 @@ static void many_tools_are_cheap(void)
     str_deinit(&s);
 }
 
+static struct pith_grammar *open_wide(const char *family, int n, struct pith_work *w)
+{
+    struct str s;
+    struct pith_error err = {0};
+    str_init(&s, PITH_MEM_SCRATCH);
+    str_putz(&s, "[{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{");
+    for (int i = 0; i < n; i++)
+        str_printf(&s, "%s\"m%d\":{\"type\":\"integer\"}", i ? "," : "", i);
+    str_putz(&s, "},\"required\":[\"m50\"]}}]");
+    pith_work_begin(w, NULL);
+    struct pith_grammar *g = open_calls(family, s.p, 0, &err);
+    pith_work_end(w);
+    CHECK_MSG(g != NULL, "%s: %s", family, err.msg);
+    str_deinit(&s);
+    return g;
+}
+
+/* More members than may come in any order come in that of the schema: four times as many take some
+ * four times the steps and bytes. */
+static void many_members_are_linear(void)
+{
+    enum { FEW = 200, MANY = 4 * FEW };
+    static const struct {
+        const char *text;
+        int may;
+    } v[] = {{"[f(m50=1)]", 1},   {"[f(m0=1, m50=2)]", 1}, {"[f(m49=1, m50=2, m199=3)]", 1},
+             {"[f()]", 0},        {"[f(m0=1)]", 0},        {"[f(m50=1, m49=2)]", 0},
+             {"[f(m50=1, )]", 0}, {"[f(m51=1", 0},         {"[f(m50=1, m50", 0},
+             {"[f(, m50", 0}};
+    for (int i = 0; i < N_FAMILIES; i++) {
+        struct pith_work few = PITH_WORK_INIT, many = PITH_WORK_INIT;
+        struct pith_grammar *a = open_wide(families[i], FEW, &few),
+                            *b = open_wide(families[i], MANY, &many);
+        CHECK_MSG(many.steps < 6 * few.steps && many.peak_bytes < 6 * few.peak_bytes,
+                  "%s: %" PRIu64 " steps and %" PRId64 " bytes, then %" PRIu64 " and %" PRId64,
+                  families[i], few.steps, few.peak_bytes, many.steps, many.peak_bytes);
+        for (size_t k = 0; a && !strcmp(families[i], "lfm2") && k < sizeof v / sizeof *v; k++) {
+            struct str s;
+            str_init(&s, PITH_MEM_SCRATCH);
+            str_printf(&s, "<|tool_call_start|>%s", v[k].text);
+            grammar_reset(a);
+            CHECK_MSG((grammar_accept_text(a, (struct slice){s.p, s.n}, NULL) == PITH_OK) ==
+                          v[k].may,
+                      "%s", v[k].text);
+            str_deinit(&s);
+        }
+        grammar_free(a);
+        grammar_free(b);
+    }
+}
+
 /* References are about the schema that they stand in: equal ones in two tools mean other things. */
 static void references_of_two_tools(void)
 {
@@ -608,6 +659,7 @@ int main(void)
     TEST(patterns);
     TEST(unique_items);
     TEST(many_tools_are_cheap);
+    TEST(many_members_are_linear);
     TEST(references_of_two_tools);
     TEST(what_is_written_is_read);
     TEST(answers_hold_calls);

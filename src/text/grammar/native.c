@@ -571,6 +571,44 @@ static uint32_t empty_rule(const struct native *n)
     return rule;
 }
 
+/* Members in the order of the schema. With edges alone every state would have those to all members
+ * behind it; with rules each has two.
+ *
+ *     list i ::= member i rest i+1 | list i+1      the latter where member i may be left out
+ *     rest i ::= comma list i | ""                 the latter where all from i on may */
+static uint32_t put_in_order(struct rules *r, uint32_t from, const struct rules_set *set,
+                             uint32_t comma)
+{
+    uint32_t list = RULES_NONE, rest = RULES_NONE, to = rules_state(r);
+    int may_end = 1;
+    for (uint32_t i = set->n; i-- > 0 && rules_ok(r);) {
+        uint32_t at = rules_new(r, SLICE("arguments")), behind = rules_new(r, SLICE("arguments"));
+        if (!rules_ok(r))
+            break;
+        r->rule[at].defined = r->rule[behind].defined = 1;
+        uint32_t start = r->rule[at].start, end = r->rule[at].end,
+                 member = rules_call(r, start, set->v[i].rule);
+        rules_edge(r, member, end, rest == RULES_NONE ? EDGE_EPS : EDGE_CALL,
+                   rest == RULES_NONE ? 0 : rest);
+        if (!set->v[i].must && list != RULES_NONE)
+            rules_edge(r, start, end, EDGE_CALL, list);
+        may_end &= !set->v[i].must;
+        start = r->rule[behind].start;
+        end = r->rule[behind].end;
+        rules_edge(r, rules_call(r, start, comma), end, EDGE_CALL, at);
+        if (may_end)
+            rules_edge(r, start, end, EDGE_EPS, 0);
+        list = at;
+        rest = behind;
+    }
+    if (!rules_ok(r))
+        return from;
+    rules_edge(r, from, to, EDGE_CALL, list);
+    if (may_end)
+        rules_edge(r, from, to, EDGE_EPS, 0);
+    return to;
+}
+
 /* Members in any order, or, where there are too many, in that of the schema. rule: [n_members]. */
 static uint32_t put_members(const struct native *n, uint32_t from, struct rules_set *set,
                             uint32_t comma)
@@ -586,20 +624,7 @@ static uint32_t put_members(const struct native *n, uint32_t from, struct rules_
         return rules_ok(r) ? rules_call(r, from, rules_any_order(r, SLICE("arguments"), set))
                            : from;
     }
-    uint32_t first = from, later = rules_state(r); /* nothing was written yet, something was */
-    for (uint32_t i = 0; i < set->n && rules_ok(r); i++) {
-        uint32_t to = rules_state(r), none = rules_state(r);
-        rules_edge(r, rules_call(r, first, set->v[i].rule), to, EDGE_EPS, 0);
-        rules_edge(r, rules_call(r, rules_call(r, later, comma), set->v[i].rule), to, EDGE_EPS, 0);
-        if (!set->v[i].must) {
-            rules_edge(r, first, none, EDGE_EPS, 0);
-            rules_edge(r, later, to, EDGE_EPS, 0);
-        }
-        first = none;
-        later = to;
-    }
-    rules_edge(r, first, later, EDGE_EPS, 0);
-    return later;
+    return put_in_order(r, from, set, comma);
 }
 
 /* The state behind all members of a tool's arguments: op..end is one of them, NULL: KEY=VALUE as
