@@ -7,12 +7,12 @@ Synthetic models with the shapes of real ones are made once in OUT, then go thro
 experts (8 of 64, a billion weights in use) with tg32,pp256, those with a small or no cache a token
 at a depth of 4,096. Sizes and speed are those of a real model; the text is none.
 """
-import argparse
 import os
 import subprocess
 import sys
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from versus_types import arguments, versus
+
 DEEP = "tg32@d4096,pp256@d4096"
 # name: tests, arguments of `pith synth`
 SHAPES = {
@@ -43,27 +43,14 @@ SHAPES = {
 
 
 def main():
-    ap = argparse.ArgumentParser(description=__doc__,
-                                 formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--shapes", default=",".join(SHAPES))
-    ap.add_argument("--out", default=os.path.join(ROOT, "build", "versus-shapes"))
-    ap.add_argument("--pith", default=os.path.join(ROOT, "build", "pith"))
-    a, rest = ap.parse_known_args()
-    names = a.shapes.split(",")
-    for name in names:
-        if name not in SHAPES:
-            ap.error(f"{name}: not one of {', '.join(SHAPES)}")
-    os.makedirs(a.out, exist_ok=True)
+    a, rest = arguments(__doc__, "shapes", SHAPES, list(SHAPES))
     status = 0
-    for name in names:
+    for name in a.names:
         tests, shape = SHAPES[name]
         path = os.path.join(a.out, name + ".gguf")
         if not os.path.exists(path):
             subprocess.run([a.pith, "synth", path, *shape.split()], check=True)
-        own = [] if any(r.startswith("--tests") for r in rest) else ["--tests", tests]
-        run = subprocess.run([sys.executable, os.path.join(ROOT, "bench", "versus.py"), path,
-                              "--out", a.out, "--pith", a.pith, *own, *rest])
-        status = status or run.returncode
+        status = versus(a, [path], tests, rest) or status
     sys.exit(status)
 
 

@@ -104,19 +104,34 @@ def make(pith, large, small_path, type_name, out):
     os.remove(small_path)
 
 
-def main():
-    ap = argparse.ArgumentParser(description=__doc__,
+def arguments(doc, what, known, default, layers=None):
+    """The names that --WHAT gives, OUT and the program, and versus.py's own arguments. layers: a
+    default of --layers; None: there is no such argument."""
+    ap = argparse.ArgumentParser(description=doc,
                                  formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--types", default=",".join(t for t in BLOCKS if t != "q8_0"))
-    ap.add_argument("--layers", type=int, default=8)
-    ap.add_argument("--out", default=os.path.join(ROOT, "build", "versus-types"))
+    ap.add_argument("--" + what, dest="names", type=lambda s: s.split(","), default=default)
+    if layers:
+        ap.add_argument("--layers", type=int, default=layers)
+    ap.add_argument("--out", default=os.path.join(ROOT, "build", "versus-" + what))
     ap.add_argument("--pith", default=os.path.join(ROOT, "build", "pith"))
     a, rest = ap.parse_known_args()
-    names = a.types.split(",")
-    for t in names:
-        if t not in BLOCKS:
-            ap.error(f"{t}: not one of {', '.join(BLOCKS)}")
+    for name in a.names:
+        if name not in known:
+            ap.error(f"{name}: not one of {', '.join(known)}")
     os.makedirs(a.out, exist_ok=True)
+    return a, rest
+
+
+def versus(a, paths, tests, rest):
+    """versus.py on the models; returns its exit status."""
+    own = [] if any(r.startswith("--tests") for r in rest) else ["--tests", tests]
+    return subprocess.run([sys.executable, os.path.join(ROOT, "bench", "versus.py"), *paths,
+                           "--out", a.out, "--pith", a.pith, *own, *rest]).returncode
+
+
+def main():
+    a, rest = arguments(__doc__, "types", BLOCKS, [t for t in BLOCKS if t != "q8_0"], layers=8)
+    names = a.names
     paths = [os.path.join(a.out, f"{a.layers}-{t}.gguf") for t in names]
     if not all(map(os.path.exists, paths)):
         whole = os.path.join(a.out, "large.gguf")
@@ -127,10 +142,7 @@ def main():
         for t, path in zip(names, paths):
             if not os.path.exists(path):
                 make(a.pith, large, os.path.join(a.out, "small.gguf"), t, path)
-    if not any(r.startswith("--tests") for r in rest):
-        rest = ["--tests", "tg32,pp128", *rest]
-    sys.exit(subprocess.run([sys.executable, os.path.join(ROOT, "bench", "versus.py"), *paths,
-                             "--out", a.out, "--pith", a.pith, *rest]).returncode)
+    sys.exit(versus(a, paths, "tg32,pp128", rest))
 
 
 if __name__ == "__main__":

@@ -5,26 +5,19 @@
 #include <math.h>
 
 #include "backend/far/far.h"
-#include "hook.h"
+#include "model_file.h"
 #include "random.h"
 
 enum { V = 48, E = 32, N_CTX = 256, N_BATCH = 32, N_SEQ = 3, CHAIN = 64, PROMPT = 4 };
 
-static char path[256];
+static char path[MODEL_PATH];
 
 static void make_model(const char *arch)
 {
-    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
-    struct pith_error err = {PITH_OK, ""};
-    snprintf(path, sizeof path, "%s/%s.gguf", tmp_dir, arch);
-    p.arch = arch;
+    struct pith_synth_params p = small_params(arch, V);
     p.n_layer = 4;
     p.n_embd = E;
-    p.n_head = 2;
-    p.n_head_kv = 1;
-    p.n_vocab = V;
-    p.n_ctx = N_CTX;
-    REQUIRE(pith_synth(path, &p, &err) == PITH_OK, "%s: %s", arch, err.msg);
+    model_file(path, p);
 }
 
 /* layers NULL: the CPU alone. */

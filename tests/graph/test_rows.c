@@ -5,12 +5,12 @@
  */
 #include "traced.h"
 #include "backend/far/far.h"
-#include "hook.h"
+#include "model_file.h"
 #include "run/session/session.h"
 
 enum { V = 48, N_TOKENS = 40, LAYERS = 3, N_BATCH = 8 };
 
-static char path[256], out[256];
+static char path[MODEL_PATH], out[256];
 static float expected[N_TOKENS * V];
 
 #define HOW(...)                                                                                   \
@@ -23,36 +23,20 @@ static float expected[N_TOKENS * V];
 
 static void make_model(const char *arch, const char *type, int tied)
 {
-    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
-    struct pith_error err = {PITH_OK, ""};
-    snprintf(path, sizeof path, "%s/%s.gguf", tmp_dir, arch);
+    struct pith_synth_params p = small_params(arch, V);
     snprintf(out, sizeof out, "%s/trace.json", tmp_dir);
-    p.arch = arch;
     p.type = type;
     p.n_embd = 64;
     p.n_layer = LAYERS;
-    p.n_head = 2;
-    p.n_vocab = V;
     p.n_ff = 96;
     p.tied = tied;
-    if (strstr(arch, "moe")) {
-        p.n_expert = 4;
-        p.n_expert_used = 2;
-    }
-    REQUIRE(pith_synth(path, &p, &err) == PITH_OK, "%s: %s", arch, err.msg);
+    model_file(path, p);
 }
 
 static pith_model *open_on(const char *n_far, const struct pith_model_params *how,
                            struct pith_error *err)
 {
-    struct pith_model_params mp = *how;
-    mp.n_threads = 1;
-    mp.n_batch = N_BATCH;
-    error_clear(err);
-    setenv("PITH_FAR_DEVICES", n_far, 1);
-    pith_model *m = pith_model_open(path, &mp, err);
-    unsetenv("PITH_FAR_DEVICES");
-    return m;
+    return open_on_far(path, n_far, how, N_BATCH, err);
 }
 
 static int32_t token_at(int32_t i)

@@ -3,42 +3,26 @@
  * GPUs; wherever things run the bits are those of the CPU. */
 #include "backend/far/far.h"
 #include "base/env.h"
-#include "hook.h"
+#include "model_file.h"
 #include "run/session/session.h"
 
 enum { V = 48, N_TOKENS = 5, LAYERS = 4 };
 
-static char path[256];
+static char path[MODEL_PATH];
 static float expected[N_TOKENS * V];
 
 static void make_model(const char *arch)
 {
-    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
-    struct pith_error err = {PITH_OK, ""};
-    snprintf(path, sizeof path, "%s/%s.gguf", tmp_dir, arch);
-    p.arch = arch;
+    struct pith_synth_params p = small_params(arch, V);
     p.n_embd = 64;
     p.n_layer = LAYERS;
-    p.n_head = 2;
-    p.n_vocab = V;
-    if (strstr(arch, "moe")) {
-        p.n_expert = 4;
-        p.n_expert_used = 2;
-    }
-    CHECK_MSG(pith_synth(path, &p, &err) == PITH_OK, "%s: %s", arch, err.msg);
+    model_file(path, p);
 }
 
 static pith_model *open_on(const char *n_far, const struct pith_model_params *how,
                            struct pith_error *err)
 {
-    struct pith_model_params mp = *how;
-    mp.n_threads = 1;
-    mp.n_batch = 16;
-    error_clear(err);
-    setenv("PITH_FAR_DEVICES", n_far, 1);
-    pith_model *m = pith_model_open(path, &mp, err);
-    unsetenv("PITH_FAR_DEVICES");
-    return m;
+    return open_on_far(path, n_far, how, 16, err);
 }
 
 /* Logits of the first tokens: recorded, or compared with what was. */

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <unistd.h>
 
+#include "model_file.h"
 #include "robust.h"
 
 enum { V = 80, N_CTX = 256, TEXT = 100, ROWS = 12 };
@@ -13,21 +14,13 @@ struct open {
     pith_session *s;
 };
 
-static char path[256];
+static char path[MODEL_PATH];
 
 static void make_model(const char *arch)
 {
-    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
-    struct pith_error err = {PITH_OK, ""};
-    snprintf(path, sizeof path, "%s/%s.gguf", tmp_dir, arch);
-    p.arch = arch;
-    p.n_layer = 2;
+    struct pith_synth_params p = small_params(arch, V);
     p.n_embd = 32;
-    p.n_head = 2;
-    p.n_head_kv = 1;
-    p.n_vocab = V;
-    p.n_ctx = N_CTX;
-    CHECK_MSG(pith_synth(path, &p, &err) == PITH_OK, "%s: %s", arch, err.msg);
+    model_file(path, p);
 }
 
 static struct open open_with(const struct pith_session_params *sp)

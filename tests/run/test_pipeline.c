@@ -5,28 +5,22 @@
  * too. */
 #include "traced.h"
 #include "backend/far/far.h"
-#include "hook.h"
+#include "model_file.h"
 #include "random.h"
 #include "run/session/session.h"
 
 enum { V = 40, N_CTX = 512, N_BATCH = 32, N_SEQ = 3, MOST = 300, SCRIPT = 8 };
 
-static char path[256], out[256];
+static char path[MODEL_PATH], out[256];
 
 static void make_model(const char *arch, int32_t n_layer)
 {
-    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
-    struct pith_error err = {PITH_OK, ""};
-    snprintf(path, sizeof path, "%s/%s.gguf", tmp_dir, arch);
+    struct pith_synth_params p = small_params(arch, V);
     snprintf(out, sizeof out, "%s/trace.json", tmp_dir);
-    p.arch = arch;
     p.n_layer = n_layer;
     p.n_embd = 32;
-    p.n_head = 2;
-    p.n_head_kv = 1;
-    p.n_vocab = V;
     p.n_ctx = N_CTX;
-    REQUIRE(pith_synth(path, &p, &err) == PITH_OK, "%s: %s", arch, err.msg);
+    model_file(path, p);
 }
 
 static const char *const env_names[] = {"PITH_FAR_DEVICES", "PITH_LAYER_DEVICES", "PITH_PIPELINE"};
