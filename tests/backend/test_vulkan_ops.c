@@ -12,7 +12,7 @@ static int of_bytes;
  * instruction as by multiplications, which it does without the extension. */
 static void products_of_bytes(void)
 {
-    int every = test_scale() < 10 ? 11 : 1, has_dot = 0;
+    int every = test_scale() < 10 ? 11 : test_scale() < 100 ? 3 : 1, has_dot = 0;
     struct pith_error err;
     struct device *d;
     uint64_t bits[2];
