@@ -21,6 +21,19 @@ __attribute__((unused)) static void model_file(char path[MODEL_PATH], struct pit
     REQUIRE(pith_synth(path, &p, &err) == PITH_OK, "%s: %s", p.arch, err.msg);
 }
 
+/* Layers that take slabs of a device's memory each. */
+__attribute__((unused)) static struct pith_synth_params wide_params(int32_t n_vocab,
+                                                                    int32_t n_layer)
+{
+    struct pith_synth_params p = small_params("llama", n_vocab);
+    p.n_embd = 256;
+    p.n_ff = 1024;
+    p.n_layer = n_layer;
+    p.n_head = 4;
+    p.n_head_kv = 2;
+    return p;
+}
+
 /* On one thread and so many far devices. NULL: err says why. */
 __attribute__((unused)) static pith_model *open_on_far(const char *path, const char *n_far,
                                                        const struct pith_model_params *how,

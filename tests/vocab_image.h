@@ -168,6 +168,20 @@ static struct vocab *open_keys(struct keys *k, struct pith_error *err)
     return v;
 }
 
+/* The end of keys with n tokens, of which the first ends a text and the others are plain. */
+__attribute__((unused)) static struct vocab *open_plain(struct keys *k, int n)
+{
+    struct pith_error err = {0};
+    put_array(&k->body, "tokenizer.ggml.token_type", GGUF_I32, (uint64_t)n);
+    for (int i = 0; i < n; i++)
+        put_int(&k->body, i ? VOCAB_NORMAL : VOCAB_CONTROL, 4);
+    k->n += 2;
+    key_u32(k, "tokenizer.ggml.eos_token_id", 0);
+    struct vocab *v = open_keys(k, &err);
+    CHECK_MSG(v != NULL, "%s", err.msg);
+    return v;
+}
+
 #define SAMPLE_WORDS                                                                               \
     "the they then hello world ing er on 12 123 \xC3\xA9t\xC3\xA9 \xE4\xBD\xA0\xE5\xA5\xBD"
 

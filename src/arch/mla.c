@@ -390,10 +390,6 @@ static pith_status check(struct arch_model *m, struct pith_error *err)
         return error_set(err, PITH_RANGE,
                          "%s: attention.temperature_scale is %g, temperature_length %d",
                          arch_path(m), (double)h->temper, h->temper_every);
-    if (hp->n_expert_groups > 1 && (hp->n_expert % hp->n_expert_groups || hp->n_groups_used < 1 ||
-                                    hp->n_groups_used > hp->n_expert_groups))
-        return error_set(err, PITH_RANGE, "%s: %d of %d groups of %d experts", arch_path(m),
-                         hp->n_groups_used, hp->n_expert_groups, hp->n_expert);
     if (has_windows(m) && hp->n_rot >= h->near.d_q)
         return error_set(err, PITH_RANGE,
                          "%s: %d of the %d elements of a windowed head are rotated", arch_path(m),

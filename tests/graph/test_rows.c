@@ -198,16 +198,9 @@ static void small_ones_and_experts(void)
 /* Two that hold the model together, and neither alone. */
 static void what_fits_two(void)
 {
-    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
     struct pith_error err = {PITH_OK, ""};
     struct pith_model_info info = PITH_MODEL_INFO_INIT;
-    p.arch = "llama";
-    p.n_embd = 256;
-    p.n_ff = 1024;
-    p.n_layer = LAYERS;
-    p.n_head = 4;
-    p.n_vocab = V;
-    REQUIRE(pith_synth(path, &p, &err) == PITH_OK, "%s", err.msg);
+    model_file(path, wide_params(V, LAYERS));
     far_plan(&(struct far_plan){.bytes = 10 * FAR_SLAB});
     for (int n = 1; n <= 2; n++) {
         pith_model *m =

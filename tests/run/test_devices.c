@@ -100,15 +100,8 @@ static void layers_go_where_they_are_sent(void)
 /* What does not fit stays on the CPU, and that is said. */
 static void auto_takes_what_fits(void)
 {
-    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
     struct pith_error err = {PITH_OK, ""};
-    p.arch = "llama";
-    p.n_embd = 256;
-    p.n_ff = 1024;
-    p.n_layer = LAYERS;
-    p.n_head = 4;
-    p.n_vocab = V;
-    CHECK_MSG(pith_synth(path, &p, &err) == PITH_OK, "%s", err.msg);
+    model_file(path, wide_params(V, LAYERS));
     far_plan(&(struct far_plan){.bytes = 10 * FAR_SLAB});
     struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
     pith_model *m = open_on("1", &mp, &err);

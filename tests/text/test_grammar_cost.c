@@ -487,7 +487,6 @@ static void growth_behind_a_trigger(void)
 static struct vocab *large_vocab(int n)
 {
     struct keys k = {0};
-    struct pith_error err = {0};
     key_str(&k, "tokenizer.ggml.model", "rwkv");
     put_array(&k.body, "tokenizer.ggml.tokens", GGUF_STR, (uint64_t)n);
     for (int i = 0; i < n; i++) {
@@ -496,14 +495,7 @@ static struct vocab *large_vocab(int n)
             text[at] = (char)('a' + rest % 26);
         put_text(&k.body, text);
     }
-    put_array(&k.body, "tokenizer.ggml.token_type", GGUF_I32, (uint64_t)n);
-    for (int i = 0; i < n; i++)
-        put_int(&k.body, i ? VOCAB_NORMAL : VOCAB_CONTROL, 4);
-    k.n += 2;
-    key_u32(&k, "tokenizer.ggml.eos_token_id", 0);
-    struct vocab *v = open_keys(&k, &err);
-    CHECK_MSG(v != NULL, "%s", err.msg);
-    return v;
+    return open_plain(&k, n);
 }
 
 /* Edges for all tokens but one: each is looked at once, whatever the vocabulary, and each is

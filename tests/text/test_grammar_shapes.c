@@ -191,7 +191,6 @@ static struct vocab *open_words(void)
         "x; el", " = 1; ", "aaaaaaaa", "12345678", "        "};
     enum { N_WORDS = sizeof words / sizeof *words, PAIRS = 95 * 95, N = 1 + 256 + PAIRS + N_WORDS };
     struct keys k = {0};
-    struct pith_error err = {0};
     key_str(&k, "tokenizer.ggml.model", "rwkv");
     put_array(&k.body, "tokenizer.ggml.tokens", GGUF_STR, N);
     put_text(&k.body, "<end>");
@@ -212,14 +211,7 @@ static struct vocab *open_words(void)
     }
     for (int i = 0; i < N_WORDS; i++)
         put_text(&k.body, words[i]);
-    put_array(&k.body, "tokenizer.ggml.token_type", GGUF_I32, N);
-    for (int i = 0; i < N; i++)
-        put_int(&k.body, i ? VOCAB_NORMAL : VOCAB_CONTROL, 4);
-    k.n += 2;
-    key_u32(&k, "tokenizer.ggml.eos_token_id", 0);
-    struct vocab *v = open_keys(&k, &err);
-    CHECK_MSG(v != NULL, "%s", err.msg);
-    return v;
+    return open_plain(&k, N);
 }
 
 static void put_loops(struct str *s, const struct shape *v)

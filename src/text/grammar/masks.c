@@ -331,12 +331,24 @@ static const struct state_mask *state_mask(struct masks *m, uint32_t state)
 
 /* ---------------------------------------------------------------- positions */
 
+/* The pairs that the stacks have now are the walk's first level. Returns how many go on by a byte.
+ */
+static uint32_t first_level(struct masks *m)
+{
+    uint32_t n = stacks_take(m->stacks, m->pair), moves = 0;
+    for (uint32_t i = 0; i < n; i++)
+        moves += m->pair[i].state >= STATE_FIRST;
+    m->level[0] = 0;
+    m->level[1] = n;
+    return moves;
+}
+
 /* What a state's part leaves open: from each node where the rule may end, with what lies below it.
  */
 static void walk_on(struct masks *m, const struct state_mask *k, uint32_t below)
 {
     struct stacks *s = m->stacks;
-    uint32_t n, moves = 0;
+    uint32_t n, moves;
     stacks_begin(s);
     const struct stack_pair *p = stacks_pairs(s, below, &n);
     for (uint32_t i = 0; i < n; i++) {
@@ -346,11 +358,7 @@ static void walk_on(struct masks *m, const struct state_mask *k, uint32_t below)
     }
     if (!room(m, stacks_close(s)))
         return;
-    n = stacks_take(s, m->pair);
-    for (uint32_t i = 0; i < n; i++)
-        moves += m->pair[i].state >= STATE_FIRST;
-    m->level[0] = 0;
-    m->level[1] = n;
+    moves = first_level(m);
     struct begins b = {k->leave, k->n_leave, 0};
     while (moves && b.at < b.n && !m->failed)
         walk(m, k->leave[b.at++], &b);
@@ -402,7 +410,7 @@ static void walk_behind(struct masks *m, uint32_t leaf, uint32_t state, struct s
     struct stacks *s = m->stacks;
     const struct trie_node *node = m->trie->node;
     struct begins none = {NULL, 0, 0};
-    uint32_t n, moves = 0, looked = 0;
+    uint32_t moves, looked = 0;
     for (uint32_t i = 0; i != leaf; looked++) {
         for (i++; node[i].next <= leaf; i = node[i].next)
             looked++;
@@ -413,11 +421,7 @@ static void walk_behind(struct masks *m, uint32_t leaf, uint32_t state, struct s
     stacks_add(s, p.state, p.below);
     if (!stacks_spend(s, looked) || !room(m, stacks_close(s)))
         return;
-    n = stacks_take(s, m->pair);
-    for (uint32_t i = 0; i < n; i++)
-        moves += m->pair[i].state >= STATE_FIRST;
-    m->level[0] = 0;
-    m->level[1] = n;
+    moves = first_level(m);
     if (moves)
         walk(m, leaf, &none);
 }
