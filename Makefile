@@ -181,7 +181,7 @@ run: $(B)/pith
 
 ## check: the quick loop, under a minute: every test at its smallest size and the rules of the house; no network, no model
 check: all $(TESTS)
-	@B=$(B) TEST_SCALE=1 TEST_LIMIT=60 scripts/run_tests.sh
+	@B=$(B) TEST_SCALE=1 TEST_LIMIT=180 scripts/run_tests.sh
 
 ## test: everything at reduced counts, with the default model (what CI runs)
 test: all $(TESTS)
