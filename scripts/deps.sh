@@ -71,6 +71,7 @@ for group in "$@"; do
         need_program systemd-analyze systemd
         need_program openssl openssl
         need_program curl curl
+        need_program jq jq
         need_program g++ g++
         # A Vulkan device that any machine has.
         need_library vulkan libvulkan-dev

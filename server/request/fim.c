@@ -30,12 +30,22 @@ static int put_ids(struct ids *all, const int32_t *v, int64_t n, struct fault *f
     return 1;
 }
 
+/* Texts of a request are values: they hold no markers. */
 static int put_text(struct hosted *m, struct ids *all, const char *text, size_t n_text,
                     struct fault *f)
 {
+    struct pith_error err = {0};
     int64_t n = 0;
-    int32_t *ids = n_text ? request_tokenize(m, text, n_text, 0, &n, "prompt", f) : NULL;
-    int ok = !n_text || (ids && put_ids(all, ids, n, f));
+    int32_t *ids = NULL;
+    if (!n_text)
+        return 1;
+    pith_prompt *p = pith_prompt_open(NULL, NULL, 0, &err);
+    if (p && pith_prompt_put(p, PITH_FROM_VALUE, text, n_text, &err) == PITH_OK)
+        ids = request_prompt_ids(m, p, 0, &n, f);
+    else
+        fault_from(f, &err, "prompt");
+    pith_prompt_close(p);
+    int ok = ids && put_ids(all, ids, n, f);
     free(ids);
     return ok;
 }

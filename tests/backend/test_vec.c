@@ -185,8 +185,8 @@ static void check_kernel(const struct kernel *f, struct args a, int mode)
         for (int alias = 0; alias < 2; alias++) {
             struct args b = a;
             static float copy[MAX_N + 2 * GUARD];
-            if (alias && (!strcmp(f->name, "dot") || !strcmp(f->name, "axpy") ||
-                          !strcmp(f->name, "mix")))
+            if (alias &&
+                (!strcmp(f->name, "dot") || !strcmp(f->name, "axpy") || !strcmp(f->name, "mix")))
                 continue;
             for (int64_t i = -GUARD; i < a.n + GUARD; i++)
                 buf_z[GUARD + i] = float_of(0x7fc12345);
@@ -311,7 +311,8 @@ static double worst(void (*run)(const struct kern *, const struct args *), doubl
     double bad = 0;
     for (long block = 0; block < 25 * test_scale(); block++) {
         for (int i = 0; i < N; i++)
-            buf_x[i] = lo + (hi - lo) * (float)rng_uniform(3, (uint64_t)block, (uint64_t)i);
+            buf_x[i] =
+                fminf(hi, lo + (hi - lo) * (float)rng_uniform(3, (uint64_t)block, (uint64_t)i));
         struct args a = {.x = buf_x, .z = buf_z, .n = N, .a = 30};
         run(levels[n_levels - 1], &a);
         for (int i = 0; i < N; i++) {

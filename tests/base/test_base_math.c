@@ -288,7 +288,7 @@ static void half_equals_hardware(void)
 #if defined(__x86_64__) || defined(__aarch64__)
 #if defined(__x86_64__)
     if (!cpu_has(CPU_AVX2)) /* which includes F16C */
-        SKIP("no F16C");
+        SKIP("hardware: no F16C");
 #endif
     struct rng r;
     rng_init(&r, 17);

@@ -160,6 +160,21 @@ def test_bad(s):
         check("rerank " + path, good == [501, 501] and bad == [400] * 5, (good, bad))
 
 
+def test_gap_markers():
+    """Markers that are no control tokens are text in the code around a gap, too."""
+    model = os.environ.get("TEST_INSTRUCT")
+    if not model:
+        skip("markers in a gap", "at TEST_SCALE=10, with the instruct model")
+        return
+    with Server(model, "--ctx", "512") as s:
+        size = lambda text, after: ask(s, "/infill", input_prefix=text, input_suffix=after,
+                                       n_predict=1)["tokens_evaluated"]
+        plain = size("ab", "cd")
+        for marker in ("<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|im_end|>"):
+            found = size("a%sb" % marker, "cd"), size("ab", "c%sd" % marker)
+            check("%s in a gap" % marker, min(found) >= plain + 3, (plain, found))
+
+
 def test_gap(model):
     """With tokens for it (of the instruct model, or of any file by keys of its own) what fills a
     gap is what follows those tokens."""
@@ -580,6 +595,7 @@ def main():
         test_long_inputs(model)
         test_slots_let_others_go_on(slots)
         test_gap(model)
+        test_gap_markers()
         test_health(model)
 
 
