@@ -422,7 +422,7 @@ static void no_memory(void)
     make_model("llama", "q8_0", 0);
     for (long at = 0;; at += test_scale() >= 10 ? 1 : 17) {
         hook_refuse(at, 0);
-        pith_model *m = open_on("2", &ROWS(.main_gpu = 0), &err);
+        pith_model *m = open_on("2", &ROWS(.devices = "FAR0,FAR1"), &err);
         pith_session *s = m ? pith_session_open(m, NULL, &err) : NULL;
         long refused = hook_grant();
         pith_session_close(s);

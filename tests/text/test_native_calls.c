@@ -400,13 +400,16 @@ static void what_cannot_be_kept(void)
 
 /* Patterns that may hold what ends a value, in every form: what may be written, and how the text is
  * read back. */
+static const char not_over[] = "CDATA that is not closed yet";
 static const struct {
     const char *family, *pattern, *text, *value; /* NULL: any string; it may not go so */
 } pattern_rows[] = {
-    {"qwen3-coder", NULL, "\n<![CDATA[x\n", NULL},
-    {"qwen3-coder", NULL, "\n<![CDATA[x]]>\n", NULL},
+    {"qwen3-coder", NULL, "\n<![CDATA[x\n", not_over},
+    {"qwen3-coder", NULL, "\n<![CDATA[x]]>\n", "x"},
+    {"qwen3-coder", NULL, "\n<![CDATA[</parameter>]]>\n", "</parameter>"},
+    {"qwen3-coder", NULL, "\n<![CDATA[x]]>y\n", NULL},
     {"qwen3-coder", NULL, "\n \n<![CDATA[x]]>\n", NULL},
-    {"qwen3-coder", NULL, "<![CDATA[", NULL},
+    {"qwen3-coder", NULL, "<![CDATA[", not_over},
     {"qwen3-coder", NULL, "\n<![CDATAx\n", "<![CDATAx"},
     {"qwen3-coder", NULL, "\n<![CDATA\n", "<![CDATA"},
     {"qwen3-coder", NULL, "\na<![CDATA[x]]>\n", "a<![CDATA[x]]>"},
@@ -414,8 +417,8 @@ static const struct {
     {"qwen3-coder", NULL, "\n<!\xC3\xA9\n", "<!\xC3\xA9"},
     {"qwen3-coder", NULL, "\n\xC3\xA9<\n", "\xC3\xA9<"},
     {"qwen3-coder", NULL, "\n\n", ""},
-    {"glm", NULL, "<![CDATA[x", NULL},
-    {"glm", NULL, "<![CDATA[x]]>", NULL},
+    {"glm", NULL, "<![CDATA[x", not_over},
+    {"glm", NULL, "<![CDATA[x]]>", "x"},
     {"glm", NULL, "<!", "<!"},
     {"minimax-m3", NULL, "<![CDATA[x]]>", NULL},
     {"minimax-m3", NULL, "]<![CDATA[x]]>", "]<![CDATA[x]]>"},
@@ -471,10 +474,11 @@ static void patterns(void)
         struct pith_grammar *g = open_calls(forms[f].family, list, 0, &err);
         REQUIRE(g, "%s, %s: %s", forms[f].family, pattern, err.msg);
         int may = answers(g, text);
-        CHECK_MSG(may == (pattern_rows[i].value ? 2 : 0), "%s, %s: %d for %s", forms[f].family,
-                  pattern, may, text);
+        int open = pattern_rows[i].value == not_over;
+        CHECK_MSG(may == (open ? 1 : pattern_rows[i].value ? 2 : 0), "%s, %s: %d for %s",
+                  forms[f].family, pattern, may, text);
         grammar_free(g);
-        if (!pattern_rows[i].value)
+        if (open || !pattern_rows[i].value)
             continue;
         struct chat_parse_spec spec = {.format = chat_format_named(forms[f].family),
                                        .tools = slice_of(list)};

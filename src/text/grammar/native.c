@@ -236,6 +236,26 @@ static uint32_t count(const struct native *n, const struct argument *a, const ch
     return v ? (uint32_t)x : none;
 }
 
+/* The mark of a value that may be nested elements. */
+static int ends_elements(struct slice mark)
+{
+    return mark.n > sizeof ELEMENT && !memcmp(mark.p, ELEMENT, sizeof ELEMENT - 1);
+}
+
+/* Any text up to the mark, as it stands or, where that is read so, within CDATA. */
+static uint32_t any_text(const struct native *n, const struct argument *a, uint32_t from,
+                         struct slice mark)
+{
+    uint32_t first, behind = until(n, from, mark);
+    if (ends_elements(mark))
+        return behind;
+    from = native_text(n, from, SLICE(CDATA_OPEN));
+    from = rules_until(n->r, from, SLICE(CDATA_CLOSE), &first);
+    from = native_text(n, a->line_end ? optional_line_end(n, from) : from, mark);
+    rules_edge(n->r, from, behind, EDGE_EPS, 0);
+    return behind;
+}
+
 /* Characters that are counted leave out what may begin the mark. */
 static uint32_t counted(const struct native *n, const struct argument *a, uint32_t from,
                         struct slice mark)
@@ -244,7 +264,7 @@ static uint32_t counted(const struct native *n, const struct argument *a, uint32
              max = count(n, a, "maxLength", RULES_ENDLESS);
     struct charset_range but_mark[] = {{0, cp - 1}, {cp + 1, CHARSET_LAST}};
     if (min == 0 && max == RULES_ENDLESS)
-        return until(n, from, mark);
+        return any_text(n, a, from, mark);
     if (cp >= 0x80 || min > max || !rules_ok(n->r)) {
         refuse(n, a->key, "minLength and maxLength cannot be kept here");
         return from;
@@ -286,7 +306,7 @@ static uint32_t matching(const struct native *n, const struct argument *a, uint3
     struct regex_end end = {mark, {NULL, 0}, SLICE(CDATA_OPEN), a->line_end};
     uint32_t to = rules_state(n->r), to_line = rules_state(n->r), min = count(n, a, "minLength", 0),
              max = count(n, a, "maxLength", RULES_ENDLESS);
-    if (mark.n > sizeof ELEMENT && !memcmp(mark.p, ELEMENT, sizeof ELEMENT - 1))
+    if (ends_elements(mark))
         end.unique = SLICE(ELEMENT);
     if (min > max)
         refuse(n, a->key, "minLength is above maxLength");
@@ -318,7 +338,7 @@ static uint32_t bare_string(const struct native *n, const struct argument *a, ui
     list = is_list ? list->first : jtree_get(a->node, "const");
     schema_note(n->r, a->node);
     if (a->free)
-        return a->mixed ? unlike_json(n, from, mark) : until(n, from, mark);
+        return a->mixed ? unlike_json(n, from, mark) : any_text(n, a, from, mark);
     if (other || (pattern.p && list)) {
         refuse(n, a->key,
                "of strings enum, const, minLength, maxLength, known formats and patterns are kept "
