@@ -28,9 +28,9 @@ SHAPES = {
         --key attention.q_lora_rank=1536 --key attention.kv_lora_rank=512
         --key attention.key_length_mla=192 --key attention.value_length_mla=128
         --key rope.dimension_count=64"""),
-    # Falcon-H1-1.5B: attention and Mamba-2 side by side in every layer
+    # Falcon-H1: attention and Mamba-2 side by side in every layer
     "hybrid": (DEEP, """--arch falcon-h1 --type q4_0 --layers 12 --embd 2048 --heads 16
-        --heads-kv 16 --head-dim 128 --ff 4096 --vocab 32000 --ctx 8192
+        --heads-kv 4 --head-dim 128 --ff 4096 --vocab 32000 --ctx 8192
         --key ssm.inner_size=3072 --key ssm.state_size=256 --key ssm.time_step_rank=48
         --key ssm.group_count=1 --key ssm.conv_kernel=4 --tensor ssm_conv1d.bias"""),
     # Qwen3-Next: three gated delta nets for each attention, experts; fewer layers and experts
