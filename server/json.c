@@ -313,18 +313,21 @@ const char *json_found_in(const json_t *v, char buf[64])
     return "null";
 }
 
-json_t *json_float(float x)
+static json_t *rounded(double x, int n_digits)
 {
     char text[32];
-    snprintf(text, sizeof text, "%.7g", (double)x);
-    return json_real(strtod(text, NULL));
+    snprintf(text, sizeof text, "%.*g", n_digits, x);
+    return json_real(isfinite(x) ? strtod(text, NULL) : x);
+}
+
+json_t *json_float(float x)
+{
+    return rounded((double)x, 7);
 }
 
 json_t *json_nine(double x)
 {
-    char text[32];
-    snprintf(text, sizeof text, "%.9g", x);
-    return json_real(isfinite(x) ? strtod(text, NULL) : x);
+    return rounded(x, 9);
 }
 
 json_t *json_text(const char *p, size_t n)

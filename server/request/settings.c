@@ -15,12 +15,9 @@ static json_t *grammar_of(const struct fields *b)
     return !v ? json_string("") : json_string_length(v) > LONG ? json_null() : json_incref(v);
 }
 
-/* 9 digits tell a float: 0.8, not 0.800000012. */
 static json_t *real(float x)
 {
-    char text[32];
-    snprintf(text, sizeof text, "%.7g", (double)x);
-    return json_real(isfinite(x) ? strtod(text, NULL) : 0);
+    return json_float(isfinite(x) ? x : 0);
 }
 
 static json_t *biases(const struct request *r)

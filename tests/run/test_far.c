@@ -8,7 +8,7 @@
 
 #include "backend/far/far.h"
 #include "encoder.h"
-#include "hook.h"
+#include "model_file.h"
 #include "run/session/session.h"
 
 enum { N_CTX = 256, PROMPT = 70, STEPS = 3, V = 40, SAVE_CAP = 4 << 20 };
@@ -18,7 +18,7 @@ enum part { OPEN, SESSION, FEED, STEP_1, STEP_2, EDIT, STEP_3, SAVE, LOAD, STEP_
 static const char *const part_names[PARTS] = {"open", "session", "feed", "step 1", "step 2",
                                               "edit", "step 3",  "save", "load",   "step 4"};
 
-static char path[256];
+static char path[MODEL_PATH];
 static uint8_t saved[SAVE_CAP];
 
 struct play {
@@ -64,18 +64,11 @@ static pith_session *open_session(pith_model *m, struct pith_error *err)
 
 static void make_model(const char *arch)
 {
-    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
-    struct pith_error err = {PITH_OK, ""};
-    snprintf(path, sizeof path, "%s/%s.gguf", tmp_dir, arch);
-    p.arch = arch;
+    struct pith_synth_params p = small_params(arch, V);
     p.n_layer = 3;
     p.n_embd = 32;
-    p.n_head = 2;
-    p.n_head_kv = 1;
-    p.n_vocab = V;
-    p.n_ctx = N_CTX;
     p.tied = 1;
-    CHECK_MSG(pith_synth(path, &p, &err) == PITH_OK, "%s: %s", arch, err.msg);
+    model_file(path, p);
 }
 
 static pith_status feed(struct play *p, int32_t seq, int32_t from, int32_t n, enum part part,

@@ -15,7 +15,7 @@ struct stack_set {
     uint32_t hash;
 };
 
-enum todo { ENDS, CALLS, N_TODO };
+enum wait { ENDS, CALLS, N_WAITS };
 
 static int grow_table(struct stacks *s, uint32_t cap);
 
@@ -192,8 +192,8 @@ void stacks_deinit(struct stacks *s)
     mem_free(s->member);
     mem_free(s->waits);
     mem_free(s->ended);
-    mem_free(s->todo[ENDS].state);
-    mem_free(s->todo[CALLS].state);
+    mem_free(s->wait[ENDS].state);
+    mem_free(s->wait[CALLS].state);
     mem_free(s->merge);
 }
 
@@ -205,9 +205,9 @@ void stacks_begin(struct stacks *s)
         memset(s->stamp, 0, s->cap_states * sizeof *s->stamp);
         s->now = 1;
     }
-    for (int i = 0; i < N_TODO; i++)
-        while (s->todo[i].n)
-            s->waits[s->todo[i].state[--s->todo[i].n]] = 0;
+    for (int i = 0; i < N_WAITS; i++)
+        while (s->wait[i].n)
+            s->waits[s->wait[i].state[--s->wait[i].n]] = 0;
     s->n_members = 0;
 }
 
@@ -238,9 +238,9 @@ static uint32_t unite(struct stacks *s, uint32_t a, uint32_t b)
     return intern(s, s->merge, n);
 }
 
-static void wait_in(struct stacks *s, enum todo list, uint32_t state)
+static void wait_in(struct stacks *s, enum wait list, uint32_t state)
 {
-    struct stack_todo *t = &s->todo[list];
+    struct stack_wait *t = &s->wait[list];
     if (s->failed || (s->waits[state] >> list & 1))
         return;
     if (!mem_grow(&t->state, &t->cap, (uint64_t)t->n + 1, sizeof *t->state, PITH_MEM_SCRATCH)) {
@@ -251,9 +251,9 @@ static void wait_in(struct stacks *s, enum todo list, uint32_t state)
     s->waits[state] |= (uint8_t)(1 << list);
 }
 
-static uint32_t next_in(struct stacks *s, enum todo list)
+static uint32_t next_in(struct stacks *s, enum wait list)
 {
-    struct stack_todo *t = &s->todo[list];
+    struct stack_wait *t = &s->wait[list];
     uint32_t state = t->state[--t->n];
     s->waits[state] &= (uint8_t) ~(1 << list);
     return state;
@@ -466,8 +466,8 @@ static void end_rule(struct stacks *s, uint32_t state)
 uint32_t stacks_close(struct stacks *s)
 {
     const struct automaton *a = s->a;
-    while ((s->todo[ENDS].n || s->todo[CALLS].n) && !s->failed) {
-        if (s->todo[ENDS].n) {
+    while ((s->wait[ENDS].n || s->wait[CALLS].n) && !s->failed) {
+        if (s->wait[ENDS].n) {
             end_rule(s, next_in(s, ENDS));
             continue;
         }

@@ -60,12 +60,12 @@ struct stacks {
     /* The position being made: states in it, and the set below each. */
     uint32_t *below, *stamp, now; /* [cap_states] */
     uint32_t *ended;              /* [cap_states] of the set below, what has gone on already */
-    uint8_t *waits;               /* [cap_states] bits of the lists in todo that it is in */
+    uint8_t *waits;               /* [cap_states] bits of the lists in wait that it is in */
     uint32_t cap_states;
     uint32_t *member, n_members;
-    struct stack_todo {
+    struct stack_wait {
         uint32_t *state, n, cap;
-    } todo[2]; /* whose rules end, and, when there are none left, who calls */
+    } wait[2]; /* whose rules end, and, when there are none left, who calls */
     struct stack_pair *merge;
     uint32_t cap_merge;
     uint64_t work; /* pairs looked at since the caller began */
