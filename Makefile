@@ -120,7 +120,7 @@ FUZZERS  := $(call prog,$(FUZZ_SRC))
 PLUGINS  := $(if $(and $(filter 1,$(VULKAN)),$(shell command -v $(GLSLC) 2>/dev/null)),$(B)/pith-vulkan.kernels) \
             $(if $(filter 1,$(CUDA)),$(B)/pith-cuda.kernels)
 build_of  = $(shell cat $(sort $(wildcard $1)) $(sort $(wildcard src/backend/gpu/*.[ch])) src/graph/step.h | sha256sum | cut -c 1-16)
-VULKAN_BUILD := $(call build_of,src/backend/vulkan/shaders/*)
+VULKAN_BUILD := $(call build_of,src/backend/vulkan/shaders/*/*)
 CUDA_BUILD := $(call build_of,src/backend/cuda/kernels/*)
 
 # ---------------------------------------------------------------- flags
@@ -283,11 +283,12 @@ $(B)/obj/%.o: %.c $(B)/flags
 	$(call say,CC,$<)$(CC) $(BASE_FLAGS) $(CFLAGS) $(call small,$<) $(CPPFLAGS) $(call sanitize,$<) $(call includes,$<) $(call exact,$<) $(call convert,$<) \
 	    $(call commit,$<) $(call kernels,$<) $(if $(filter cli/%,$<),$(EDIT_CFLAGS)) -MMD -MP -c -o $@ $<
 
-SHADERS  := $(wildcard src/backend/vulkan/shaders/*.comp)
-SPIRV    := $(patsubst %.comp,$(B)/spirv/%.spv,$(notdir $(SHADERS)))
-$(B)/spirv/%.spv: src/backend/vulkan/shaders/%.comp $(wildcard src/backend/vulkan/shaders/*.glsl)
+SHADER_DIR := src/backend/vulkan/shaders
+SHADERS  := $(wildcard $(SHADER_DIR)/*/*.comp)
+SPIRV    := $(patsubst $(SHADER_DIR)/%.comp,$(B)/spirv/%.spv,$(SHADERS))
+$(B)/spirv/%.spv: $(SHADER_DIR)/%.comp $(wildcard $(SHADER_DIR)/shared/*.glsl)
 	@mkdir -p $(@D)
-	$(call say,GLSL,$<)$(GLSLC) -O -Werror -std=460 --target-env=vulkan1.2 -o $@ $<
+	$(call say,GLSL,$<)$(GLSLC) -O -Werror -std=460 --target-env=vulkan1.2 -I $(SHADER_DIR)/shared -o $@ $<
 $(B)/pith-vulkan.kernels: $(SPIRV) packaging/plugin.sh $(B)/plugins
 	$(call say,KERN,$@)packaging/plugin.sh $@ vulkan $(VULKAN_BUILD) 0 $(SPIRV)
 

@@ -94,10 +94,10 @@ def mutated(r, text):
 
 def found(r):
     """What the laboratory has found."""
-    name = r.choice(sorted(os.listdir(LAB)))
-    with open(os.path.join(LAB, name), "rb") as f:
-        text = f.read().decode("utf-8", "replace")
-    text, kind = mutated(r, text), name.split("-")[0]
+    kind, name = r.choice(sorted((k, n) for k in os.listdir(LAB)
+                                 for n in os.listdir(os.path.join(LAB, k))))
+    with open(os.path.join(LAB, kind, name), "rb") as f:
+        text = mutated(r, f.read().decode("utf-8", "replace"))
     if kind == "gbnf":
         return completion(grammar=text, n=r.choice([1, 8]), max_tokens=32)
     if kind == "schema":

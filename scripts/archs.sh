@@ -30,7 +30,7 @@ if [ "${1:-}" = --measure ]; then
     exit
 fi
 
-all=$(for f in src/arch/*.c; do echo "$f $(tr '\n' ' ' <"$f")"; done)
+all=$(for f in src/arch/*.c src/arch/*/*.c; do echo "$f $(tr '\n' ' ' <"$f")"; done)
 echo '| general.architecture | written in | compared with | error |'
 echo '| --- | --- | --- | --- |'
 sed -nE 's/^X\((\w+)\).*/\1/p' src/arch/archs.def | while read -r symbol; do

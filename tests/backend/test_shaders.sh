@@ -14,13 +14,13 @@ known="$known|UniformAndStorageBuffer16BitAccess"
 dot='DotProduct|DotProductInput4x8BitPacked'
 
 i=0
-for file in "$folder"/shaders/*.comp; do
+for file in "$folder"/shaders/*/*.comp; do
     name=$(basename "$file" .comp)
     i=$((i + 1))
     if [ "${TEST_SCALE:-1}" -lt 10 ] && [ $((i % 4)) -ne 0 ]; then
         :
-    elif ! glslc -O -Werror -std=460 --target-env=vulkan1.2 "$file" \
-        -o "$dir/$name.spv" 2>"$err"; then
+    elif ! glslc -O -Werror -std=460 --target-env=vulkan1.2 -I "$folder/shaders/shared" \
+        "$file" -o "$dir/$name.spv" 2>"$err"; then
         fail "$name" "$(head -n 1 "$err")"
     elif ! spirv-val --target-env vulkan1.2 "$dir/$name.spv" >"$out" 2>&1; then
         fail "$name" "$(head -n 1 "$out")"

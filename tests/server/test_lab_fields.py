@@ -33,10 +33,9 @@ SHORT = {"max_tokens": 4, "n_predict": 4, "num_predict": 4, "max_output_tokens":
 
 def lab(kind):
     out = []
-    for name in sorted(os.listdir(LAB)):
-        if name.split("-")[0] == kind:
-            with open(os.path.join(LAB, name), "rb") as f:
-                out.append(f.read().decode("utf-8", "replace"))
+    for name in sorted(os.listdir(os.path.join(LAB, kind))):
+        with open(os.path.join(LAB, kind, name), "rb") as f:
+            out.append(f.read().decode("utf-8", "replace"))
     return out
 
 

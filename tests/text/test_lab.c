@@ -4,7 +4,7 @@
  * texts, answers, stop strings) it mutates the costliest inputs it knows and keeps the costliest of
  * all. Cost is counted, not timed: steps and peak bytes of pith_work. A fault is an input whose
  * cost is above its kind's bound, base + slope x bytes of input; it is written to build/lab, to be
- * looked at. The worst that were ever found are tests/lab/KIND-n, where each run begins, with
+ * looked at. The worst that were ever found are tests/lab/KIND/n, where each run begins, with
  * fuzz/corpus.
  *
  * TEST_SCALE 1: 4 inputs a kind beside its worst, 10: 120, 100: for TEST_LAB_SECONDS (300) each,
@@ -41,7 +41,7 @@ struct input {
 };
 
 struct kind {
-    const char *name, *corpus; /* folders: tests/lab/NAME-*, fuzz/corpus/CORPUS */
+    const char *name, *corpus; /* folders: tests/lab/NAME, fuzz/corpus/CORPUS */
     void (*run)(const char *text, size_t n);
     const char *const *seeds; /* NULL-terminated */
     struct cost base, slope;  /* most steps and bytes: of any input, and for each byte of it */
@@ -379,7 +379,9 @@ static void save(const char *dir, const char *kind, int i, const struct input *i
 {
     char path[256];
     mkdir(dir, 0777);
-    snprintf(path, sizeof path, "%s/%s-%d", dir, kind, i);
+    snprintf(path, sizeof path, "%s/%s", dir, kind);
+    mkdir(path, 0777);
+    snprintf(path, sizeof path, "%s/%s/%d", dir, kind, i);
     FILE *f = fopen(path, "wb");
     if (f) {
         fwrite(in->p, 1, in->n, f);
@@ -407,7 +409,7 @@ static void try_one(const struct kind *k, struct population *p, struct input in)
         snprintf(dir, sizeof dir, "%s/lab", getenv("B") ? getenv("B") : "build");
         save(dir, k->name, n_found++, &in);
         CHECK_MSG(0,
-                  "%s/%s-%d: %zu bytes cost %llu steps, %llu bytes, %.1f s; %.1f times the bound",
+                  "%s/%s/%d: %zu bytes cost %llu steps, %llu bytes, %.1f s; %.1f times the bound",
                   dir, k->name, n_found - 1, in.n, (unsigned long long)in.cost.steps,
                   (unsigned long long)in.cost.bytes, in.cost.seconds, in.score);
     }
@@ -417,7 +419,7 @@ static void try_one(const struct kind *k, struct population *p, struct input in)
 static void try_folder(const struct kind *k, struct population *p, const char *dir,
                        const char *prefix)
 {
-    DIR *d = dir ? opendir(dir) : NULL;
+    DIR *d = opendir(dir);
     for (struct dirent *e; d && (e = readdir(d));) {
         char path[512];
         struct input in = {0};
@@ -441,17 +443,17 @@ static int by_score(const void *a, const void *b)
 static void search(const struct kind *k)
 {
     struct population p = {.n = 0};
-    char prefix[64], corpus[128];
+    char folder[128];
     const char *limit = getenv("TEST_LAB_SECONDS");
     double until = test_cpu_seconds() + (limit ? atof(limit) : 300);
     test_seed();
     for (int i = 0; k->seeds[i]; i++)
         try_one(k, &p, (struct input){.p = strdup(k->seeds[i]), .n = strlen(k->seeds[i])});
-    snprintf(prefix, sizeof prefix, test_scale() >= 10 ? "%s-" : "%s-0", k->name);
-    try_folder(k, &p, "tests/lab", prefix);
-    snprintf(corpus, sizeof corpus, "fuzz/corpus/%s", k->corpus ? k->corpus : "");
-    if (test_scale() >= 10)
-        try_folder(k, &p, k->corpus ? corpus : NULL, "");
+    snprintf(folder, sizeof folder, "tests/lab/%s", k->name);
+    try_folder(k, &p, folder, test_scale() >= 10 ? "" : "0");
+    snprintf(folder, sizeof folder, "fuzz/corpus/%s", k->corpus ? k->corpus : "");
+    if (test_scale() >= 10 && k->corpus)
+        try_folder(k, &p, folder, "");
     long n = test_scale() >= 100 ? 100000000 : test_scale() >= 10 ? 120 : 4;
     for (long i = 0; i < n && test_bad < 5 && (test_scale() < 100 || test_cpu_seconds() < until);
          i++) {

@@ -1,5 +1,5 @@
 /* parts_delta.c -- see parts_delta.h. */
-#include "arch/parts_delta.h"
+#include "arch/recurrent/parts_delta.h"
 
 #include <math.h>
 

@@ -7,7 +7,7 @@
  *               layer's attention; 2 of 3 layers see as many rows on each side as half a window
  *   gemma-embedding  EmbeddingGemma, arXiv:2509.20354: Gemma 3 that looks both ways, and two
  *               matrices behind the pooled row */
-#include "arch/decoder.h"
+#include "arch/decoder/decoder.h"
 
 #define NO_BIAS .qkv_bias = NEVER, .out_bias = NEVER, .ffn_bias = NEVER
 

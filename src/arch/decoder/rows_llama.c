@@ -32,7 +32,7 @@
  *   glm4            GLM-4-0414: norms before and behind
  *   talkie          Talkie: norms have no weights, each layer adds the embedding once more
  *   spark2_5        Spark-X2.5: a gate of each head, windows with a rotation of their own, GELU */
-#include "arch/decoder.h"
+#include "arch/decoder/decoder.h"
 
 #include "base/fmath.h"
 

@@ -31,7 +31,7 @@
  *                  fourth layer from the first on has no positions
  *   mimo2          MiMo-V2-Flash: windows with a base of their own, sinks where a layer has them,
  *                  what attention adds is scaled */
-#include "arch/decoder.h"
+#include "arch/decoder/decoder.h"
 
 #define PLAIN .out_bias = NEVER, .ffn_bias = NEVER
 

@@ -15,7 +15,7 @@
  * token (graph/ops/move.h, NGRAM), and before the mixer
  *     a_s = norm(key e)_s . norm(X)_s / sqrt(E);  v_s = sigmoid(root of |a_s|, its sign) value e
  *     X += v + silu(conv(norm(v))), whose taps lie n tokens apart */
-#include "arch/parts_delta.h"
+#include "arch/recurrent/parts_delta.h"
 
 #include <math.h>
 #include <string.h>

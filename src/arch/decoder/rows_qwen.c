@@ -17,7 +17,7 @@
  *                  have no positions
  *   hunyuan-dense  q and k are normalised after rotation; hunyuan-moe with experts;
  *                  hunyuan_vl with positions of three axes */
-#include "arch/decoder.h"
+#include "arch/decoder/decoder.h"
 
 #include "base/fmath.h"
 

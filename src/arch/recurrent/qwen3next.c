@@ -11,7 +11,7 @@
  * net: q, k and v of all heads go through one convolution of the last few rows; q and k have length
  * 1; the state forgets by exp(a softplus(alpha x + dt)) and learns what it did not know of v, as
  * far as beta says (graph/ops/scan.c, DELTA); the result is normalised per head and gated. */
-#include "arch/parts_delta.h"
+#include "arch/recurrent/parts_delta.h"
 
 #include <stdio.h>
 

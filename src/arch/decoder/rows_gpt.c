@@ -24,7 +24,7 @@
  *   gpt2        Radford et al. 2019: a vector for each position
  *   starcoder   arXiv:2305.06161: the same with one head of K and V
  *   olmo        arXiv:2402.00838: LayerNorm without weights, q, k and v may be cut off */
-#include "arch/decoder.h"
+#include "arch/decoder/decoder.h"
 
 #define NO_BIASES .qkv_bias = NEVER, .out_bias = NEVER, .ffn_bias = NEVER
 #define PLAIN     .out_bias = NEVER, .ffn_bias = NEVER

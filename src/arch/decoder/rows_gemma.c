@@ -8,7 +8,7 @@
  *   plamo3   PLaMo 3: gate and up in one matrix, 7 of 8 layers windowed
  *   muse-glimmer  Muse-Glimmer: the embedding is normalised, attention's output gated; windowed
  *            layers alone have positions */
-#include "arch/decoder.h"
+#include "arch/decoder/decoder.h"
 
 #define GEMMA                                                                                      \
     .rope = ROPE_HALVES, .act = GLU_GELU, .embd_by_width = 1, .out_bias = NEVER, .ffn_bias = NEVER

@@ -5,7 +5,7 @@
  *     x = embed(token) * scale
  *     for each layer:  x += [norm](attention([norm](x)));  x += [norm](ffn([norm](x)))
  *     logits = cap(output(norm(x)) * scale) */
-#include "arch/decoder.h"
+#include "arch/decoder/decoder.h"
 
 #include <math.h>
 
