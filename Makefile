@@ -1,8 +1,10 @@
-# pith -- the one build file. `make help` lists the targets; every variable below can be set on the command line.
+# pith -- the one build file. `make help` lists the targets; every variable below can be set on the
+# command line.
 #
-# Sources are found by wildcard: a new file under src/, cli/, tests/ or fuzz/ needs no line here. Objects, libraries and programs go to
-# $(B), one folder per kind of build (build, build-asan, build-fuzz, build-arm ...), so that no two kinds ever mix.
-# The instruction set of a kernel file is the suffix of its name (see isa_flags); nothing else is compiled above the baseline.
+# Sources are found by wildcard: a new file under src/, cli/, tests/ or fuzz/ needs no line here.
+# Objects, libraries and programs go to $(B), one folder per kind of build (build, build-asan,
+# build-fuzz, build-arm ...), so that no two kinds ever mix. The instruction set of a kernel file is
+# the suffix of its name (see isa_flags); nothing else is compiled above the baseline.
 
 B        ?= build
 PREFIX   ?= /usr/local
@@ -24,10 +26,12 @@ FUZZ_TIME ?= 60
 SERVER   ?= 1
 # PULL=0 leaves `pith pull` out, and with it libcurl and nettle.
 PULL     ?= 1
-# VULKAN=0 leaves the Vulkan backend out; so does a machine without its headers (libvulkan-dev). Its kernels are a file beside the program,
-# build/pith-vulkan.kernels, made where the compiler of shaders is (glslc).
+# VULKAN=0 leaves the Vulkan backend out; so does a machine without its headers (libvulkan-dev). Its
+# kernels are a file beside the program, build/pith-vulkan.kernels, made where the compiler of
+# shaders is (glslc).
 GLSLC    ?= glslc
-# CUDA=1 makes the kernels for GPUs of NVIDIA, build/pith-cuda.kernels, with CUDA's compiler. The program is the same without.
+# CUDA=1 makes the kernels for GPUs of NVIDIA, build/pith-cuda.kernels, with CUDA's compiler. The
+# program is the same without.
 CUDA     ?= 0
 NVCC     ?= $(or $(shell command -v nvcc 2>/dev/null),/usr/local/cuda/bin/nvcc)
 CUDA_ARCHS ?= 75 80 86 89 90
@@ -42,10 +46,12 @@ export CC MODEL PROMPT V
 
 # ---------------------------------------------------------------- what the build needs
 
-# Installs or names what is missing, before the compiler is asked anything. Silent and offline when nothing is.
+# Installs or names what is missing, before the compiler is asked anything. Silent and offline when
+# nothing is.
 ifeq ($(MAKELEVEL),0)
 ifneq ($(filter-out clean help format,$(or $(MAKECMDGOALS),all)),)
-ifneq ($(shell scripts/deps.sh build $(if $(filter 0,$(SERVER)),,server) $(if $(filter 0,$(PULL)),,pull) 1>&2 || echo missing),)
+PARTS    := $(if $(filter 0,$(SERVER)),,server) $(if $(filter 0,$(PULL)),,pull)
+ifneq ($(shell scripts/deps.sh build $(PARTS) 1>&2 || echo missing),)
 $(error a dependency is missing: see the line above)
 endif
 endif
@@ -68,7 +74,8 @@ PULL_PKGS := $(if $(filter 0,$(PULL)),,libcurl nettle)
 PULL_CFLAGS := $(if $(PULL_PKGS),-DWITH_PULL $(shell pkg-config --cflags $(PULL_PKGS)))
 PULL_LIBS := $(if $(PULL_PKGS),$(shell pkg-config --libs nettle))
 comma    := ,
-# STATIC=1 puts every library but libc into the program, for a tarball that runs anywhere (make dist); TLS is opened when it is used.
+# STATIC=1 puts every library but libc into the program, for a tarball that runs anywhere (make
+# dist); TLS is opened when it is used.
 STATIC   ?= 0
 ifeq ($(STATIC),1)
 static    = $(if $1,-Wl$(comma)-Bstatic $1 -Wl$(comma)-Bdynamic)
@@ -78,14 +85,18 @@ SERVER_LIBS := $(if $(SERVER_PKGS),$(call static,-lmicrohttpd))
 PULL_LIBS := $(if $(PULL_PKGS),$(call static,-lnettle))
 LAZY_OBJ := $(if $(SERVER_PKGS),$(B)/obj/lazy_tls.o)
 else ifeq ($(B),build)
-# So that a start loads no TLS library and what that needs: the same of the server alone, where it can be.
-ifneq ($(and $(SERVER_PKGS),$(findstring x86_64-linux-gnu,$(shell $(CC) -dumpmachine 2>/dev/null)),$(wildcard $(shell $(CC) -print-file-name=libmicrohttpd.a))),)
+# So that a start loads no TLS library and what that needs: the same of the server alone, where it
+# can be.
+X86_LINUX := $(findstring x86_64-linux-gnu,$(shell $(CC) -dumpmachine 2>/dev/null))
+MHD      := $(wildcard $(shell $(CC) -print-file-name=libmicrohttpd.a))
+ifneq ($(and $(SERVER_PKGS),$(X86_LINUX),$(MHD)),)
 SERVER_LIBS := -Wl,-Bstatic -lmicrohttpd -Wl,-Bdynamic
 LAZY_OBJ := $(B)/obj/lazy_tls.o
 endif
 endif
 MACHINE  := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
-VERSION  := $(shell awk '/^\#define PITH_VERSION_M|^\#define PITH_VERSION_P/ {v = v s $$3; s = "."} END {print v}' include/pith.h)
+VERSION  := $(shell awk '/^\#define PITH_VERSION_[MP]/ {v = v s $$3; s = "."} END {print v}' \
+    include/pith.h)
 COMMIT   := $(or $(shell git rev-parse --short HEAD 2>/dev/null),release)
 SONAME   := libpith.so.$(firstword $(subst ., ,$(VERSION)))
 
@@ -93,14 +104,18 @@ SONAME   := libpith.so.$(firstword $(subst ., ,$(VERSION)))
 
 ROOMS    ?= base tensor format graph nn arch backend text run api
 NO_ISA   := $(if $(filter x86_64,$(MACHINE)),,x86) $(if $(filter aarch64,$(MACHINE)),,arm)
-EXCLUDE  := $(foreach d,$(if $(filter 1,$(VULKAN)),,vulkan),src/backend/$d/%) $(foreach d,$(NO_ISA),src/backend/cpu/$d/%)
+EXCLUDE  := $(if $(filter 1,$(VULKAN)),,src/backend/vulkan/%) \
+            $(foreach d,$(NO_ISA),src/backend/cpu/$d/%)
 find_c    = $(wildcard $(foreach r,$1,$r/*.c $r/*/*.c $r/*/*/*.c))
 LIB_SRC  := $(filter-out $(EXCLUDE),$(call find_c,$(addprefix src/,$(ROOMS))))
-CUDA_VERSION := $(if $(filter 1,$(CUDA)),$(shell $(NVCC) --version | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\).*/\1 \2/p' | awk '{print 1000 * $$1 + 10 * $$2}'))
+CUDA_VERSION := $(if $(filter 1,$(CUDA)),$(shell $(NVCC) --version | \
+    sed -n 's/.*release \([0-9]*\)\.\([0-9]*\).*/\1 \2/p' | awk '{print 1000 * $$1 + 10 * $$2}'))
 NO_SERVER := $(if $(SERVER_PKGS),,cli/commands/cmd_serve.c cli/models/offers.c cli/models/notify.c)
 NO_PULL  := $(if $(PULL_PKGS),,cli/commands/cmd_pull.c cli/pull/%)
 CLI_SRC  := $(filter-out $(NO_SERVER) $(NO_PULL),$(call find_c,cli $(if $(SERVER_PKGS),server)))
-TEST_SRC := $(filter-out $(if $(filter 1,$(VULKAN)),,%/test_vulkan.c %/test_vulkan_ops.c),$(wildcard tests/test_*.c tests/*/test_*.c))
+VULKAN_TESTS := %/test_vulkan.c %/test_vulkan_ops.c
+TEST_SRC := $(filter-out $(if $(filter 1,$(VULKAN)),,$(VULKAN_TESTS)),\
+    $(wildcard tests/test_*.c tests/*/test_*.c))
 TEST_AUX := $(filter-out $(TEST_SRC) tests/backend/cann/%,$(call find_c,tests))
 BENCH_SRC := $(wildcard bench/*.c)
 TOOL_SRC := $(wildcard tools/*.c)
@@ -115,22 +130,26 @@ BENCHES  := $(call prog,$(BENCH_SRC))
 TOOLS    := $(call prog,$(TOOL_SRC))
 FUZZERS  := $(call prog,$(FUZZ_SRC))
 
-# Kernels of GPUs, files beside the program. A program opens those of its own build: a hash of what makes them, and of what they are called
-# with, is in both.
-PLUGINS  := $(if $(and $(filter 1,$(VULKAN)),$(shell command -v $(GLSLC) 2>/dev/null)),$(B)/pith-vulkan.kernels) \
+# Kernels of GPUs, files beside the program. A program opens those of its own build: a hash of what
+# makes them, and of what they are called with, is in both.
+HAS_GLSLC := $(and $(filter 1,$(VULKAN)),$(shell command -v $(GLSLC) 2>/dev/null))
+PLUGINS  := $(if $(HAS_GLSLC),$(B)/pith-vulkan.kernels) \
             $(if $(filter 1,$(CUDA)),$(B)/pith-cuda.kernels)
-build_of  = $(shell cat $(sort $(wildcard $1)) $(sort $(wildcard src/backend/gpu/*.[ch])) src/graph/step.h | sha256sum | cut -c 1-16)
+build_of  = $(shell cat $(sort $(wildcard $1)) $(sort $(wildcard src/backend/gpu/*.[ch])) \
+    src/graph/step.h | sha256sum | cut -c 1-16)
 VULKAN_BUILD := $(call build_of,src/backend/vulkan/shaders/*/*)
 CUDA_BUILD := $(call build_of,src/backend/cuda/kernels/*)
 
 # ---------------------------------------------------------------- flags
 
 WARN     := -Wall -Wextra -Wshadow -Werror
-BASE_FLAGS := -std=gnu11 $(WARN) -D_GNU_SOURCE $(if $(filter 1,$(VULKAN)),-DWITH_VULKAN) -fPIC -fvisibility=hidden -ffp-contract=off -pthread $(PKG_CFLAGS)
+BASE_FLAGS := -std=gnu11 $(WARN) -D_GNU_SOURCE $(if $(filter 1,$(VULKAN)),-DWITH_VULKAN) -fPIC \
+    -fvisibility=hidden -ffp-contract=off -pthread $(PKG_CFLAGS)
 SAN_FLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
 LINK_FLAGS := -pthread $(if $(SAN),-fsanitize=$(filter-out fuzzer-no-link,$(SAN))) $(LDFLAGS)
 LIBS      = $(PKG_LIBS) -lm -ldl
-# Some eighty tests of 17 MB each, were they linked with debug information: DEBUG_TESTS=1 does that. Sanitizers name lines with it.
+# Some eighty tests of 17 MB each, were they linked with debug information: DEBUG_TESTS=1 does that.
+# Sanitizers name lines with it.
 DEBUG_TESTS ?= $(if $(SAN),1,0)
 TEST_LINK = $(if $(filter 0,$(DEBUG_TESTS)),-Wl$(comma)--strip-debug)
 
@@ -142,33 +161,43 @@ isa_flags = $(if $(filter %_avx2.c,$1),$(AVX2)) \
             $(if $(filter %_avx512bf16.c,$1),-mavx512bf16) \
             $(if $(filter %_dotprod.c,$1),-march=armv8.2-a+dotprod+fp16) \
             $(if $(filter %_i8mm.c,$1),-march=armv8.2-a+dotprod+fp16+i8mm)
-# Kernels and reference ops: the order of every sum is the one that is written (same bits at every level); sqrt is one instruction.
+# Kernels and reference ops: the order of every sum is the one that is written (same bits at every
+# level); sqrt is one instruction.
 EXACT    := -fno-tree-vectorize -fno-strict-aliasing -fno-math-errno
-# gcc for AArch64 orders instructions before it gives out registers, and then has to spill most accumulators of a kernel.
+# gcc for AArch64 orders instructions before it gives out registers, and then has to spill most
+# accumulators of a kernel.
 ORDER    := $(if $(findstring clang,$(CC)),,-fno-schedule-insns)
-exact     = $(if $(filter src/backend/% src/tensor/% src/graph/%,$1),$(EXACT) $(call isa_flags,$1)) \
+exact     = $(if $(filter $(addprefix src/,backend/% tensor/% graph/%),$1),\
+            $(EXACT) $(call isa_flags,$1)) \
             $(if $(filter src/backend/cpu/arm/%,$1),$(ORDER))
-# A program that is handed out (STATIC=1) is small where nothing is computed: bits are the same. Nobody unwinds the stack of a stripped one.
-FAST     := src/base/% src/tensor/% src/text/vocab/% src/text/grammar/% src/run/sample/% src/backend/cpu/run.c src/backend/cpu/x86/% \
-            src/backend/cpu/logits/% src/backend/cpu/ops/%
-small     = $(if $(filter 1,$(STATIC)),-fno-asynchronous-unwind-tables $(if $(filter $(FAST),$1),,-Os))
+# A program that is handed out (STATIC=1) is small where nothing is computed: bits are the same.
+# Nobody unwinds the stack of a stripped one.
+FAST     := src/base/% src/tensor/% src/text/vocab/% src/text/grammar/% src/run/sample/% \
+            $(addprefix src/backend/cpu/,run.c x86/% logits/% ops/%)
+small     = $(if $(filter 1,$(STATIC)),-fno-asynchronous-unwind-tables \
+            $(if $(filter $(FAST),$1),,-Os))
 convert   = $(if $(filter src/base/% src/format/% src/text/%,$1),-Wconversion)
-# Fuzzers are after parsers: kernels read no untrusted bytes, and instrumented by clang one takes minutes to compile (make asan has them).
-sanitize  = $(if $(and $(findstring fuzzer,$(SAN)),$(filter src/backend/cpu/%,$1),$(strip $(call isa_flags,$1))),,$(SAN_FLAGS))
+# Fuzzers are after parsers: kernels read no untrusted bytes, and instrumented by clang one takes
+# minutes to compile (make asan has them).
+sanitize  = $(if $(and $(findstring fuzzer,$(SAN)),$(filter src/backend/cpu/%,$1),\
+            $(strip $(call isa_flags,$1))),,$(SAN_FLAGS))
 commit    = $(if $(filter src/api/%,$1),-DPITH_COMMIT='"$(COMMIT)"')
 # Programs see the public header alone; tests and fuzzers see the rooms too.
 kernels   = $(if $(filter src/backend/vulkan/%,$1),-DKERNELS_BUILD='"$(VULKAN_BUILD)"') \
             $(if $(filter src/backend/cuda/%,$1),-DKERNELS_BUILD='"$(CUDA_BUILD)"')
-includes  = -Iinclude $(if $(filter cli/% server/% tools/%,$1),-I. $(SERVER_CFLAGS) $(PULL_CFLAGS),-Isrc) $(if $(filter tests/% fuzz/% bench/%,$1),-Itests) $(if $(filter tests/server/%,$1),-I.)
+includes  = -Iinclude \
+            $(if $(filter cli/% server/% tools/%,$1),-I. $(SERVER_CFLAGS) $(PULL_CFLAGS),-Isrc) \
+            $(if $(filter tests/% fuzz/% bench/%,$1),-Itests) $(if $(filter tests/server/%,$1),-I.)
 
 # ---------------------------------------------------------------- targets
 
-.PHONY: all programs run check test soak asan ubsan tsan arm arm-program fuzz bench install dist uninstall clean format help fuzzers FORCE
+.PHONY: all programs run check test soak asan ubsan tsan arm arm-program fuzz bench install dist \
+    uninstall clean format help fuzzers FORCE
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
 
-## all: the program, both libraries, kernels of GPUs (build/pith, build/libpith.a, build/libpith.so, build/pith-vulkan.kernels)
+## all: the program, both libraries, kernels of GPUs (build/pith, libpith.a, libpith.so, *.kernels)
 all: $(if $(CLI_SRC),$(B)/pith) $(B)/libpith.a $(B)/libpith.so $(TOOLS) $(PLUGINS)
 
 ## programs: all of that without the shared library, and every test program
@@ -179,7 +208,7 @@ run: $(B)/pith
 	@model=$$(scripts/model.sh) && printf '%s ...\n' "$$PROMPT" && \
 	exec $(B)/pith run "$$model" -p "$$PROMPT" -n $(N) $(if $(SEED),--seed $(SEED))
 
-## check: the quick loop, under a minute: every test at its smallest size and the rules of the house; no network, no model
+## check: under a minute: each test at its smallest, the rules of the house; no network, no model
 check: all $(TESTS)
 	@B=$(B) TEST_SCALE=1 TEST_LIMIT=180 scripts/run_tests.sh
 
@@ -191,7 +220,7 @@ test: all $(TESTS)
 soak: all $(TESTS)
 	@B=$(B) TEST_SCALE=100 TEST_LIMIT=14400 TEST_MODEL=1 scripts/run_tests.sh
 
-## asan, ubsan, tsan: the tests and the program under address + undefined, undefined, or thread sanitizer (TEST_SCALE=)
+## asan, ubsan, tsan: tests and program under address + undefined, undefined, thread sanitizer
 asan: SANITIZERS := address,undefined
 ubsan: SANITIZERS := undefined
 tsan: SANITIZERS := thread
@@ -200,24 +229,30 @@ asan ubsan tsan:
 	@LSAN_OPTIONS=suppressions=$(CURDIR)/scripts/lsan.supp:print_suppressions=0 \
 	    B=build-$@ TEST_LIMIT=1800 TEST_RULES=0 scripts/run_tests.sh
 
-## fuzz: each fuzz/fuzz_*.c with libFuzzer for FUZZ_TIME seconds (default 60); new inputs stay in build-fuzz/corpus
+## fuzz: each fuzz/fuzz_*.c for FUZZ_TIME seconds (60); new inputs stay in build-fuzz/corpus
 fuzz:
 	@scripts/deps.sh fuzz
 	@$(MAKE) B=build-fuzz CC=clang SAN=fuzzer-no-link,address,undefined CFLAGS="-O1 -g" fuzzers
 	@B=build-fuzz FUZZ_TIME=$(FUZZ_TIME) scripts/run_fuzz.sh
 
-## arm: cross-compiled for AArch64 and run under qemu-user: the kernels' tests, and whole models against this machine's bytes
+## arm: for AArch64, under qemu-user: the kernels' tests, and whole models against bytes of here
 # Tests that include a room of these, and neither a room above nor the public functions.
-ARM_TESTS = $(foreach t,$(shell grep -lE '"(base|tensor|graph|backend)/' $(filter-out %/test_vulkan.c %/test_vulkan_ops.c %/test_cuda.c %/test_cuda_ops.c %/test_cann.c,$(TEST_SRC)) | xargs -r grep -LE '"(format|nn|arch|text|run|api)/|"pith\.h"|pith_[a-z]+_open'),tests/$(basename $(notdir $t)))
-ARM_MAKE = $(MAKE) B=build-arm CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar LD=aarch64-linux-gnu-ld OBJCOPY=aarch64-linux-gnu-objcopy \
-    PKGS= EDIT= SERVER=0 PULL=0 VULKAN=0 CPPFLAGS="-idirafter /usr/include -DXXH_INLINE_ALL=" LDFLAGS=-static
+GPU_TESTS := $(VULKAN_TESTS) %/test_cuda.c %/test_cuda_ops.c %/test_cann.c
+ARM_TESTS = $(foreach t,$(shell grep -lE '"(base|tensor|graph|backend)/' \
+    $(filter-out $(GPU_TESTS),$(TEST_SRC)) | xargs -r grep -LE \
+    '"(format|nn|arch|text|run|api)/|"pith\.h"|pith_[a-z]+_open'),tests/$(basename $(notdir $t)))
+ARM      := aarch64-linux-gnu-
+ARM_MAKE = $(MAKE) B=build-arm CC=$(ARM)gcc AR=$(ARM)ar LD=$(ARM)ld OBJCOPY=$(ARM)objcopy \
+    PKGS= EDIT= SERVER=0 PULL=0 VULKAN=0 CPPFLAGS="-idirafter /usr/include -DXXH_INLINE_ALL=" \
+    LDFLAGS=-static
 arm: all
 	@scripts/deps.sh arm
 	+@$(ARM_MAKE) PKG_LIBS= $(addprefix build-arm/,$(ARM_TESTS))
 	@B=build-arm TEST_LIMIT=1800 TEST_RULES=0 TEST_WRAP="qemu-aarch64 -cpu max" scripts/run_tests.sh
 	@TEST_SCALE=10 tests/backend/test_arm.sh
 
-# The libraries of the text room are this machine's: their headers serve, and nothing that needs their code is run; xxHash is all header.
+# The libraries of the text room are this machine's: their headers serve, and nothing that needs
+# their code is run; xxHash is all header.
 arm-program:
 	+@$(ARM_MAKE) PKG_LIBS=-Wl,--unresolved-symbols=ignore-all build-arm/pith
 
@@ -225,9 +260,10 @@ arm-program:
 bench: all $(BENCHES)
 	@model=$$(scripts/model.sh) && exec $(B)/pith bench "$$model"
 
-## install: program, header, both libraries, kernels of GPUs, pkg-config file, manual page and systemd unit (PREFIX= DESTDIR=)
+## install: program, headers, libraries, kernels of GPUs, manual page, unit (PREFIX= DESTDIR=)
 install: all
-	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include/pith lib/pith lib/pkgconfig share/man/man1 lib/systemd/system)
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include/pith lib/pith lib/pkgconfig \
+	    share/man/man1 lib/systemd/system)
 	install -s -m 755 $(B)/pith $(DESTDIR)$(PREFIX)/bin/
 	install -m 644 include/pith.h $(DESTDIR)$(PREFIX)/include/
 	install -m 644 include/pith/*.h $(DESTDIR)$(PREFIX)/include/pith/
@@ -239,18 +275,20 @@ install: all
 	sed -e 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@REQUIRES@|$(PKGS)|' pith.pc.in \
 	    >$(DESTDIR)$(PREFIX)/lib/pkgconfig/pith.pc
 	$(B)/pith man >$(DESTDIR)$(PREFIX)/share/man/man1/pith.1
-	sed -e 's|@PREFIX@|$(PREFIX)|' scripts/pith.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/pith.service
+	sed -e 's|@PREFIX@|$(PREFIX)|' scripts/pith.service \
+	    >$(DESTDIR)$(PREFIX)/lib/systemd/system/pith.service
 	$(if $(DESTDIR),,ldconfig 2>/dev/null || true)
 
-## dist: a tarball with one program for any x86-64 Linux with glibc 2.31 or later, a .deb, and both tried in a bare root (needs root)
+## dist: a tarball for any x86-64 Linux (glibc 2.31), a .deb, both tried in a bare root (as root)
 dist:
 	@packaging/dist.sh $(B)/dist
 
 ## uninstall: remove what install wrote
 uninstall:
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/pith include/pith.h include/pith/*.h lib/libpith.a lib/libpith.so lib/$(SONAME) \
-	    lib/libpith.so.$(VERSION) lib/pith/pith-vulkan.kernels lib/pith/pith-cuda.kernels lib/pkgconfig/pith.pc share/man/man1/pith.1 \
-	    lib/systemd/system/pith.service)
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/pith include/pith.h include/pith/*.h \
+	    lib/libpith.a lib/libpith.so lib/$(SONAME) lib/libpith.so.$(VERSION) \
+	    lib/pith/pith-vulkan.kernels lib/pith/pith-cuda.kernels lib/pkgconfig/pith.pc \
+	    share/man/man1/pith.1 lib/systemd/system/pith.service)
 
 ## clean: remove every build folder
 clean:
@@ -262,59 +300,72 @@ format:
 
 ## help: this list
 help:
-	@echo 'usage: make [target] [VARIABLE=value]      V=1 shows every command, CC=clang uses another compiler'
-	@sed -n 's/^## \([^:]*\): /\1\t/p' $(firstword $(MAKEFILE_LIST)) | awk -F'\t' '{printf "  %-18s %s\n", $$1, $$2}'
+	@echo 'usage: make [target] [VARIABLE=value]   V=1 shows every command; CC=clang: another compiler'
+	@sed -n 's/^## \([^:]*\): /\1\t/p' $(firstword $(MAKEFILE_LIST)) | \
+	    awk -F'\t' '{printf "  %-18s %s\n", $$1, $$2}'
 
 # ---------------------------------------------------------------- rules
 
-# Rewritten only when it differs, so that other flags or another compiler rebuild everything and the same ones nothing.
-FLAGS_NOW := $(CC) $(CFLAGS) $(CPPFLAGS) $(BASE_FLAGS) $(EDIT_CFLAGS) $(SAN_FLAGS) $(EXACT) $(AVX512) $(LINK_FLAGS) $(SERVER_CFLAGS) $(PULL_CFLAGS)$(if $(filter 1,$(CUDA)),$(CUDA_VERSION) $(CUDA_ARCHS))$(if $(filter 1,$(STATIC)), small)
+# Rewritten only when it differs, so that other flags or another compiler rebuild everything and the
+# same ones nothing.
+FLAGS_NOW := $(CC) $(CFLAGS) $(CPPFLAGS) $(BASE_FLAGS) $(EDIT_CFLAGS) $(SAN_FLAGS) $(EXACT) \
+    $(AVX512) $(LINK_FLAGS) $(SERVER_CFLAGS) $(PULL_CFLAGS) \
+    $(if $(filter 1,$(CUDA)),$(CUDA_VERSION) $(CUDA_ARCHS)) $(if $(filter 1,$(STATIC)),small)
 $(B)/flags: FORCE
 	@mkdir -p $(@D); printf '%s\n' '$(FLAGS_NOW)' | cmp -s - $@ || printf '%s\n' '$(FLAGS_NOW)' >$@
 $(B)/commit: FORCE
 	@mkdir -p $(@D); echo $(COMMIT) | cmp -s - $@ || echo $(COMMIT) >$@
 $(call obj,$(filter src/api/%,$(LIB_SRC))): $(B)/commit
 $(B)/plugins: FORCE
-	@mkdir -p $(@D); echo vulkan $(VULKAN_BUILD) cuda $(CUDA_BUILD) | cmp -s - $@ || echo vulkan $(VULKAN_BUILD) cuda $(CUDA_BUILD) >$@
+	@mkdir -p $(@D); now='vulkan $(VULKAN_BUILD) cuda $(CUDA_BUILD)'; \
+	    echo "$$now" | cmp -s - $@ || echo "$$now" >$@
 $(call obj,$(filter src/backend/vulkan/% src/backend/cuda/%,$(LIB_SRC))): $(B)/plugins
 
 $(B)/obj/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
-	$(call say,CC,$<)$(CC) $(BASE_FLAGS) $(CFLAGS) $(call small,$<) $(CPPFLAGS) $(call sanitize,$<) $(call includes,$<) $(call exact,$<) $(call convert,$<) \
-	    $(call commit,$<) $(call kernels,$<) $(if $(filter cli/%,$<),$(EDIT_CFLAGS)) -MMD -MP -c -o $@ $<
+	$(call say,CC,$<)$(CC) $(BASE_FLAGS) $(CFLAGS) $(call small,$<) $(CPPFLAGS) \
+	    $(call sanitize,$<) $(call includes,$<) $(call exact,$<) $(call convert,$<) \
+	    $(call commit,$<) $(call kernels,$<) $(if $(filter cli/%,$<),$(EDIT_CFLAGS)) \
+	    -MMD -MP -c -o $@ $<
 
 SHADER_DIR := src/backend/vulkan/shaders
 SHADERS  := $(wildcard $(SHADER_DIR)/*/*.comp)
 SPIRV    := $(patsubst $(SHADER_DIR)/%.comp,$(B)/spirv/%.spv,$(SHADERS))
 $(B)/spirv/%.spv: $(SHADER_DIR)/%.comp $(wildcard $(SHADER_DIR)/shared/*.glsl)
 	@mkdir -p $(@D)
-	$(call say,GLSL,$<)$(GLSLC) -O -Werror -std=460 --target-env=vulkan1.2 -I $(SHADER_DIR)/shared -o $@ $<
+	$(call say,GLSL,$<)$(GLSLC) -O -Werror -std=460 --target-env=vulkan1.2 \
+	    -I $(SHADER_DIR)/shared -o $@ $<
 $(B)/pith-vulkan.kernels: $(SPIRV) packaging/plugin.sh $(B)/plugins
 	$(call say,KERN,$@)packaging/plugin.sh $@ vulkan $(VULKAN_BUILD) 0 $(SPIRV)
 
-# Kernels of CUDA: a file of machine code for each generation and what later ones can be compiled from. And, for tests on machines without
-# a GPU, the same files as C++ for the host, and a library that stands in for the driver's.
+# Kernels of CUDA: a file of machine code for each generation and what later ones can be compiled
+# from. And, for tests on machines without a GPU, the same files as C++ for the host, and a library
+# that stands in for the driver's.
 KERNELS  := $(wildcard src/backend/cuda/kernels/*.cu)
 CUDA_HEADERS := $(wildcard src/backend/cuda/kernels/*.cuh)
 FATBINS  := $(patsubst %.cu,$(B)/cuda/%.fatbin,$(notdir $(KERNELS)))
 GENCODE  := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a$(comma)code=sm_$a) \
-            -gencode arch=compute_$(lastword $(CUDA_ARCHS))$(comma)code=compute_$(lastword $(CUDA_ARCHS))
+            $(patsubst %,-gencode arch=compute_%$(comma)code=compute_%,$(lastword $(CUDA_ARCHS)))
 $(B)/cuda/%.fatbin: src/backend/cuda/kernels/%.cu $(CUDA_HEADERS) $(B)/flags
 	@mkdir -p $(@D)
-	$(call say,NVCC,$<)$(NVCC) -fatbin -std=c++17 -O3 --fmad=false -Werror all-warnings $(GENCODE) -o $@ $<
+	$(call say,NVCC,$<)$(NVCC) -fatbin -std=c++17 -O3 --fmad=false -Werror all-warnings $(GENCODE) \
+	    -o $@ $<
 $(B)/pith-cuda.kernels: $(FATBINS) packaging/plugin.sh $(B)/plugins
 	$(call say,KERN,$@)packaging/plugin.sh $@ cuda $(CUDA_BUILD) $(CUDA_VERSION) $(FATBINS)
 
-CXX_FLAGS = -std=c++17 $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -fno-strict-aliasing -fno-math-errno -Itests/backend/cuda \
+CXX_FLAGS = -std=c++17 $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -fno-strict-aliasing \
+            -fno-math-errno -Itests/backend/cuda \
             $(if $(filter x86_64,$(MACHINE)),$(AVX2)) -O2 -g
 STANDIN  := $(addprefix $(B)/tests/,cuda-driver.so cuda-kernels.so cuda-old.so)
-$(B)/cuda/host/%.o: src/backend/cuda/kernels/%.cu $(CUDA_HEADERS) tests/backend/cuda/host.h $(B)/flags
+$(B)/cuda/host/%.o: src/backend/cuda/kernels/%.cu $(CUDA_HEADERS) tests/backend/cuda/host.h \
+    $(B)/flags
 	@mkdir -p $(@D)
 	$(call say,CXX,$<)$(CXX) -x c++ $(CXX_FLAGS) -c -o $@ $<
 $(B)/cuda/host/%.o: tests/backend/cuda/%.cpp tests/backend/cuda/host.h $(B)/flags
 	@mkdir -p $(@D)
 	$(call say,CXX,$<)$(CXX) $(CXX_FLAGS) -c -o $@ $<
-$(B)/tests/cuda-kernels.so: $(patsubst %.cu,$(B)/cuda/host/%.o,$(notdir $(KERNELS))) $(B)/cuda/host/host.o
+$(B)/tests/cuda-kernels.so: $(patsubst %.cu,$(B)/cuda/host/%.o,$(notdir $(KERNELS))) \
+    $(B)/cuda/host/host.o
 $(B)/tests/cuda-driver.so: $(B)/cuda/host/driver.o
 $(B)/tests/cuda-old.so: $(B)/cuda/host/old.o
 $(STANDIN):
@@ -325,7 +376,7 @@ $(B)/tests/test_vulkan $(B)/tests/test_vulkan_ops: | $(PLUGINS)
 
 # What stands in for CANN's libraries; and one that is too old.
 CANN_FLAGS = -std=gnu11 $(BASE_FLAGS) -fPIC -fvisibility=hidden -ffp-contract=off -O2 -g
-$(B)/tests/cann.so: tests/backend/cann/acl.c tests/backend/cann/ops.c tests/backend/cann/standin.h $(B)/flags
+$(B)/tests/cann.so: $(addprefix tests/backend/cann/,acl.c ops.c standin.h) $(B)/flags
 	@mkdir -p $(@D)
 	$(call say,LD,$@)$(CC) $(CANN_FLAGS) -shared -o $@ $(filter %.c,$^) -lm -lpthread
 $(B)/tests/cann-old.so: tests/backend/cann/old.c $(B)/flags
@@ -336,9 +387,11 @@ $(B)/tests/test_cann: | $(B)/tests/cann.so $(B)/tests/cann-old.so
 # The assembler puts the files of the web page into it.
 $(call obj,server/api/api_web.c): $(wildcard server/web/*)
 
-# Two archives of the same objects. rooms.a shows the rooms to each other, for the tests. libpith.a shows pith_* alone, for programs: its one
-# object is all of them linked once, with every hidden name made local, so that no name of ours can meet one of a program's own.
-# The list of members is a prerequisite: a deleted source leaves the archives too. q, not r: rooms may use the same file name.
+# Two archives of the same objects. rooms.a shows the rooms to each other, for the tests. libpith.a
+# shows pith_* alone, for programs: its one object is all of them linked once, with every hidden
+# name made local, so that no name of ours can meet one of a program's own. The list of members is a
+# prerequisite: a deleted source leaves the archives too. q, not r: rooms may use the same file
+# name.
 $(B)/members: FORCE
 	@mkdir -p $(@D); printf '%s\n' $(LIB_SRC) | cmp -s - $@ || printf '%s\n' $(LIB_SRC) >$@
 $(B)/rooms.a: $(call obj,$(LIB_SRC)) $(B)/members
@@ -349,7 +402,8 @@ $(B)/libpith.a: $(B)/obj/libpith.o
 	$(call say,AR,$@)rm -f $@ && $(AR) qcs $@ $<
 
 $(B)/libpith.so: $(call obj,$(LIB_SRC)) $(B)/members
-	$(call say,LD,$@)$(CC) -shared -Wl,-soname,$(SONAME) -Wl,--no-undefined -Wl,-z,relro,-z,now $(LINK_FLAGS) -o $@ $(filter %.o,$^) $(LIBS)
+	$(call say,LD,$@)$(CC) -shared -Wl,-soname,$(SONAME) -Wl,--no-undefined -Wl,-z,relro,-z,now \
+	    $(LINK_FLAGS) -o $@ $(filter %.o,$^) $(LIBS)
 	@ln -sf libpith.so $(B)/$(SONAME)
 
 $(B)/lazy_tls.c: packaging/lazy.sh
@@ -359,7 +413,8 @@ $(B)/obj/lazy_tls.o: $(B)/lazy_tls.c
 	$(CC) -O2 -c -o $@ $<
 
 $(B)/pith: $(call obj,$(CLI_SRC)) $(B)/libpith.a $(LAZY_OBJ) | $(PLUGINS)
-	$(call say,LD,$@)$(CC) $(LINK_FLAGS) -Wl,--compress-debug-sections=zlib -o $@ $^ $(EDIT_LIBS) $(LIBS) $(SERVER_LIBS) $(PULL_LIBS)
+	$(call say,LD,$@)$(CC) $(LINK_FLAGS) -Wl,--compress-debug-sections=zlib -o $@ $^ \
+	    $(EDIT_LIBS) $(LIBS) $(SERVER_LIBS) $(PULL_LIBS)
 
 # What tests share, as an archive: each takes what it uses.
 $(B)/shared.a: $(call obj,$(TEST_AUX))
@@ -380,4 +435,5 @@ $(FUZZERS): $(B)/fuzz/%: $(B)/obj/fuzz/%.o $(B)/rooms.a
 
 FORCE:
 
--include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(CLI_SRC) $(TEST_SRC) $(TEST_AUX) $(BENCH_SRC) $(TOOL_SRC) $(FUZZ_SRC)))
+SOURCES  := $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) $(TEST_AUX) $(BENCH_SRC) $(TOOL_SRC) $(FUZZ_SRC)
+-include $(patsubst %.o,%.d,$(call obj,$(SOURCES)))

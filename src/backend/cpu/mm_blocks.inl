@@ -22,7 +22,8 @@ INLINE vi quad(const void *p)
     return vi_set32(v);
 }
 
-/* Bits from, from + 1 ... of every byte moved to bits to, to + 1 ...; the others are rubbish. */
+/* Of every byte, bits from `from` on are moved to bits from `to` on. The other bits come from
+ * neighbours: whoever calls masks them off. */
 INLINE vi move_bits(vi v, const int from, const int to)
 {
     return from < to ? vi_shl16(v, from < to ? to - from : 0)

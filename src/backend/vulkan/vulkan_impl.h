@@ -117,8 +117,8 @@ struct vk_device {
 
     VkPipelineCache cache;
     VkPipelineLayout layout;
-    /* Each family of kernels (gpu.h) is a shader, shaders/GROUP/NAME.comp; constants of a kernel are its
-     * specialization constants, arguments are push constants. */
+    /* Each family of kernels (gpu.h) is a shader, shaders/GROUP/NAME.comp; constants of a kernel
+     * are its specialization constants, arguments are push constants. */
     struct plugin plugin;
     const struct plugin_file *shader[VK_N_FAMILIES];
     VkShaderModule module[VK_N_FAMILIES];

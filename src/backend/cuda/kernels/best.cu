@@ -1,6 +1,7 @@
 /* best.cu -- the greatest numbers of a row, or of a part of one (BEST of graph/ops/best.c), a block
  * for each row of the result. The k-th is found byte by byte, from counts; those above it, and of
- * its equals the first, are written in order. spec[0]: pairs. p: k, columns of the operand, parts. */
+ * its equals the first, are written in order. spec[0]: pairs. p: k, columns of the operand,
+ * parts. */
 #include "kth.cuh"
 
 struct Some { /* things [first, first + n) of row r of the operand, or of the rows from r on */

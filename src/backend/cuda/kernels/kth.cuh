@@ -1,4 +1,4 @@
-/* kth.cuh -- the k-th greatest of many things, byte by byte, from counts; one block of 64 threads. */
+/* kth.cuh -- the k-th greatest of many things, byte by byte, from counts; a block of 64 threads. */
 #pragma once
 #include "common.cuh"
 

@@ -1,5 +1,5 @@
-/* state.cuh -- a part of a block of recurrent state (graph/backend.h, state_before, state_kept): extra
- * is the table of slabs; p[0 .. 2]: shift, bytes of a block, where the part begins. */
+/* state.cuh -- a part of a block of recurrent state (graph/backend.h, state_before, state_kept):
+ * extra is the table of slabs; p[0 .. 2]: shift, bytes of a block, where the part begins. */
 #pragma once
 #include "common.cuh"
 

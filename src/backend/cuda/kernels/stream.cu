@@ -1,7 +1,7 @@
 /* stream.cu -- several residual streams in a row (STREAM_MIX, STREAM_GATES, STREAM_ATTEND of
  * graph/ops/stream.c), rows as points of a grid (IM2COL, GROUP_NORM of graph/ops/conv.c), what
- * adapters add to a product (ADAPT of graph/ops/adapt.c). The shaders of these names tell what is in
- * p. */
+ * adapters add to a product (ADAPT of graph/ops/adapt.c). The shaders of these names tell what is
+ * in p. */
 #include "common.cuh"
 
 enum { MIX, GATES, ATTEND };

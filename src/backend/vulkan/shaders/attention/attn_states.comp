@@ -5,8 +5,8 @@
  * row for several tokens, and lists of slots (ATTN of graph/ops/attention.c): one workgroup for a
  * row and head, which goes over all spans from left to right.
  *
- * bias: of each state where its slabs are, group, shift, bytes of a page, kv heads, d_k, d_v, k_off,
- * v_off, k_head, v_head, types of K and V, latent, ratio; then where lists are, their rows'
+ * bias: of each state where its slabs are, group, shift, bytes of a page, kv heads, d_k, d_v,
+ * k_off, v_off, k_head, v_head, types of K and V, latent, ratio; then where lists are, their rows'
  * distance, lists of a row (0: none); then slopes. extra: what distances add. p: heads, soft-cap,
  * states. */
 uint state[16];
@@ -112,7 +112,8 @@ partial span(uint r, uint h, uint64_t list, int lo, int hi)
 /* All that the row sees of state k. */
 void over(uint k, uint r, uint h, inout partial all)
 {
-    U32 from = U32(arg.bias + 4 * STATE_INTS * k), lists = U32(arg.bias + 4 * STATE_INTS * arg.p[2]);
+    U32 from = U32(arg.bias + 4 * STATE_INTS * k);
+    U32 lists = U32(arg.bias + 4 * STATE_INTS * arg.p[2]);
     for (uint i = 0; i < STATE_INTS; i++)
         state[i] = from.v[i];
     state_views = uint64_t(state[0]) | uint64_t(state[1]) << 32;
