@@ -56,6 +56,16 @@ static const struct shape shapes[] = {
      "", "if (a) ", "x; else y; else z; ", 300},
     {"statements, an if in an else", "root ::= s\ns ::= \"if (x) \" s (\"else \" s)? | \"f(); \"",
      "", "if (x) f(); else ", "f(); ", 0},
+    {"statements, short", "root ::= s\ns ::= \"if x \" s (\"else \" s)? | \"f; \"", "",
+     "if x if x f; else ", "f; ", 1000},
+    {"statements, deep", "root ::= s\ns ::= \"if x \" s (\"else \" s)? | \"f; \"", "",
+     "if x ", "f; ", 0},
+    {"statements, one letter each", "root ::= s\ns ::= \"i\" s | \"i\" s \"e\" s | \"x\"", "",
+     "iixe", "x", 300},
+    {"palindromes", "root ::= \"a\" root \"a\" | \"b\" root \"b\" | \"\"", "", "a", "", 0},
+    {"palindromes of all letters",
+     "root ::= s\ns ::= \"a\" s \"a\" | \"b\" s \"b\" | \" \" s \" \" | [a-z ]?", "",
+     "ab aab abaa ", "", 0},
     {"statements of C",
      "root ::= decl*\n"
      "decl ::= type \" \" name \"(\" params? \")\" ws block\n"

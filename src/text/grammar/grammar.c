@@ -125,8 +125,13 @@ static pith_status check_growth(const struct automaton *a, struct slice trigger,
     if (!g.grows)
         return PITH_OK;
     return error_set(err, PITH_RANGE,
-                     "grammar: rule \"%s\" can be read in too many ways: a byte behind %u others "
-                     "takes %llu steps, one behind %u takes %llu; wanted a less ambiguous grammar",
+                     g.by_pairs
+                         ? "grammar: rule \"%s\" can be read in too many ways: a text of %u bytes "
+                           "has %llu stack entries, one of %u has %llu; wanted a less ambiguous "
+                           "grammar"
+                         : "grammar: rule \"%s\" can be read in too many ways: a byte behind %u "
+                           "others takes %llu steps, one behind %u takes %llu; wanted a less "
+                           "ambiguous grammar",
                      automaton_rule(a, g.state), g.n[0], (unsigned long long)g.steps[0], g.n[1],
                      (unsigned long long)g.steps[1]);
 }
@@ -258,13 +263,14 @@ static pith_status exhausted(struct grammar_core *c, struct pith_error *err)
 static void leave(struct grammar_core *c)
 {
     const struct stacks *s = &c->stacks;
-    uint64_t per_state =
-        sizeof *s->below + sizeof *s->stamp + sizeof *s->member + sizeof *s->waits + sizeof(void *);
-    atomic_store(&c->bytes, automaton_bytes(&c->automaton) +
-                                (c->automaton.n_states + (uint64_t)s->cap_more) * per_state +
-                                s->cap_more * sizeof *s->state + c->masks.used +
-                                (s->cap_pairs + (uint64_t)s->cap_merge) * sizeof *s->pair +
-                                (uint64_t)s->cap_sets * 16 + 4 * (uint64_t)s->table_cap);
+    uint64_t per_state = sizeof *s->at + sizeof *s->member + sizeof(void *);
+    atomic_store(&c->bytes,
+                 automaton_bytes(&c->automaton) +
+                     (c->automaton.n_states + (uint64_t)s->cap_more) * per_state +
+                     s->cap_more * sizeof *s->state + c->masks.used +
+                     (s->cap_pairs + (uint64_t)s->cap_merge + s->cap_spare) * sizeof *s->pair +
+                     s->cap_parts * sizeof *s->part + s->seen_cap * sizeof *s->seen +
+                     (uint64_t)s->cap_sets * 16 + 4 * (uint64_t)s->table_cap);
     pthread_mutex_unlock(&c->busy);
 }
 

@@ -104,20 +104,13 @@ static uint8_t flags_of(const struct stacks *s, uint32_t state)
 /* The arrays by states for so many. */
 static int room_for_states(struct stacks *s, uint64_t n)
 {
-    enum { N = 5 };
-    uint32_t was = s->cap_states, cap[N] = {was, was, was, was, was};
+    uint32_t was = s->cap_states;
     if (n <= was)
         return 1;
-    if (!mem_grow(&s->below, &cap[0], n, sizeof *s->below, PITH_MEM_SCRATCH) ||
-        !mem_grow(&s->stamp, &cap[1], n, sizeof *s->stamp, PITH_MEM_SCRATCH) ||
-        !mem_grow(&s->member, &cap[2], n, sizeof *s->member, PITH_MEM_SCRATCH) ||
-        !mem_grow(&s->waits, &cap[3], n, sizeof *s->waits, PITH_MEM_SCRATCH) ||
-        !mem_grow(&s->ended, &cap[4], n, sizeof *s->ended, PITH_MEM_SCRATCH))
+    if (!mem_grow(&s->member, &s->cap_members, n, sizeof *s->member, PITH_MEM_SCRATCH) ||
+        !mem_grow(&s->at, &s->cap_states, n, sizeof *s->at, PITH_MEM_SCRATCH))
         return 0;
-    for (int i = 0; i < N; i++)
-        s->cap_states = i == 0 || cap[i] < s->cap_states ? cap[i] : s->cap_states;
-    memset(s->stamp + was, 0, (s->cap_states - was) * sizeof *s->stamp);
-    memset(s->waits + was, 0, (s->cap_states - was) * sizeof *s->waits);
+    memset(s->at + was, 0, (s->cap_states - was) * sizeof *s->at);
     return 1;
 }
 
@@ -164,12 +157,41 @@ static uint32_t set_state(struct stacks *s, struct stack_state x)
     return s->a->n_states + n;
 }
 
+/* ---------------------------------------------------------------- what lies below a state */
+
+/* The slot of a part, or the free one where it belongs. */
+static uint32_t part_slot(const struct stacks *s, uint32_t owner, struct stack_pair p)
+{
+    uint64_t key = ((uint64_t)p.state << 32 | p.below) + owner * (uint64_t)0x9E3779B97F4A7C15;
+    uint32_t mask = s->seen_cap - 1, i = (uint32_t)(hash_number(s->key, key) >> 32) & mask;
+    for (; s->seen[i].stamp == s->now; i = (i + 1) & mask) {
+        const struct stack_part *q = &s->part[s->seen[i].part];
+        if (q->owner == owner && q->pair.state == p.state && q->pair.below == p.below)
+            break;
+    }
+    return i;
+}
+
+/* Parts that are found by what they are, of this position alone. */
+static int grow_seen(struct stacks *s, uint32_t cap)
+{
+    struct stack_seen *seen = mem_array(cap, sizeof *seen, PITH_MEM_SCRATCH);
+    if (!seen)
+        return 0;
+    mem_free(s->seen);
+    s->seen = seen;
+    s->seen_cap = cap;
+    for (uint32_t i = 1; i <= s->n_parts; i++)
+        s->seen[part_slot(s, s->part[i].owner, s->part[i].pair)] = (struct stack_seen){s->now, i};
+    return 1;
+}
+
 int stacks_init(struct stacks *s, const struct automaton *a)
 {
     static const struct stack_pair bottom = {STATE_END, 0}, open = {STATE_OPEN, 0};
-    *s = (struct stacks){.a = a, .most = STACKS_MOST_WORK};
+    *s = (struct stacks){.a = a, .most = STACKS_MOST_WORK, .key = hash_key()};
     if (!room_for_states(s, (uint64_t)a->n_states + a->n_sets) || !index_states(s, 64) ||
-        !grow_table(s, 1024))
+        !grow_table(s, 1024) || !grow_seen(s, 64))
         return 0;
     for (uint32_t i = 0; i < a->n_sets; i++)
         if (!set_state(s, (struct stack_state){0, i, SET_BEGINS}))
@@ -187,14 +209,14 @@ void stacks_deinit(struct stacks *s)
     mem_free(s->state_table);
     mem_free(s->set);
     mem_free(s->table);
-    mem_free(s->below);
-    mem_free(s->stamp);
+    mem_free(s->at);
     mem_free(s->member);
-    mem_free(s->waits);
-    mem_free(s->ended);
+    mem_free(s->part);
+    mem_free(s->seen);
     mem_free(s->wait[ENDS].state);
     mem_free(s->wait[CALLS].state);
     mem_free(s->merge);
+    mem_free(s->spare);
 }
 
 /* ---------------------------------------------------------------- making a position */
@@ -202,13 +224,15 @@ void stacks_deinit(struct stacks *s)
 void stacks_begin(struct stacks *s)
 {
     if (++s->now == 0) {
-        memset(s->stamp, 0, s->cap_states * sizeof *s->stamp);
+        for (uint32_t i = 0; i < s->cap_states; i++)
+            s->at[i].stamp = 0;
+        memset(s->seen, 0, s->seen_cap * sizeof *s->seen);
         s->now = 1;
     }
     for (int i = 0; i < N_WAITS; i++)
         while (s->wait[i].n)
-            s->waits[s->wait[i].state[--s->wait[i].n]] = 0;
-    s->n_members = 0;
+            s->at[s->wait[i].state[--s->wait[i].n]].waits = 0;
+    s->n_members = s->n_parts = 0;
 }
 
 static int less(struct stack_pair a, struct stack_pair b)
@@ -216,64 +240,147 @@ static int less(struct stack_pair a, struct stack_pair b)
     return a.state < b.state || (a.state == b.state && a.below < b.below);
 }
 
-static uint32_t unite(struct stacks *s, uint32_t a, uint32_t b)
+/* One more part; 0: it was there, or the failure is in s. */
+static uint32_t note_part(struct stacks *s, uint32_t owner, struct stack_pair p)
 {
-    uint32_t n_a = s->set[a].n, n_b = s->set[b].n, i = 0, k = 0, n = 0;
-    if (a == b || !stacks_spend(s, (uint64_t)n_a + n_b))
-        return a;
-    if (!mem_grow(&s->merge, &s->cap_merge, (uint64_t)n_a + n_b, sizeof *s->merge,
-                  PITH_MEM_SCRATCH)) {
+    uint32_t i = part_slot(s, owner, p), n = s->n_parts + 1;
+    if (s->seen[i].stamp == s->now)
+        return 0;
+    if (n >= STACKS_MOST_PAIRS) {
+        s->failed = STACKS_TOO_MANY;
+        return 0;
+    }
+    if (!mem_grow(&s->part, &s->cap_parts, (uint64_t)n + 1, sizeof *s->part, PITH_MEM_SCRATCH) ||
+        (2 * (uint64_t)n > s->seen_cap && !grow_seen(s, 2 * s->seen_cap))) {
         s->failed = STACKS_NO_MEMORY;
-        return a;
+        return 0;
     }
-    const struct stack_pair *p = s->pair + s->set[a].at, *q = s->pair + s->set[b].at;
-    while (i < n_a || k < n_b) {
-        if (k == n_b || (i < n_a && less(p[i], q[k]))) {
-            s->merge[n++] = p[i++];
-        } else {
-            i += i < n_a && !less(q[k], p[i]);
-            s->merge[n++] = q[k++];
+    s->part[n] = (struct stack_part){owner, 0, p};
+    s->n_parts = n;
+    s->seen[part_slot(s, owner, p)] = (struct stack_seen){s->now, n};
+    return n;
+}
+
+/* The pairs of a set to the parts of a state; how many are new. */
+static uint32_t add_parts(struct stacks *s, uint32_t state, uint32_t set)
+{
+    struct stack_at *at = &s->at[state];
+    uint32_t n = s->set[set].n, n_new = 0;
+    if (!note_part(s, state, (struct stack_pair){STACKS_PARTS, set}) || !stacks_spend(s, n))
+        return 0;
+    for (uint32_t i = 0; i < n && !s->failed; i++) {
+        uint32_t part = note_part(s, state, s->pair[s->set[set].at + i]);
+        if (!part)
+            continue;
+        if (at->last)
+            s->part[at->last].next = part;
+        else
+            at->first = part;
+        at->last = part;
+        n_new++;
+    }
+    return n_new;
+}
+
+/* Where a run that begins at `from` ends; one that descends is turned. */
+static uint32_t run_end(struct stack_pair *p, uint32_t from, uint32_t n)
+{
+    uint32_t to = from + 1;
+    int falls = to < n && less(p[to], p[from]);
+    while (to < n && less(p[to], p[to - 1]) == falls)
+        to++;
+    for (uint32_t i = from, k = to; falls && i + 1 < k; i++) {
+        struct stack_pair first = p[i];
+        p[i] = p[--k];
+        p[k] = first;
+    }
+    return to;
+}
+
+/* Runs that ascend, or descend, become one. Returns where it is: p or q. */
+static struct stack_pair *order(struct stack_pair *p, struct stack_pair *q, uint32_t n)
+{
+    for (uint32_t n_runs = 2; n_runs > 1;) {
+        n_runs = 0;
+        for (uint32_t from = 0, to = 0; from < n; from = to, n_runs++) {
+            uint32_t mid = to = run_end(p, from, n);
+            to = mid < n ? run_end(p, mid, n) : mid;
+            for (uint32_t i = from, k = mid, out = from; out < to; out++)
+                q[out] = k == to || (i < mid && less(p[i], p[k])) ? p[i++] : p[k++];
         }
+        struct stack_pair *was = p;
+        p = q;
+        q = was;
     }
-    return intern(s, s->merge, n);
+    return p;
+}
+
+/* What lies below a state as a set. */
+static void settle(struct stacks *s, uint32_t state)
+{
+    struct stack_at *at = &s->at[state];
+    uint32_t n = 0;
+    if (at->below != STACKS_PARTS || s->failed)
+        return;
+    if (!mem_grow(&s->merge, &s->cap_merge, s->n_parts, sizeof *s->merge, PITH_MEM_SCRATCH) ||
+        !mem_grow(&s->spare, &s->cap_spare, s->n_parts, sizeof *s->spare, PITH_MEM_SCRATCH)) {
+        s->failed = STACKS_NO_MEMORY;
+        return;
+    }
+    for (uint32_t i = at->first; i; i = s->part[i].next)
+        s->merge[n++] = s->part[i].pair;
+    if (stacks_spend(s, n))
+        at->below = intern(s, order(s->merge, s->spare, n), n);
 }
 
 static void wait_in(struct stacks *s, enum wait list, uint32_t state)
 {
     struct stack_wait *t = &s->wait[list];
-    if (s->failed || (s->waits[state] >> list & 1))
+    if (s->failed || (s->at[state].waits >> list & 1))
         return;
     if (!mem_grow(&t->state, &t->cap, (uint64_t)t->n + 1, sizeof *t->state, PITH_MEM_SCRATCH)) {
         s->failed = STACKS_NO_MEMORY;
         return;
     }
     t->state[t->n++] = state;
-    s->waits[state] |= (uint8_t)(1 << list);
+    s->at[state].waits |= (uint8_t)(1 << list);
 }
 
 static uint32_t next_in(struct stacks *s, enum wait list)
 {
     struct stack_wait *t = &s->wait[list];
     uint32_t state = t->state[--t->n];
-    s->waits[state] &= (uint8_t) ~(1 << list);
+    s->at[state].waits &= (uint8_t) ~(1 << list);
     return state;
+}
+
+/* Another set below a state that has one. 0: all of it was there. */
+static int add_below(struct stacks *s, uint32_t state, uint32_t below)
+{
+    struct stack_at *at = &s->at[state];
+    if (at->below == below)
+        return 0;
+    if (!at->first) {
+        add_parts(s, state, at->below);
+        at->ended = at->set_ended ? at->last : 0;
+    }
+    if (!add_parts(s, state, below))
+        return 0;
+    at->below = STACKS_PARTS;
+    return 1;
 }
 
 void stacks_add(struct stacks *s, uint32_t state, uint32_t below)
 {
     if (s->failed)
         return;
-    if (s->stamp[state] == s->now) {
-        uint32_t both = unite(s, s->below[state], below);
-        if (both == s->below[state])
+    if (s->at[state].stamp == s->now) {
+        if (!add_below(s, state, below))
             return;
-        below = both;
     } else {
-        s->stamp[state] = s->now;
+        s->at[state] = (struct stack_at){.stamp = s->now, .below = below};
         s->member[s->n_members++] = state;
-        s->ended[state] = STACKS_NONE;
     }
-    s->below[state] = below;
     uint8_t flags = flags_of(s, state);
     if (flags & STATE_FINAL)
         wait_in(s, ENDS, state);
@@ -448,22 +555,28 @@ static void add_set(struct stacks *s, uint32_t state, uint32_t below)
 /* The rule of a state ends: what lies below goes on, where it has not already. */
 static void end_rule(struct stacks *s, uint32_t state)
 {
-    uint32_t below = s->below[state], was = s->ended[state], k = 0;
-    if (!stacks_spend(s, s->set[below].n))
-        return;
-    s->ended[state] = below; /* which only grows */
-    for (uint32_t i = 0; i < s->set[below].n; i++) {
-        struct stack_pair p = s->pair[s->set[below].at + i];
-        while (k < s->set[was].n && less(s->pair[s->set[was].at + k], p))
-            k++;
-        if (k == s->set[was].n || less(p, s->pair[s->set[was].at + k]))
+    uint32_t below = s->at[state].below;
+    if (!s->at[state].first) {
+        s->at[state].set_ended = 1;
+        if (!stacks_spend(s, s->set[below].n))
+            return;
+        for (uint32_t i = 0; i < s->set[below].n; i++) {
+            struct stack_pair p = s->pair[s->set[below].at + i];
             stacks_add(s, p.state, p.below);
+        }
+        return;
+    }
+    for (uint32_t i; !s->failed; s->at[state].ended = i) {
+        i = s->at[state].ended ? s->part[s->at[state].ended].next : s->at[state].first;
+        if (!i || !stacks_spend(s, 1))
+            return;
+        stacks_add(s, s->part[i].pair.state, s->part[i].pair.below);
     }
 }
 
 /* Rules end before others are called: a caller's set is whole then, and no part of it goes to the
  * called one besides. */
-uint32_t stacks_close(struct stacks *s)
+static void follow(struct stacks *s)
 {
     const struct automaton *a = s->a;
     while ((s->wait[ENDS].n || s->wait[CALLS].n) && !s->failed) {
@@ -471,7 +584,11 @@ uint32_t stacks_close(struct stacks *s)
             end_rule(s, next_in(s, ENDS));
             continue;
         }
-        uint32_t state = next_in(s, CALLS), below = s->below[state];
+        uint32_t state = next_in(s, CALLS);
+        settle(s, state);
+        uint32_t below = s->at[state].below;
+        if (s->failed)
+            break;
         if (state >= a->n_states) {
             add_set(s, state, below);
             continue;
@@ -483,7 +600,6 @@ uint32_t stacks_close(struct stacks *s)
             stacks_add(s, a->call[i].start, back.state ? intern(s, &back, 1) : below);
         }
     }
-    return s->failed ? 0 : s->n_members;
 }
 
 /* Whether a state of a closed position matters to what comes: it reads something, or says that the
@@ -493,12 +609,21 @@ static int matters(const struct stacks *s, uint32_t state)
     return state < STATE_FIRST || (flags_of(s, state) & STATE_MOVES);
 }
 
+uint32_t stacks_close(struct stacks *s)
+{
+    follow(s);
+    for (uint32_t i = 0; i < s->n_members && !s->failed; i++)
+        if (matters(s, s->member[i]))
+            settle(s, s->member[i]);
+    return s->failed ? 0 : s->n_members;
+}
+
 uint32_t stacks_take(struct stacks *s, struct stack_pair *out)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->n_members && !s->failed; i++) {
         if (matters(s, s->member[i]))
-            out[n++] = (struct stack_pair){s->member[i], s->below[s->member[i]]};
+            out[n++] = (struct stack_pair){s->member[i], s->at[s->member[i]].below};
     }
     return n;
 }
@@ -691,7 +816,8 @@ int stacks_keep(struct stacks *s, uint32_t **root, uint32_t n)
  * Whether a grammar is ambiguous cannot be decided, but what a byte costs can be looked at: a
  * position is a set of stacks, and the steps from one to the next are those of every later token.
  * Where the costliest byte of such texts grows so fast that a text of GROWTH_TEXT bytes
- * would pass the bound of a token, the grammar is refused when it is compiled. What a search of
+ * would pass the bound of a token, or what its stacks hold the bound of all of them, the grammar is
+ * refused when it is compiled. What a search of
  * GROWTH_STEPS steps does not find is ended by the bound when it comes. */
 enum {
     EACH = 4,        /* texts that go on, by each of what they are known for */
@@ -700,6 +826,7 @@ enum {
     LEAST_BYTES = 24, /* before that many nothing is told by how it grows */
     MUCH_MORE = 64,
     ONE_BYTE = 1 << 18, /* most steps of a byte in the search */
+    PAIRS_EACH = 8,     /* bytes; then what a text's stacks hold is counted */
 };
 
 /* What a text is known for: steps of its last byte, of all its bytes, how deep its stacks are: what
@@ -720,6 +847,8 @@ struct search {
     uint32_t cap_pairs;
     uint8_t first[256]; /* of each class of bytes */
     uint64_t steps, most[GROWTH_BYTES + 1];
+    uint64_t pairs[GROWTH_BYTES + 1]; /* that the costliest texts hold */
+    uint32_t *met, cap_met;           /* [sets] of a count: the round that a set was met in last */
     uint32_t widest; /* of the costliest byte */
 };
 
@@ -727,7 +856,12 @@ uint32_t growth_widest(const struct stacks *s)
 {
     uint32_t state = 0, most = 0, n;
     for (uint32_t i = 0; i < s->n_members; i++) {
-        stacks_pairs(s, s->below[s->member[i]], &n);
+        const struct stack_at *at = &s->at[s->member[i]];
+        n = 0;
+        for (uint32_t k = at->first; k; k = s->part[k].next)
+            n++;
+        if (!at->first)
+            stacks_pairs(s, at->below, &n);
         if (n >= most && s->member[i] >= STATE_FIRST) {
             most = n;
             state = s->member[i];
@@ -825,6 +959,43 @@ static int try_byte(struct search *s, const struct text *from, uint32_t n_pairs,
     return s->steps < GROWTH_STEPS;
 }
 
+/* Pairs of all sets that a text's position is made of. Sets refer to those before them. */
+static uint64_t pairs_of(struct search *s, uint32_t at, uint32_t round)
+{
+    uint64_t all = 0;
+    s->met[at] = round;
+    for (uint32_t k = at + 1; k-- > 0;) {
+        uint32_t n;
+        if (s->met[k] != round)
+            continue;
+        const struct stack_pair *p = stacks_pairs(&s->stacks, k, &n);
+        for (uint32_t i = 0; i < n && k > STACKS_NONE; i++)
+            s->met[p[i].below] = round;
+        all += n;
+    }
+    s->steps += all + at / 64;
+    return all;
+}
+
+static int count_pairs(struct search *s, uint32_t length)
+{
+    uint32_t was = s->cap_met, round = 3 * length;
+    s->pairs[length] = s->pairs[length - 1];
+    if (length % PAIRS_EACH)
+        return 1;
+    if (!mem_grow(&s->met, &s->cap_met, stacks_mark(&s->stacks), sizeof *s->met,
+                  PITH_MEM_SCRATCH)) {
+        s->stacks.failed = STACKS_NO_MEMORY;
+        return 0;
+    }
+    memset(s->met + was, 0, (s->cap_met - was) * sizeof *s->met);
+    for (int by = 0; by < N_KNOWN; by++) {
+        uint64_t n = s->n_next[by] ? pairs_of(s, s->next[by][0].at, ++round) : 0;
+        s->pairs[length] = n > s->pairs[length] ? n : s->pairs[length];
+    }
+    return s->steps < GROWTH_STEPS;
+}
+
 /* All that goes on by a byte. 0: it ends here. */
 static int lengthen(struct search *s, uint32_t length)
 {
@@ -855,7 +1026,7 @@ static int lengthen(struct search *s, uint32_t length)
             s->text[k] = s->next[by][i];
             s->n += k == s->n;
         }
-    return s->n > 0;
+    return count_pairs(s, length) && s->n > 0;
 }
 
 /* Drops what no text needs. */
@@ -875,27 +1046,41 @@ static int tidy(struct search *s)
     return s->steps < GROWTH_STEPS;
 }
 
-/* Whether the costliest byte would pass the bound of a token: steps are taken to grow with some
- * power of the length, which is found between half of the bytes and all of them. Of few bytes the
- * last one says something only where it took more than any byte may, and far more than the first.
+/* The most of some numbers by length, up to half of n and up to n. Returns what it would be at
+ * GROWTH_TEXT: it is taken to grow with some power of the length, which is found between these two.
  */
-static int passes(const struct search *s, uint32_t n, struct growth *g)
+static double grown(const uint64_t *by_length, uint32_t n, uint64_t most[2])
 {
     uint32_t half = n / 2;
-    uint64_t before = 1, now = 1;
+    most[0] = most[1] = 1;
     for (uint32_t i = 1; i <= n; i++) {
-        before = i <= half && s->most[i] > before ? s->most[i] : before;
-        now = s->most[i] > now ? s->most[i] : now;
+        most[0] = i <= half && by_length[i] > most[0] ? by_length[i] : most[0];
+        most[1] = by_length[i] > most[1] ? by_length[i] : most[1];
     }
-    g->n[0] = half;
+    if (n < LEAST_BYTES)
+        return 0;
+    double doublings = fmath_log((double)GROWTH_TEXT / n) / fmath_log((double)n / half);
+    return (double)most[1] * fmath_pow((double)most[1] / (double)most[0], doublings);
+}
+
+/* Whether the costliest byte would pass the bound of a token, or the stacks theirs. Of few bytes
+ * the last one says something only where it took more than any byte may, and far more than the
+ * first. */
+static int passes(const struct search *s, uint32_t n, struct growth *g)
+{
+    uint64_t pairs[2];
+    double steps = grown(s->most, n, g->steps);
+    g->n[0] = n / 2;
     g->n[1] = n;
-    g->steps[0] = before;
-    g->steps[1] = now;
     g->state = s->widest;
     if (n < LEAST_BYTES)
-        return s->stacks.failed && now > MUCH_MORE * (s->most[1] > 1 ? s->most[1] : 1);
-    double doublings = fmath_log((double)GROWTH_TEXT / n) / fmath_log((double)n / half);
-    return (double)now * fmath_pow((double)now / (double)before, doublings) > GROWTH_TOKEN;
+        return s->stacks.failed && g->steps[1] > MUCH_MORE * (s->most[1] > 1 ? s->most[1] : 1);
+    if (steps > GROWTH_TOKEN)
+        return 1;
+    g->by_pairs = grown(s->pairs, n, pairs) > STACKS_MOST_PAIRS / 2; /* the others have been */
+    if (g->by_pairs)
+        memcpy(g->steps, pairs, sizeof pairs);
+    return g->by_pairs;
 }
 
 /* The position where the grammar's own text begins. */
@@ -954,5 +1139,6 @@ int growth_search(const struct automaton *a, struct slice trigger, int32_t token
     stacks_deinit(&s.stacks);
     mem_free(s.pair);
     mem_free(s.depth);
+    mem_free(s.met);
     return ok && failed != STACKS_NO_MEMORY && failed != STACKS_CANCELLED;
 }

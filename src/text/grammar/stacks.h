@@ -7,7 +7,9 @@
  * A *position* is a set whose states read the next byte; a call pushes {(state to go on with, set
  * of the caller)}. Sets are interned, so equal ones are one number: a position is a number, copying
  * it is copying the number, and what is computed for a set (a mask) is found again by it. Rules
- * that begin at the same place share one set, which keeps ambiguous grammars polynomial.
+ * that begin at the same place share one set, which keeps ambiguous grammars polynomial. What
+ * comes together below a state is gathered pair by pair, and is a set when it is whole: n ways
+ * that meet take n steps, not their square.
  *
  * Set STACKS_BOTTOM lies below the text: a position that holds state STATE_END may end. Set
  * STACKS_OPEN lies below a rule looked at by itself: a position that holds STATE_OPEN has left the
@@ -19,13 +21,15 @@
 #ifndef PITH_TEXT_STACKS_H
 #define PITH_TEXT_STACKS_H
 
+#include "base/hash.h"
 #include "text/grammar/automaton.h"
 
 enum {
     STACKS_BOTTOM,
     STACKS_OPEN,
-    STACKS_NONE
-}; /* NONE: the empty set, a position that nothing can follow */
+    STACKS_NONE, /* the empty set, a position that nothing can follow */
+    STACKS_PARTS = 0x7FFFFFFF
+};
 struct stack_pair {
     uint32_t state, below;
 };
@@ -57,17 +61,33 @@ struct stacks {
         *state; /* [n_more] numbers from a->n_states on; the first of each set come first */
     uint32_t *state_table; /* hash -> place in `state` + 1 */
     uint32_t n_more, cap_more, state_cap;
-    /* The position being made: states in it, and the set below each. */
-    uint32_t *below, *stamp, now; /* [cap_states] */
-    uint32_t *ended;              /* [cap_states] of the set below, what has gone on already */
-    uint8_t *waits;               /* [cap_states] bits of the lists in wait that it is in */
-    uint32_t cap_states;
-    uint32_t *member, n_members;
+    /* The position being made: states in it, and what lies below each. */
+    struct stack_at {
+        uint32_t stamp; /* `now`: it is in the position */
+        uint32_t below; /* the set; STACKS_PARTS: several together, in `part` and no set yet */
+        uint32_t first, last; /* of its parts, 0: none, what lies below is one set */
+        uint32_t ended;       /* the last part that has gone on where the rule ends, 0: none */
+        uint8_t waits;        /* bits of the lists in wait that it is in */
+        uint8_t set_ended;    /* all of the one set has gone on */
+    } *at;                    /* [cap_states] */
+    uint32_t cap_states, now;
+    uint32_t *member, n_members, cap_members;
+    struct stack_part { /* each once: pairs below a state; sets of which all pairs are, as
+                           {STACKS_PARTS, set} and in no list */
+        uint32_t owner, next;
+        struct stack_pair pair;
+    } *part; /* numbered from 1 */
+    uint32_t n_parts, cap_parts;
+    struct stack_seen {
+        uint32_t stamp, part;
+    } *seen; /* hash -> part */
+    uint32_t seen_cap;
+    struct hash_key key; /* of it */
     struct stack_wait {
         uint32_t *state, n, cap;
     } wait[2]; /* whose rules end, and, when there are none left, who calls */
-    struct stack_pair *merge;
-    uint32_t cap_merge;
+    struct stack_pair *merge, *spare; /* pairs that become a set, and where they are ordered */
+    uint32_t cap_merge, cap_spare;
     uint64_t work; /* pairs looked at since the caller began */
     uint64_t most; /* of it; less than STACKS_MOST_WORK: it may be tried again with more */
     int failed;
@@ -125,9 +145,10 @@ enum {
     GROWTH_TOKEN = 1 << 20  /* most steps of accepting a token */
 };
 struct growth {
-    int grows;
+    int grows, by_pairs;
     uint32_t n[2];     /* bytes of two texts */
-    uint64_t steps[2]; /* of the costliest byte behind them */
+    uint64_t steps[2]; /* of the costliest byte behind them; by_pairs: pairs that their stacks hold
+                        */
     uint32_t state;    /* a state with the most ways to go on then */
 };
 /* From behind the trigger on, a text or a token (-1: none). 0: no memory, or nobody waits (*why, of
