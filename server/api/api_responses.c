@@ -17,6 +17,7 @@ struct response {
     struct answer a;
     json_t *said;   /* what the body said that the answer repeats */
     json_t *tokens; /* log-probabilities of part i: a list, or null */
+    size_t n_told;  /* of those of the open item */
     int64_t n_reasoning;
     int open, number; /* the item a stream has begun and not ended, -1: none; of the next event */
 };
@@ -411,11 +412,35 @@ static json_t *with(json_t *j, const char *name, json_t *v)
     return j;
 }
 
+/* Tokens of the open item that no delta has told: one that ends in the middle of a character has no
+ * text, and is told with the next. */
+static json_t *untold(struct answer *a)
+{
+    struct response *p = of(a);
+    json_t *list = json_array();
+    const json_t *all = json_array_get(p->tokens, (size_t)p->open);
+    for (; p->n_told < json_array_size(all); p->n_told++)
+        json_array_append(list, json_array_get(all, p->n_told));
+    return list;
+}
+
+static void tell_text(struct answer *a, json_t *text, json_t *tokens)
+{
+    json_t *delta = with(with(place(a, of(a)->open), "delta", text), "logprobs", tokens);
+    if (a->timings)
+        with(delta, "timings", answer_timings(a));
+    tell(a, "response.output_text.delta", delta);
+}
+
 static void end_item(struct answer *a)
 {
     int i = of(a)->open;
     if (i < 0)
         return;
+    json_t *rest = untold(a);
+    if (json_array_size(rest) && message_part(a->choice[0].message, i)->kind == PART_TEXT)
+        tell_text(a, json_string(""), json_incref(rest));
+    json_decref(rest);
     of(a)->open = -1;
     const struct part *p = message_part(a->choice[0].message, i);
     json_t *whole = json_text(p->text, p->n);
@@ -435,10 +460,9 @@ static void end_item(struct answer *a)
          json_pack("{s:i, s:o}", "output_index", i, "item", item_of(a, i, 1)));
 }
 
-static void tell_parts(struct answer *a, json_t *tokens)
+static void tell_parts(struct answer *a)
 {
-    static const char *const deltas[] = {[PART_TEXT] = "response.output_text.delta",
-                                         [PART_REASONING] = "response.reasoning_text.delta",
+    static const char *const deltas[] = {[PART_REASONING] = "response.reasoning_text.delta",
                                          [PART_CALL] = "response.function_call_arguments.delta"};
     const struct part *p;
     const char *fresh;
@@ -453,12 +477,13 @@ static void tell_parts(struct answer *a, json_t *tokens)
                 tell(a, "response.content_part.added",
                      with(place(a, i), "part", text_part(a, i, 0)));
             of(a)->open = i;
+            of(a)->n_told = 0;
+        }
+        if (p->kind == PART_TEXT) {
+            tell_text(a, json_text(fresh, n), untold(a));
+            continue;
         }
         json_t *delta = with(place(a, i), "delta", json_text(fresh, n));
-        if (p->kind == PART_TEXT)
-            with(delta, "logprobs",
-                 tokens && i + 1 == message_n_parts(a->choice[0].message) ? json_incref(tokens)
-                                                                          : json_array());
         if (a->timings)
             with(delta, "timings", answer_timings(a));
         tell(a, deltas[p->kind], delta);
@@ -470,22 +495,22 @@ static void grown(struct answer *a, int i, const struct event *e)
     const struct message *m = a->choice[i].message;
     int n = message_n_parts(m);
     of(a)->n_reasoning += e->token && n && message_part(m, n - 1)->kind == PART_REASONING;
-    json_t *tokens = n && a->choice[i].tokens ? json_copy(a->choice[i].tokens) : NULL;
     sort_tokens(a);
     if (a->stream)
-        tell_parts(a, tokens);
-    json_decref(tokens);
+        tell_parts(a);
 }
 
 static void ended(struct answer *a, int i)
 {
     (void)i;
-    tell_parts(a, NULL);
+    sort_tokens(a);
+    tell_parts(a);
     end_item(a);
 }
 
 static json_t *whole(struct answer *a)
 {
+    sort_tokens(a);
     return response_of(a, !strcmp(a->choice[0].reason, "length") ? "incomplete" : "completed");
 }
 
