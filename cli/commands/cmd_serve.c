@@ -272,6 +272,7 @@ struct loading {
     int n_models;
     char store_dir[4000]; /* "": none */
     int64_t store_limit;
+    char note[4400]; /* on prefixes, "": nothing; told once the server serves */
     int code; /* an exit code, when a flag was wrong and its message is out */
 };
 
@@ -499,9 +500,9 @@ static int find_store(const struct opts *o, struct loading *l)
         return CLI_OK;
     if (!cli_cache_path("prefixes", l->store_dir, sizeof l->store_dir) ||
         !cli_make_private(l->store_dir) || statvfs(l->store_dir, &fs)) {
-        cli_say(CLI_OK, "note: prefixes are kept in memory alone: %s: %s",
-                *l->store_dir ? l->store_dir : "there is no cache folder (set PITH_CACHE)",
-                strerror(errno));
+        snprintf(l->note, sizeof l->note, "note: prefixes are kept in memory alone: %s: %s",
+                 *l->store_dir ? l->store_dir : "there is no cache folder (set PITH_CACHE)",
+                 strerror(errno));
         *l->store_dir = 0;
         return CLI_OK;
     }
@@ -511,10 +512,10 @@ static int find_store(const struct opts *o, struct loading *l)
     if (l->store_limit < least && !o->model.store_limit)
         *l->store_dir = 0;
     if (*l->store_dir)
-        cli_say(CLI_OK,
-                "prefixes of conversations are kept in %s, at most %.0f MiB, for this user alone; "
-                "--no-store-dir keeps them in memory",
-                l->store_dir, (double)l->store_limit / 1048576);
+        snprintf(l->note, sizeof l->note,
+                 "prefixes of conversations are kept in %s, at most %.0f MiB, for this user alone; "
+                 "--no-store-dir keeps them in memory",
+                 l->store_dir, (double)l->store_limit / 1048576);
     return CLI_OK;
 }
 
@@ -536,6 +537,8 @@ static int serve(const struct opts *o, const struct texts *t, const struct offer
     printf("%s\n", server_url(s));
     fflush(stdout);
     if (server_start(s, o->lazy || !o->models.n, &err) == PITH_OK) {
+        if (*l.note)
+            cli_say(CLI_OK, "%s", l.note);
         cli_notify("READY=1\nSTATUS=serving at %s", server_url(s));
         if (cli_chatty(&o->model))
             fprintf(stderr, "serving at %s\n", server_url(s));

@@ -572,6 +572,16 @@ def test_folder(model):
         found, said = cached(Server(model, env={"PITH_CACHE": home + "/file"}), "")
         check("folder_cannot_be", found == [0]
               and "kept in memory alone: %s/file/prefixes: Not a directory" % home in said, said)
+        broken = os.path.join(home, "broken.gguf")
+        with open(broken, "wb") as f:
+            f.write(b"GGUF and nothing")
+        with Server(model) as s:
+            for name, status, why, flags in (
+                    ("no file", 2, "nothing.gguf", [home + "/nothing.gguf"]),
+                    ("a broken file", 2, "broken.gguf", [broken]),
+                    ("a port that is taken", 3, "%d" % s.port, [model, "--port", str(s.port)])):
+                said = refused("folder_untold_by_an_error: " + name, status, why, *flags)
+                check("folder_untold: " + name, "are kept in" not in said, said)
         refused("folder_both", 1, "exclude each other", model, "--store-dir", home,
                 "--no-store-dir")
     finally:
