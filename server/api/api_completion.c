@@ -2,7 +2,6 @@
  * for an answer, a list for several; a stream of such objects, the last of which has "stop": true
  * and tells all the rest. */
 #include <math.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,8 +16,6 @@ struct native {
     struct answer a;
     int returns_tokens, slot;
     int left;           /* probabilities are those that the samplers left */
-    const json_t *only; /* fields of the answer to return, NULL: all */
-    json_t *kept;       /* holds it */
     struct more {
         json_t *ids, *probs; /* of what has not been told */
         char *held;          /* [n_held] text without a token of its own: told with the next one */
@@ -40,28 +37,9 @@ static void close_native(struct answer *a)
         free(n->more[i].held);
     }
     free(n->more);
-    json_decref(n->kept);
 }
 
 /* ---------------------------------------------------------------- requests */
-
-static int check_fields(const json_t *list, struct fault *f)
-{
-    enum { NAME_MAX_BYTES = 256 }; /* each choice looks for them */
-    size_t i;
-    const json_t *v;
-    json_array_foreach(list, i, v)
-    {
-        if (!json_is_string(v))
-            return fault_set(f, 400, "wrong_type", "response_fields",
-                             "response_fields[%zu] is %s, wanted a text", i, json_found(v));
-        if (json_string_length(v) > NAME_MAX_BYTES)
-            return fault_set(f, 400, "out_of_range", "response_fields",
-                             "response_fields[%zu] has %zu bytes, at most %d are taken", i,
-                             json_string_length(v), NAME_MAX_BYTES);
-    }
-    return 1;
-}
 
 static int take(struct answer *a, struct fields *b, struct request *r, struct fault *f)
 {
@@ -75,11 +53,8 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
     n->returns_tokens = field_bool(b, F_return_tokens);
     n->slot = (int)field_int(b, F_id_slot);
     n->slot = n->slot < 0 ? 0 : n->slot;
-    if (json_array_size(b->v[F_response_fields])) {
-        if (!check_fields(b->v[F_response_fields], f))
-            return 0;
-        n->only = n->kept = json_incref((json_t *)(uintptr_t)b->v[F_response_fields]);
-    }
+    if (!answer_takes_only(a, b, f))
+        return 0;
     r->left = n->left = field_bool(b, F_post_sampling_probs) && a->logprobs > 0;
     r->n_max = b->v[F_n_predict]    ? field_int(b, F_n_predict)
                : b->v[F_max_tokens] ? field_int(b, F_max_tokens)
@@ -137,36 +112,6 @@ static json_t *probs_of(struct answer *a, const struct token_info *t)
         json_array_append_new(top, prob_of(a, t->top[i].id, t->top[i].logprob));
     json_object_set_new(j, of(a)->left ? "top_probs" : "top_logprobs", top);
     return j;
-}
-
-/* The value under a name, or under names with slashes between them. */
-static json_t *find(const json_t *j, const char *name)
-{
-    json_t *whole;
-    for (const char *slash; !(whole = json_object_get(j, name)); name = slash + 1) {
-        char first[128];
-        slash = strchr(name, '/');
-        if (!j || !slash || (size_t)(slash - name) >= sizeof first)
-            break;
-        memcpy(first, name, (size_t)(slash - name));
-        first[slash - name] = 0;
-        j = json_object_get(j, first);
-    }
-    return whole;
-}
-
-/* As much of it as was asked for; takes j. */
-static json_t *chosen(struct answer *a, json_t *j)
-{
-    size_t i;
-    const json_t *name;
-    if (!of(a)->only)
-        return j;
-    json_t *some = json_object();
-    json_array_foreach(of(a)->only, i, name) if (find(j, json_string_value(name)))
-        json_object_set(some, json_string_value(name), find(j, json_string_value(name)));
-    json_decref(j);
-    return some;
 }
 
 static const char *stop_type(const struct choice *h)
@@ -231,7 +176,7 @@ static void ended(struct answer *a, int i)
     struct more *m = &of(a)->more[i];
     answer_send(
         a, NULL,
-        chosen(a, last_of(a, i, json_text(m->held ? m->held : "", m->n_held), json_array())));
+        answer_only(a, last_of(a, i, json_text(m->held ? m->held : "", m->n_held), json_array())));
     m->n_held = 0;
 }
 
@@ -245,7 +190,7 @@ static json_t *whole(struct answer *a)
             last_of(a, i, json_text(h->text ? h->text : "", h->n_text), json_incref(m->ids));
         if (a->logprobs >= 0)
             json_object_set(j, "completion_probabilities", m->probs);
-        json_array_append_new(list, chosen(a, j));
+        json_array_append_new(list, answer_only(a, j));
     }
     if (json_array_size(list) != 1)
         return list;

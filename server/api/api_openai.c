@@ -374,7 +374,7 @@ static json_t *whole(struct answer *a)
         json_object_set(j, "prompt_logprobs", a->prompt[0].probs);
     if (a->verbose)
         json_object_set_new(j, "__verbose", answer_verbose(a));
-    return j;
+    return answer_only(a, j);
 }
 
 static void finish(struct answer *a)
@@ -404,11 +404,28 @@ static void tell_progress(struct answer *a, const struct progress *p)
 
 /* ---------------------------------------------------------------- requests */
 
+/* Tokens that are told by name, with what is told of each token. */
+static int take_named(struct answer *a, const struct fields *b, struct request *r, struct fault *f)
+{
+    int64_t n = 0;
+    if (!json_array_size(b->v[F_logprob_ids]))
+        return 1;
+    if (a->logprobs < 0)
+        return fault_set(f, 400, "invalid_value", "logprob_token_ids",
+                         "logprob_token_ids needs logprobs%s", a->chat ? ": true" : "");
+    r->named = request_ids(a->m, b->v[F_logprob_ids], &n, "logprob_token_ids", f);
+    r->n_named = (int)n;
+    return r->named != NULL;
+}
+
 static int take_both(struct answer *a, struct fields *b, struct request *r, struct fault *f)
 {
-    if (!fields_nested(b, F_stream_options, E_STREAM_OPTIONS, f))
+    if (!fields_nested(b, F_stream_options, E_STREAM_OPTIONS, f) || !answer_takes_only(a, b, f) ||
+        !take_named(a, b, r, f))
         return 0;
     a->stream = field_bool(b, F_stream);
+    if (a->stream && a->only)
+        exchange_ignores(a->x, "response_fields");
     a->progress = field_bool(b, F_return_progress) || field_bool(b, F_include_progress);
     of(a)->include_usage = field_bool(b, F_include_usage);
     of(a)->usage_always = of(a)->include_usage && field_bool(b, F_continuous_usage);
@@ -504,17 +521,18 @@ static int take_text(struct answer *a, struct fields *b, struct request *r, stru
     a->chat = 0;
     a->logprobs = b->v[F_logprobs] ? (int)field_int(b, F_logprobs) : -1;
     a->echo = field_bool(b, F_echo);
+    int own = a->logprobs >= 0;
+    if (!own)
+        a->logprobs = answer_n_probs(b);
     if (!take_both(a, b, r, f))
         return 0;
     if (b->v[F_best_of])
         a->per_prompt = (int)field_int(b, F_best_of);
     r->rank = a->per_prompt > a->n;
-    if (a->echo && a->logprobs >= 0) {
+    if (a->echo && own) {
         r->echo = 1;
         r->n_prompt_top = a->logprobs > r->n_prompt_top ? a->logprobs : r->n_prompt_top;
     }
-    if (a->logprobs < 0)
-        a->logprobs = answer_n_probs(b);
     r->left = field_bool(b, F_left_probs) && a->logprobs >= 0;
     if (json_string_length(b->v[F_suffix]))
         a->dialect = &gap;

@@ -215,6 +215,11 @@ void exchange_wake(struct exchange *x)
     }
 }
 
+void exchange_pulse(struct exchange *x, int64_t seconds)
+{
+    x->pulse_ns = seconds * 1000000000;
+}
+
 int exchange_begin(struct exchange *x, int status, const char *type, int live, const char *pulse)
 {
     pthread_mutex_lock(&x->lock);

@@ -40,9 +40,11 @@ void exchange_hold(struct exchange *x);
 void exchange_drop(struct exchange *x);
 /* The answer. begin: status and type are known; the first call decides (1). `live` sends the
  * headers at once and the body as it is written (what was written before comes first), with `pulse`
- * (NULL: none) when nothing was written for 5 s; otherwise the body is what is written from here.
+ * (NULL: none) when nothing was written for as long as exchange_pulse said; otherwise the body is
+ * what is written from here.
  * end: it is whole. From any thread. */
 int exchange_begin(struct exchange *x, int status, const char *type, int live, const char *pulse);
+void exchange_pulse(struct exchange *x, int64_t seconds); /* before begin */
 void exchange_retry_after(struct exchange *x, int seconds); /* before begin */
 /* What of the request the answer does not regard: told in the header x-pith-ignored, and in the
  * log. Before begin; x NULL: nowhere. */

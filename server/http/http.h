@@ -51,6 +51,7 @@ struct exchange {
     int64_t poured;   /* bytes of ctx, which the account has */
     int64_t told_out; /* bytes of `out` that the account has */
     int64_t deadline; /* ns, 0: not read yet */
+    int64_t pulse_ns; /* so long without a word */
     int64_t began, spoke,
         waits; /* ns; waits: since when there is something that the client has not taken */
     struct figures figures;

@@ -16,7 +16,7 @@
 #include "server/serve.h"
 #include "server/server.h"
 
-enum { PULSE_MS = 5000, WATCH_MS = 50, TIDY_MS = 500 };
+enum { WATCH_MS = 50, TIDY_MS = 500 };
 
 static int has_left(int fd)
 {
@@ -35,7 +35,7 @@ static void look_at(struct exchange *x, int somebody_left, int64_t now)
         atomic_store(&x->gone, 1);
         exchange_wake(x);
     } else if (x->live && x->pulse && x->begun && !x->ended &&
-               now - x->spoke > (int64_t)PULSE_MS * 1000000) {
+               now - x->spoke > x->pulse_ns) {
         exchange_put(x, x->pulse, strlen(x->pulse));
         exchange_wake(x);
     } else if (!x->dispatched && p->read_timeout > 0 &&

@@ -47,6 +47,7 @@ static void answer_free(struct answer *a)
     }
     pith_stream_close(a->pieces);
     json_decref(a->lead);
+    json_decref(a->only);
     json_decref(a->settings);
     free(a->choice);
     free(a->prompt);
@@ -631,10 +632,28 @@ static int begun_already(struct answer *a, const char *prompt, size_t n)
     return a->lead != NULL;
 }
 
+/* Where the client begins the answer, calls come behind that: not where it has begun one, which is
+ * its text. */
+static int hold_behind(struct answer *a, struct request *r)
+{
+    struct pith_error err = {0};
+    pith_status st = pith_grammar_accept_text(a->held, json_string_value(a->lead),
+                                              json_string_length(a->lead), &err);
+    if (st == PITH_OK && pith_grammar_complete(a->held))
+        return 1;
+    pith_grammar_close(r->grammar);
+    r->grammar = a->held = NULL;
+    exchange_ignores(a->x, "schemas of tools");
+    return st != PITH_NOMEM;
+}
+
 /* Where the prompt has begun reasoning, calls come behind it. */
-static int begin_held(struct answer *a, const char *prompt, size_t n, struct fault *f)
+static int begin_held(struct answer *a, struct request *r, const char *prompt, size_t n,
+                      struct fault *f)
 {
     const char *think = pith_chat_think(a->template);
+    if (a->held && json_string_length(a->lead))
+        return hold_behind(a, r) || fault_memory(f);
     int reasons = a->held && think ? message_reasons(a->template, a->family, prompt, n, f) : 0;
     return reasons > 0 ? pith_grammar_accept_text(a->held, think, strlen(think), NULL) == PITH_OK ||
                              fault_memory(f)
@@ -780,7 +799,7 @@ static int take_chat(struct answer *a, const struct fields *b, struct request *r
     pith_prompt *p = request_prompt(a->m, b, &flags, f);
     const char *text = pith_prompt_text(p, &n);
     int ok = p && (begun_already(a, text, n) || fault_memory(f)) &&
-             end_reasoning(a, p, text, n, f) && begin_held(a, text, n, f) &&
+             end_reasoning(a, p, text, n, f) && begin_held(a, r, text, n, f) &&
              reason_first(a, b, r, text, n, f);
     if (ok)
         ok = !pith_prompt_put(p, a->lead_is_said ? PITH_FROM_TEMPLATE : PITH_FROM_VALUE,
@@ -974,6 +993,8 @@ static int submit(struct answer *a, struct fields *b, struct fault *f)
     a->n_left = a->n_prompts;
     struct exchange *x = a->x;
     int stream = a->stream;
+    const char *pulse = ok && field_int(b, F_pulse) > 0 ? d->pulse : NULL;
+    exchange_pulse(x, field_int(b, F_pulse));
     exchange_hold(x); /* a may be gone behind sched_submit */
     if (ok && stream && d->begin)
         d->begin(a); /* into the buffer: nothing is sent before the answer has begun */
@@ -981,7 +1002,7 @@ static int submit(struct answer *a, struct fields *b, struct fault *f)
         ok = fault_memory(f);
     ok = ok && sched_submit(a->m->sched, a->requests, a->n_prompts, f);
     if (ok && stream)
-        exchange_begin(x, 200, d->type, 1, d->pulse);
+        exchange_begin(x, 200, d->type, 1, pulse);
     exchange_drop(x);
     if (!ok) {
         for (int i = 0; made && i < a->n_prompts; i++)

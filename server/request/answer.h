@@ -58,6 +58,7 @@ struct answer {
     int named_by_id;  /* logprobs name a token by its number */
     int left;         /* they are of what the samplers left */
     int timings, verbose; /* told with every piece; told at the end */
+    json_t *only;         /* names of the fields that it has, NULL: all */
     json_t *settings;     /* how its tokens are chosen, where that is to be told; NULL */
     int n, per_prompt, n_prompts, n_left, failed;
     int lost; /* there was no memory for a piece of it: it ends with that fault, never with a hole
@@ -134,6 +135,9 @@ int answer_has_several(const json_t *prompt);
 void answer_make(struct exchange *x, const struct dialect *d);
 /* One event of a stream; `event` is its name (NULL: none), j is taken. */
 void answer_send(struct answer *a, const char *event, json_t *j);
+/* The fields of an answer that a body wants alone; and of j so much, which is taken. */
+int answer_takes_only(struct answer *a, const struct fields *b, struct fault *f);
+json_t *answer_only(const struct answer *a, json_t *j);
 /* Text of a prompt's choice. 0: out of memory. */
 int answer_keep(struct choice *h, const char *p, size_t n);
 /* What a token adds to a text; control tokens as they are written. *bytes (NULL allowed): as a list

@@ -191,6 +191,8 @@ int request_take(struct hosted *m, struct exchange *x, const struct fields *b, s
                          r->slot, m->server->p.parallel - 1);
     r->predict_ns =
         field_int(b, F_t_max_predict_ms) > 0 ? field_int(b, F_t_max_predict_ms) * 1000000 : 0;
+    r->prompt_ns = (int64_t)(1e6 * field_real(b, F_t_max_prompt));
+    r->prompt_ns = r->prompt_ns > 0 ? r->prompt_ns : 0;
     r->priority = (int)field_int(b, F_priority);
     if (b->v[F_cache_salt] && !(r->salt = strdup(field_text(b, F_cache_salt))))
         return fault_memory(f);
@@ -265,6 +267,7 @@ struct request *request_clone(const struct request *from, const struct fields *b
                                                                   sizeof *from->sampler.logit_bias);
     r->force_ids = copy_of(from->force_ids, (size_t)from->n_force * sizeof *from->force_ids);
     r->stop_ids = copy_of(from->stop_ids, (size_t)from->n_stop_ids * sizeof *from->stop_ids);
+    r->named = copy_of(from->named, (size_t)from->n_named * sizeof *from->named);
     r->sampler.late =
         copy_of(from->sampler.late, (size_t)from->sampler.n_late * sizeof *from->sampler.late);
     r->sampler.dry_breakers =
@@ -277,7 +280,8 @@ struct request *request_clone(const struct request *from, const struct fields *b
          !r->sampler.samplers == !from->sampler.samplers &&
          !r->sampler.logit_bias == !from->sampler.logit_bias &&
          !r->sampler.dry_breakers == !from->sampler.dry_breakers &&
-         !r->stop_ids == !from->stop_ids && !r->force_ids == !from->force_ids &&
+         !r->stop_ids == !from->stop_ids && !r->named == !from->named &&
+         !r->force_ids == !from->force_ids &&
          !r->sampler.late == !from->sampler.late && !r->sampler.only == !from->sampler.only &&
          !r->grammar == !from->grammar;
     if (ok)

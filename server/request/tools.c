@@ -250,8 +250,6 @@ int tools_take(struct answer *a, const struct fields *b, struct request *r, stru
         return either(a, b, r, f);
     if (!b->v[F_tool_choice] || (word && (!strcmp(word, "auto") || !strcmp(word, "none")))) {
         int may_call = json_array_size(b->v[F_tools]) && !(word && !strcmp(word, "none"));
-        if (may_call && a->lead)
-            return leave_free(b, &(struct pith_error){0}, f);
         return !may_call || r->grammar || hold_calls(a, b, r, f);
     }
     if (a->lead)

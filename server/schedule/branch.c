@@ -39,6 +39,7 @@ void request_free(struct request *r)
         free(*p);
     free(r->stop);
     free(r->stop_ids);
+    free(r->named);
     free(r->salt);
     free(r->force_ids);
     free((void *)(uintptr_t)r->sampler.late);
@@ -466,4 +467,18 @@ void branch_take(struct sched *s, struct branch *b, const struct token_info *t)
         branch_finish(s, b, "length", NULL, -1);
     } else if (r->predict_ns && b->has_line && b->last - b->first > r->predict_ns)
         branch_finish(s, b, "length", NULL, -1);
+}
+
+void end_long_prompts(struct sched *s)
+{
+    int64_t now = clock_now();
+    for (int i = 0; i < s->n_shares; i++) {
+        for (struct branch *b = s->share[i].first, *next; b; b = next) {
+            const struct request *r = b->r;
+            next = b->next;
+            if (r->prompt_ns && r->started && now - r->started > r->prompt_ns && !b->n_made &&
+                b->n_fed < b->n && !tells_prompt(b))
+                branch_finish(s, b, "length", NULL, -1);
+        }
+    }
 }

@@ -1,5 +1,6 @@
 /* draw.c -- from the outputs of a step to tokens: which choices draw from which output, and what
  * has been drawn, at once or from a mask that was made beside the steps (beside.c). */
+#include <math.h>
 #include <string.h>
 
 #include "server/hosted.h"
@@ -83,6 +84,25 @@ static void take_left(struct branch *b, struct token_info *t, struct pith_logpro
         t->n_top--;
 }
 
+/* The tokens that the request names, instead of the most probable ones: top [NAMED_MAX]. Of logits
+ * that gave t its log-probability, or of what the samplers left. */
+static void take_named(struct branch *b, const float *logits, struct token_info *t,
+                       struct pith_logprob *top)
+{
+    const struct request *r = b->r;
+    if (!r->n_named || t->id < 0 || (!logits && !r->left))
+        return;
+    for (int i = 0; i < r->n_named; i++) {
+        top[i] = (struct pith_logprob){r->named[i], -INFINITY};
+        if (r->left)
+            pith_sampler_left_of(b->sampler, top[i].id, &top[i].logprob);
+        else
+            top[i].logprob = logits[top[i].id] - logits[t->id] + t->logprob;
+    }
+    t->top = top;
+    t->n_top = r->n_named;
+}
+
 /* Samplers and masks are what some choices cost most by. */
 static void count_sampling(struct branch *b)
 {
@@ -103,6 +123,7 @@ void draw_tell(struct sched *s, int k)
 {
     struct branch *b = s->drawn[k].b;
     const struct pith_draw *d = &s->draw[k];
+    struct pith_logprob named[NAMED_MAX];
     count_sampling(b);
     struct token_info t = {
         .id = d->id, .logprob = d->logprob, .top = d->top, .n_top = d->n_top > 0 ? d->n_top : 0};
@@ -116,6 +137,8 @@ void draw_tell(struct sched *s, int k)
     if (s->drawn[k].i == b->n) {
         if (b->r->left && d->id >= 0)
             take_left(b, &t, s->top + (size_t)k * TOP_MAX);
+        take_named(b, b->r->n_named ? pith_logits(s->hosted->generate, d->output) : NULL, &t,
+                   named);
         branch_take(s, b, &t);
         return;
     }
@@ -129,7 +152,7 @@ void draw_tell(struct sched *s, int k)
 static void draw_masked(struct sched *s, struct branch *b, const float *logits, float *masked,
                         const struct pith_error *err)
 {
-    struct pith_logprob top[TOP_MAX];
+    struct pith_logprob top[TOP_MAX], named[NAMED_MAX];
     struct token_info t = {.top = top};
     const struct request *r = b->r;
     if (err->code != PITH_OK) {
@@ -144,6 +167,7 @@ static void draw_masked(struct sched *s, struct branch *b, const float *logits, 
                                 r->n_logprobs > 0 ? r->n_logprobs : 0);
     if (r->left && t.id >= 0)
         take_left(b, &t, top);
+    take_named(b, logits, &t, named);
     branch_take(s, b, &t);
 }
 

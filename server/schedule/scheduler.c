@@ -58,8 +58,8 @@ static int64_t bytes_of_lists(const struct request *r)
     int64_t n = (int64_t)sizeof *p->logit_bias * p->n_logit_bias;
     for (char **stop = r->stop; stop && *stop; stop++)
         n += 6 * (int64_t)strlen(*stop); /* with the table that it is found by */
-    return n + (int64_t)sizeof(int32_t) *
-                   ((int64_t)p->n_late + p->n_dry_breakers + r->n_force + r->n_stop_ids);
+    return n + (int64_t)sizeof(int32_t) * ((int64_t)p->n_late + p->n_dry_breakers + r->n_force +
+                                           r->n_stop_ids + r->n_named);
 }
 
 int64_t request_bytes(const struct request *r, int32_t n_vocab)
@@ -382,7 +382,9 @@ static void *run(void *arg)
         draw_collect(s);
         if (s->all && hosted_fills_in(s->hosted))
             fill_step(s);
-        else if (s->all)
+        else
+            end_long_prompts(s);
+        if (s->all && !hosted_fills_in(s->hosted))
             step(s);
         observe_queue(s);
     }

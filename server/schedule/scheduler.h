@@ -7,7 +7,7 @@
 #include "server/json.h"
 #include "server/hosted.h"
 
-enum { CHOICES_MAX = 128, TOP_MAX = 20, SALT_BYTES = 1024 };
+enum { CHOICES_MAX = 128, TOP_MAX = 20, NAMED_MAX = 128, SALT_BYTES = 1024 };
 
 struct token_info {
     int32_t id;
@@ -69,12 +69,15 @@ struct request {
                             n_discard (0: half) of the others go */
     int64_t n_keep, n_discard;
     int64_t n_indent;   /* a choice ends where a line behind the first has fewer blanks before it */
+    int64_t prompt_ns;  /* so long its prompt may be computed; 0: any time */
     int64_t predict_ns; /* a choice that has a line end is over so long after its first token; 0:
                            never */
     int left; /* tell what the samplers left for the draw instead of the model's probabilities */
     struct pith_adapter_use lora[SERVER_LORAS]; /* [n_loras] adapters of its text */
     int lora_id[SERVER_LORAS], n_loras; /* lora_id: their numbers */
     int n_logprobs; /* -1: none (a whole pass over the logits less); 0: the token's own alone */
+    int32_t *named; /* [n_named] tokens told with each one instead of the most probable ones */
+    int n_named;
     int rank;       /* logprob_sum is wanted */
     int echo;       /* tell the logprobs of the prompt, too */
     int n_prompt_top, rank_prompt; /* with so many most probable tokens, and their ranks */

@@ -131,6 +131,8 @@ void branch_close(struct sched *s, struct branch *b);   /* takes it out of its s
 void branch_release(struct sched *s, struct branch *b); /* gives its sequence up */
 /* A token has been drawn for a branch, or none could be. */
 void branch_take(struct sched *s, struct branch *b, const struct token_info *t);
+/* Choices whose prompt takes longer than it may. */
+void end_long_prompts(struct sched *s);
 void request_fail(struct sched *s, struct request *r,
                   const struct fault *f);          /* ends it, whatever it was doing */
 void share_back(struct sched *s, struct share *t); /* before it is given something to do */

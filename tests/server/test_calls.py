@@ -149,6 +149,13 @@ def test_auto():
         check("calls under auto", len(calls) > 1
               and all(set(c) == {"city", "days"} and len(c["city"]) <= 12 and c["days"] in (1, 2, 3)
                       for c in calls), a)
+        a = s.post(CHAT, {**ask, "tools": tools, "messages": [
+            *ask["messages"], {"role": "assistant", "content": "I look it up."}]})[1]
+        a = a["choices"][0]["message"]
+        calls = [json.loads(c["function"]["arguments"]) for c in a.get("tool_calls", [])]
+        check("calls behind what the request begins", len(calls) > 1
+              and all(set(c) == {"city", "days"} and len(c["city"]) <= 12 and c["days"] in (1, 2, 3)
+                      for c in calls), a)
         a = s.post(CHAT, {**ask, "tools": tools, "tool_choice": "none", "max_tokens": 20})[
                 1]["choices"][0]["message"]
         check("free without calls", a["content"].count("<tool_call>") > 15
@@ -214,15 +221,24 @@ def test_schemas(s, held):
 
 
 def test_begun(s):
-    """Behind an answer that the request begins nothing is held, which is said."""
-    for schema, status in ((of_members(a={"type": "string"}), 200),
-                           (of_members(a={"not": {"type": "string"}}), 400)):
+    """Behind text that the request begins the answer with calls are held as ever. What it begins of
+    a call is its text: nothing is held, which is said."""
+    for schema, status, lead, told in (
+            (of_members(a={"type": "string"}), 200, "w7", None),
+            (of_members(a={"type": "string"}), 200, "w7\n", None),
+            (of_members(a={"type": "string"}), 200, "<tool_call>", "schemas of tools"),
+            (of_members(a={"type": "string"}), 200, 'w7<tool_call>\n{"name": "tag", "arguments": {',
+             "schemas of tools"),
+            (of_members(a={"type": "string"}), 200, '<tool_call>\n{"name": "other"',
+             "schemas of tools"),
+            (of_members(a={"type": "string"}), 200, '{"name": "tag"', "schemas of tools"),
+            (of_members(a={"not": {"type": "string"}}), 400, "w7", None)):
         body = bodies_of(schema)[CHAT]
-        body["messages"] = TALK + [{"role": "assistant", "content": "w7"}]
-        got, a, r = s.post(CHAT, {**body, "continue_final_message": True,
-                                  "add_generation_prompt": False})
-        check("begun by the request %d" % status, got == status and
-              (got != 200 or r.getheader("x-pith-ignored") == "schemas of tools"), a)
+        body["messages"] = TALK + [{"role": "assistant", "content": lead}]
+        for more in ({"continue_final_message": True, "add_generation_prompt": False}, {}):
+            got, a, r = s.post(CHAT, {**body, **more})
+            check("begun by the request %r %d %s" % (lead, status, list(more)), got == status and
+                  (got != 200 or r.getheader("x-pith-ignored") == told), (a, r.getheaders()))
 
 
 def test_unique(s, held):

@@ -6,7 +6,9 @@ import json
 import math
 import os
 import re
+import socket
 import tempfile
+import threading
 
 from serving import Server, at_once, check, completion, events, refused, run, synth
 
@@ -383,6 +385,207 @@ def test_logprobs_everywhere(s):
     tokens = [t for o in b["output"] for c in o["content"] for t in c["logprobs"]]
     check("logprobs", [t["token"] for t in a] == [t["token"] for t in tokens]
           and all(len(t["top_logprobs"]) == 3 for t in a + tokens), (a, tokens))
+
+
+def test_logprobs_of_streams(s):
+    """All three interfaces tell of the same tokens in pieces what they tell of them whole."""
+    for path, more in ((CHAT, {"logprobs": True, "top_logprobs": 3}), (TEXT, {"logprobs": 3}),
+                       ("/v1/responses", {"top_logprobs": 3,
+                                          "include": ["message.output_text.logprobs"]})):
+        body = {**body_of(path, 24), "ignore_eos": True, **more}
+        a, told = s.post(path, body)[1], events(s.post(path, {**body, "stream": True})[1])
+        if path == CHAT:
+            whole = a["choices"][0]["logprobs"]["content"]
+            parts = [t for e in told for c in e["choices"]
+                     for t in (c["logprobs"] or {}).get("content", [])]
+        elif path == TEXT:
+            whole = a["choices"][0]["logprobs"]
+            lists = [c["logprobs"] for e in told for c in e["choices"] if c["logprobs"]]
+            parts = {name: [x for one in lists for x in one[name]] for name in whole
+                     if name != "text_offset"}
+            whole = {name: whole[name] for name in parts}
+        else:
+            whole = [t for o in a["output"] for c in o["content"] for t in c["logprobs"]]
+            parts = [t for e in told if e["type"] == "response.output_text.delta"
+                     for t in e["logprobs"]]
+        n = len(whole["tokens"] if path == TEXT else whole)
+        check("logprobs of a stream of " + path, parts == whole and n == 24, (n, whole, parts))
+
+
+def test_named(s):
+    """Tokens that are named are told with each one, instead of the most probable ones."""
+    for name, path, body in (("chat", CHAT, {"messages": [USER], "logprobs": True}),
+                             ("text", TEXT, {"prompt": P, "logprobs": 0}),
+                             ("text by n_probs", TEXT, {"prompt": P, "n_probs": 1})):
+        body = {**body, "max_tokens": 6, "temperature": 0, "ignore_eos": True,
+                "return_tokens_as_token_ids": True}
+        top = {"top_logprobs": 20} if path == CHAT else {"logprobs": 20}
+        want = probs_told(path, s.post(path, {**body, **top})[1])
+        ids = sorted({i for _, best in want for i in best})[:9] + [3]
+        for stream in (False, True):
+            a = s.post(path, {**body, "logprob_token_ids": ids, "stream": stream})[1]
+            got = probs_told(path, events(a) if stream else a)
+            check("logprob_token_ids of a %s, stream %s" % (name, stream), len(got) == 6
+                  and [own for own, _ in got] == [own for own, _ in want]
+                  and all(set(named) - {own[0]} == set(ids) - {own[0]} for own, named in got), got)
+            near = [(named[i], best[i]) for (_, named), (_, best) in zip(got, want)
+                    for i in set(named) & set(best)]
+            check("as they are among the best: %s %s" % (name, stream), len(near) > 6
+                  and all(abs(a - b) < 1e-4 for a, b in near), near)
+    left = s.post(CHAT, {"messages": [USER], "max_tokens": 3, "temperature": 1, "top_k": 2,
+                         "seed": 4, "logprobs": True, "post_sampling_probs": True,
+                         "ignore_eos": True, "logprob_token_ids": list(range(300))[:128]})[1]
+    for t in left["choices"][0]["logprobs"]["content"]:
+        check("named of what is left", len(t["top_probs"]) == 128
+              and sum(p["prob"] > 0 for p in t["top_probs"]) <= 2
+              and sum(p["prob"] for p in t["top_probs"]) <= 1 + 1e-4, t)
+    masked = s.post(TEXT, {"prompt": P, "max_tokens": 3, "logprobs": 0, "temperature": 0,
+                           "grammar": "root ::= [a-z ]{9}", "logprob_token_ids": [7, 9, 7]})[1]
+    check("named beside a grammar", all(len(t) >= 2 for t in masked["choices"][0]["logprobs"][
+        "top_logprobs"]), masked)
+    check("none are named", made(s, logprob_token_ids=[]) == made(s))
+    for bad in ([-1], [10**9], ["a"], 3, [3] * 129, [1.5]):
+        status, a, _ = s.post(TEXT, completion(P, 2, logprob_token_ids=bad))
+        check("bad logprob_token_ids %s" % str(bad)[:20], status == 400
+              and "logprob_token_ids" in a["error"]["message"], a)
+    for path in (CHAT, TEXT):
+        status, a, _ = s.post(path, {**body_of(path, 2), "logprob_token_ids": [7]})
+        check("named without logprobs of " + path, status == 400
+              and "needs logprobs" in a["error"]["message"], a)
+
+
+def probs_told(path, a):
+    """[((token, logprob), {token: logprob of the named or best})] of tokens named token_id:7."""
+    def number(name):
+        return int(name.split(":")[1])
+    out = []
+    for e in a if isinstance(a, list) else [a]:
+        for c in e["choices"]:
+            lp = c["logprobs"]
+            if path == CHAT:
+                out += [((number(t["token"]), t["logprob"]),
+                         {number(x["token"]): x["logprob"] for x in t["top_logprobs"]})
+                        for t in (lp or {}).get("content", [])]
+            elif lp:
+                out += [((number(t), p), {number(k): v for k, v in best.items()}) for t, p, best
+                        in zip(lp["tokens"], lp["token_logprobs"], lp["top_logprobs"])]
+    return out
+
+
+def test_prompt_time(model):
+    """A prompt of several steps that takes longer than it may ends without a text; the next request
+    finds what there is of it."""
+    prompt = [5 + i % 200 for i in range(1500)]
+    least = {"t_max_prompt_ms": 1e-6, "temperature": 0, "ignore_eos": True}
+    with Server(model, "--ctx", "2048", "--parallel", "2") as s:
+        a = s.post(TEXT, {"prompt": prompt, "max_tokens": 4, "n": 2, "logprobs": 2, **least})[1]
+        check("t_max_prompt_ms", [(c["text"], c["finish_reason"], c["logprobs"]["tokens"])
+                                  for c in a["choices"]] == [("", "length", [])] * 2
+              and a["usage"]["completion_tokens"] == 0, a)
+        for path, ask in (("/completion", {"prompt": prompt[::-1], "n_predict": 4}),
+                          (CHAT, {"messages": [{"role": "user", "content": "w7 w8 " * 100}],
+                                  "max_tokens": 4})):
+            status, a, _ = s.post(path, {**ask, **least})
+            check("of " + path, status == 200 and text_of(path, a) == "", a)
+            told = events(s.post(path, {**ask, **least, "stream": True, "cache_prompt": False})[1])
+            check("of a stream of " + path, stream_text(path, told) == "" and
+                  (told[-1].get("stop_type") == "limit" or
+                   told[-1]["choices"][0]["finish_reason"] == "length"), told)
+        n, tries = 0, 0
+        while n < len(prompt) - 64 and tries < 100:
+            a = s.post(TEXT, {"prompt": prompt, "max_tokens": 4, **least})[1]
+            more = a["usage"]["prompt_tokens_details"]["cached_tokens"]
+            check("each finds more", more > n, (n, more))
+            n, tries = more, tries + 1
+            if a["usage"]["completion_tokens"]:
+                break
+        check("the last one has its text", a["usage"]["completion_tokens"] == 4, a)
+        free = s.post(TEXT, {"prompt": prompt, "max_tokens": 4, "cache_prompt": False,
+                             "temperature": 0, "ignore_eos": True})[1]
+        check("which is that of any other", a["choices"] == free["choices"], (a, free))
+        for value in (0, -1, 1e9, None):
+            a = s.post(TEXT, {"prompt": prompt[5:], "max_tokens": 4, "cache_prompt": False, **least,
+                              "t_max_prompt_ms": value})[1]
+            check("any time %s" % value, a["usage"]["completion_tokens"] == 4, a)
+        a = s.post(TEXT, {"prompt": prompt, "max_tokens": 4, "prompt_logprobs": 1, **least})[1]
+        check("a prompt that is told is whole", len(a["choices"][0]["prompt_logprobs"]) == 1500
+              and a["usage"]["completion_tokens"] == 4, a["usage"])
+        for bad in (-2, "a", 1e10, [1]):
+            check("bad t_max_prompt_ms %s" % bad,
+                  s.post(TEXT, {"prompt": "w5", "max_tokens": 1, "t_max_prompt_ms": bad})[0] == 400)
+
+
+def test_pulse(model):
+    """Streams that wait for others are silent: one gives signs of life as often as it asks, one by
+    default, one never."""
+    with Server(model, "--ctx", "512", "--parallel", "1", "--shift-contexts", "1000000") as s:
+        def begun(**more):
+            body = json.dumps({"prompt": [5], "max_tokens": -1, "stream": True, "ignore_eos": True,
+                               **more}).encode()
+            c = s.connect(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                          b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            return c
+        def until(c, word):
+            told = b""
+            while word not in told:
+                piece = c.recv(65536)
+                check("the connection is there", piece)
+                told += piece
+            return told
+        running = begun(context_shift=True, priority=-1)
+        until(running, b"data: ")
+        drained = threading.Thread(target=lambda: until_closed(running))
+        drained.start()
+        never, none, often = (begun(sse_ping_interval=v) for v in (-1, 0, 1))
+        for c in (never, none, often):
+            until(c, b"\r\n\r\n")
+        usual = begun()
+        until(usual, b": keep-alive")
+        told = {}
+        for name, c in (("never", never), ("none", none), ("often", often)):
+            c.setblocking(False)
+            try:
+                told[name] = c.recv(65536)
+            except BlockingIOError:
+                told[name] = b""
+        check("sse_ping_interval", told["often"].count(b": keep-alive") >= 2, told)
+        check("no sign of life", told["never"] == told["none"] == b"", told)
+        running.shutdown(socket.SHUT_RDWR)
+        drained.join()
+        for c in (running, never, none, often, usual):
+            c.close()
+        for bad in (-2, "a", 1.5, 2**31):
+            check("bad sse_ping_interval %s" % bad,
+                  s.post(TEXT, {"prompt": "w5", "max_tokens": 1, "sse_ping_interval": bad})[0]
+                  == 400)
+
+
+def until_closed(c):
+    try:
+        while c.recv(65536):
+            pass
+    except OSError:
+        pass
+
+
+def test_only(s):
+    """The fields of an answer that are asked for; of a stream all are told."""
+    for path in (CHAT, TEXT):
+        body = {**body_of(path, 3), "ignore_eos": True}
+        whole = s.post(path, body)[1]
+        status, a, r = s.post(path, {**body, "response_fields": ["choices", "usage/total_tokens",
+                                                                 "nothing", "usage/x"]})
+        check("response_fields of " + path, status == 200
+              and a == {"choices": whole["choices"],
+                        "usage/total_tokens": whole["usage"]["total_tokens"]}
+              and r.getheader("x-pith-ignored") is None, a)
+        check("all of " + path, set(s.post(path, {**body, "response_fields": []})[1]) == set(whole))
+        told, _, r = s.post(path, {**body, "response_fields": ["choices"], "stream": True})[::1]
+        check("a stream of " + path, told == 200
+              and r.getheader("x-pith-ignored") == "response_fields")
+        for bad in ([3], "choices", ["a" * 257], ["a"] * 257):
+            check("bad response_fields %s of %s" % (str(bad)[:9], path),
+                  s.post(path, {**body, "response_fields": bad})[0] == 400)
 
 
 def test_timings(s):
@@ -776,7 +979,8 @@ AGREE = {
     "adaptive_decay": 0.5, "dynatemp_range": 0.5, "dynatemp_exponent": 2, "min_keep": 3,
     "samplers": ["top_k", "temperature"], "seed": 9, "cache_prompt": False, "cache_salt": "z",
     "priority": -3, "skip_special_tokens": False, "id_slot": 0, "timings_per_token": True,
-    "return_progress": True, "t_max_predict_ms": 100000, "lora": []}
+    "return_progress": True, "t_max_predict_ms": 100000, "t_max_prompt_ms": 100000,
+    "sse_ping_interval": 1, "lora": []}
 
 
 def test_agree(s):
@@ -813,11 +1017,15 @@ def main():
                       "5")
         with Server(model, "--ctx", "512", "--name", "m") as s:
             for test in (test_unknown, test_effects, test_repetition, test_bias, test_banned,
-                         test_shift, test_continue, test_logprobs_everywhere, test_timings,
+                         test_shift, test_continue, test_logprobs_everywhere,
+                         test_logprobs_of_streams, test_named, test_only, test_timings,
                          test_guided, test_allowed, test_control, test_token_ids,
                          test_prompt_logprobs, test_left, test_salt, test_small, test_indent,
                          test_agree, test_bad):
                 test(s)
+        test_prompt_time(synth(os.path.join(folder, "long.gguf"), "--ctx", "2048", "--layers", "2",
+                               "--seed", "5"))
+        test_pulse(model)
         test_shift_ends(model)
         test_strict(model)
         test_two_models(folder, model)
