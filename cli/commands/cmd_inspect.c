@@ -17,7 +17,8 @@ static const struct arg args[] = {
      .help = "GGUF file; the first part of a split one"},
     {.name = "--json", ARG_FIELD(struct opts, json, ARG_SWITCH),
      .help = "one JSON object: path, gguf_version, parts, keys [{name, type, value}], tensors "
-             "[{name, type, shape, part, offset, bytes}], n_params, bytes"},
+             "[{name, type, shape, part, offset, bytes}], n_params, bytes, runs (true, or why "
+             "not)"},
     {.name = "--max-items", ARG_FIELD(struct opts, max_items, ARG_SIZE), .lo = -1, .hi = INT32_MAX,
      .dflt = "8", .help = "most items shown of an array, -1: all; a longer one ends in \"...\""},
     {0},
@@ -77,6 +78,7 @@ static void print_name(const char *name, int width)
 
 static int list(const struct opts *o, const pith_file *f)
 {
+    struct pith_error why = {0};
     uint64_t params = 0, bytes = 0;
     int64_t n_keys = pith_file_n_keys(f), n_tensors = pith_file_n_tensors(f);
     printf("%s: GGUF version %d, %d part%s\n\n%" PRId64 " keys\n", o->path,
@@ -114,6 +116,10 @@ static int list(const struct opts *o, const pith_file *f)
         bytes += t.bytes;
     }
     printf("\n%" PRIu64 " parameters, %" PRIu64 " bytes of tensors\n", params, bytes);
+    if (pith_file_runs(f, &why) == PITH_OK)
+        puts("this build runs it");
+    else
+        printf("this build does not run it: %s\n", why.msg);
     return CLI_OK;
 }
 
@@ -173,10 +179,13 @@ static int print_json(const struct opts *o, const pith_file *f)
     }
     for (int64_t i = 0; i < pith_file_n_tensors(f) && ok; i++)
         ok = json_array_append_new(tensors, tensor_json(f, i, &params, &bytes)) == 0;
+    struct pith_error why = {0};
+    int runs = pith_file_runs(f, &why) == PITH_OK;
     json_t *root = json_pack(
-        "{s:o, s:i, s:i, s:o, s:o, s:I, s:I}", "path", cli_json_text(o->path, strlen(o->path)),
-        "gguf_version", pith_file_gguf_version(f), "parts", pith_file_n_parts(f), "keys", keys,
-        "tensors", tensors, "n_params", (json_int_t)params, "bytes", (json_int_t)bytes);
+        "{s:o, s:i, s:i, s:o, s:o, s:I, s:I, s:o}", "path",
+        cli_json_text(o->path, strlen(o->path)), "gguf_version", pith_file_gguf_version(f), "parts",
+        pith_file_n_parts(f), "keys", keys, "tensors", tensors, "n_params", (json_int_t)params,
+        "bytes", (json_int_t)bytes, "runs", runs ? json_true() : json_string(why.msg));
     if (ok && root && json_dumpf(root, stdout, JSON_INDENT(1)) == 0)
         putchar('\n');
     int code = ok && root ? CLI_OK : cli_no_memory();
@@ -207,7 +216,9 @@ const struct command cmd_inspect = {
             .command = "pith inspect",
             .about = "Lists the metadata and the tensors of a GGUF file. Shapes are written "
                      "slowest first. "
-                     "No weights are read.",
+                     "No weights are read. The last line says whether this build runs it, and if "
+                     "not, what is missing: of an unknown architecture the nearest known one, and "
+                     "the tensors that one has no place for.",
             .example = "  pith inspect model.gguf\n"
                        "  pith inspect model.gguf --json --max-items -1 | jq '.keys[].name'\n",
             .rows = args,

@@ -28,6 +28,9 @@ static const struct arg args[] = {
     {.name = "--stall", .meta = "SECONDS", ARG_FIELD(struct opts, pull.timeout, ARG_REAL),
      .lo = 0.1, .hi = 3600, .dflt = "60",
      .help = "a connection on which so long nothing comes is broken"},
+    {.name = "--any", ARG_FIELD(struct opts, pull.any, ARG_SWITCH),
+     .help = "fetch it even if this build does not run its architecture, which a file's first "
+         "bytes tell"},
     {0},
 };
 /* clang-format on */
@@ -161,7 +164,9 @@ const struct command cmd_pull = {
                      "one is named. Split models come whole.\n\n"
                      "What was interrupted, by whatever, goes on where it ended when the same "
                      "command is given again. A file gets its name "
-                     "only after its size, its SHA-256 and its header have been found right.\n\n"
+                     "only after its size, its SHA-256 and its header have been found right. Of a "
+                     "model whose architecture this build does not run only the first bytes are "
+                     "fetched.\n\n"
                      "HF_TOKEN, or the file that the hub's own tools keep it in, opens private "
                      "repositories; it is sent to the hub alone. "
                      "HF_ENDPOINT is another hub, PITH_OLLAMA_REGISTRY another registry.",

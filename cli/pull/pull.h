@@ -21,6 +21,7 @@ struct pull_opts {
     int64_t retries; /* of what may work the next time */
     double backoff;  /* seconds before the first, then twice as long each time */
     double timeout;  /* seconds without a byte */
+    int any;         /* of architectures that this build does not know, too */
 };
 
 /* Fetches what a reference means, unless it is here as its server has it. o NULL: the usual. *path

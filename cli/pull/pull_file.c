@@ -4,7 +4,9 @@
  * then by nothing else: addresses and tags may change. Without one it is known by its address and
  * the server's tag or date (If-Range). What is not known to be the beginning of what is wanted is
  * thrown away. SHA-256 is nettle's: the TLS library of the server's HTTP library brings it along.
- */
+ *
+ * The architecture stands among the first bytes: a model that this build does not run is refused
+ * when they are here. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -34,6 +36,7 @@ struct transfer {
     struct meter meter;
     int answered, restart,
         code; /* of the answer that is coming in: begun; not what was wanted: anew; refused */
+    int64_t look_at; /* bytes of the part that may tell the architecture; -1: it is known */
 };
 
 /* ---------------------------------------------------------------- SHA-256 */
@@ -200,6 +203,32 @@ static void begin(struct transfer *t, const struct http_answer *a)
         t->code = write_note(t);
 }
 
+/* The first bytes of a file tell whether this build runs it: what it does not is not fetched. 0: it
+ * does not. */
+static int look(struct transfer *t)
+{
+    enum { MOST = 64 << 20 };
+    char bytes[32] = "it";
+    struct pith_error err = {0};
+    size_t n = t->have < MOST ? (size_t)t->have : MOST;
+    char *p = malloc(n);
+    pith_status st = PITH_OK;
+    if (p && pread(t->fd, p, n, 0) == (ssize_t)n)
+        st = pith_file_begins(p, n, &err);
+    free(p);
+    t->look_at = st == PITH_MISSING && n < MOST ? 4 * t->have : -1;
+    if (st != PITH_UNSUPPORTED)
+        return 1;
+    meter_clear(&t->meter);
+    if (t->total >= 0)
+        say_bytes(t->total, bytes, sizeof bytes);
+    cli_say(CLI_INPUT, "%s: %s; the rest of %s is not fetched, but with --any", t->name, err.msg,
+            bytes);
+    start_anew(t);
+    t->code = CLI_INPUT;
+    return 0;
+}
+
 static int on_data(void *ctx, const struct http_answer *a, const char *p, size_t n)
 {
     static const char magic[] = "GGUF";
@@ -238,6 +267,8 @@ static int on_data(void *ctx, const struct http_answer *a, const char *p, size_t
     if (t->hashes)
         sha256_update(&t->hash, n, (const uint8_t *)p);
     t->have += (int64_t)n;
+    if (!t->p->o->any && t->look_at >= 0 && t->have >= t->look_at && !look(t))
+        return 0;
     meter_show(&t->meter, t->have, t->total);
     return 1;
 }

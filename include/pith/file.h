@@ -40,6 +40,14 @@ PITH_API pith_status pith_file_tensor(const pith_file *f, int64_t i, struct pith
 PITH_API const char *pith_file_type(const pith_file *f);
 PITH_API int pith_file_gguf_version(const pith_file *f);
 PITH_API int pith_file_n_parts(const pith_file *f);
+/* Can this build run the file? PITH_OK, or why not, as pith_model_open would say it; an unknown
+ * architecture is PITH_UNSUPPORTED, and the message names the nearest known one and what of the
+ * file's tensors that has no place for. No weights are read. */
+PITH_API pith_status pith_file_runs(const pith_file *f, struct pith_error *err);
+/* The same of a file that is still on its way, as far as its first n bytes tell: PITH_OK, its
+ * architecture is known, or it has none (as the later parts of a split one); PITH_UNSUPPORTED, it
+ * is not, and the message names it; PITH_MISSING: more bytes would tell. */
+PITH_API pith_status pith_file_begins(const void *p, size_t n, struct pith_error *err);
 
 #ifdef __cplusplus
 }

@@ -8,9 +8,11 @@
 
 #include <string.h>
 
+#include "arch/arch.h"
 #include "base/arena.h"
 #include "base/mem.h"
 #include "format/gguf.h"
+#include "run/model/model.h"
 
 struct pith_file {
     struct gguf *gguf;
@@ -143,4 +145,28 @@ int pith_file_gguf_version(const pith_file *f)
 int pith_file_n_parts(const pith_file *f)
 {
     return f ? gguf_n_parts(f->gguf) : 0;
+}
+
+pith_status pith_file_runs(const pith_file *f, struct pith_error *err)
+{
+    struct slice type;
+    error_clear(err);
+    if (!f)
+        return error_set(err, PITH_RANGE, "no file given");
+    const struct gguf_kv *kv = gguf_find(f->gguf, "general.type");
+    if (kv && gguf_str(f->gguf, kv, &type) && slice_eq_z(type, "adapter"))
+        return error_set(err, PITH_UNSUPPORTED,
+                         "%s is an adapter: it is added to a model, as with --lora",
+                         gguf_path(f->gguf));
+    return model_check(gguf_path(f->gguf), err);
+}
+
+pith_status pith_file_begins(const void *p, size_t n, struct pith_error *err)
+{
+    struct slice name = {0};
+    error_clear(err);
+    int found = gguf_begins(p, n, "general.architecture", &name);
+    if (found < 0)
+        return error_set(err, PITH_MISSING, "its architecture is not in its first %zu bytes", n);
+    return found ? arch_known(name, err) : PITH_OK;
 }

@@ -23,14 +23,118 @@ const struct arch *arch_find(const char *name)
 
 /* ---------------------------------------------------------------- opening */
 
+/* What a file's tensors are called, layer by layer the same: blk.7.attn_q.weight is
+ * blk.0.attn_q.weight. */
+enum { KINDS_MAX = 64, KIND_BYTES = 96 };
+struct kinds {
+    char name[KINDS_MAX][KIND_BYTES];
+    int n;
+};
+
+static void kind_of(struct slice name, char out[KIND_BYTES])
+{
+    size_t at = 0;
+    for (size_t i = 0; i < name.n && at + 2 < KIND_BYTES; i++) {
+        size_t end = i + 1;
+        while (name.p[i] == '.' && end < name.n && name.p[end] >= '0' && name.p[end] <= '9')
+            end++;
+        out[at++] = name.p[i];
+        if (end > i + 1 && end < name.n && name.p[end] == '.') {
+            out[at++] = '0';
+            i = end - 1;
+        }
+    }
+    out[at] = 0;
+}
+
+static int kinds_find(const struct kinds *k, const char *name)
+{
+    int i = 0;
+    while (i < k->n && strcmp(k->name[i], name) != 0)
+        i++;
+    return i;
+}
+
+static void kinds_of(const struct gguf *g, struct kinds *k)
+{
+    char name[KIND_BYTES];
+    for (uint64_t i = 0; i < gguf_n_tensors(g) && k->n < KINDS_MAX; i++) {
+        kind_of(gguf_tensor_at(g, i)->name, name);
+        if (kinds_find(k, name) == k->n)
+            memcpy(k->name[k->n++], name, sizeof name);
+    }
+}
+
+/* Which kinds an architecture's table has; how many. */
+static int kinds_had(const struct kinds *k, const struct arch *a, uint8_t had[KINDS_MAX])
+{
+    const struct arch_model m = {.arch = a};
+    char name[160];
+    int n = 0;
+    memset(had, 0, KINDS_MAX);
+    for (const struct tensor_spec *s = a->tensors; s->name; s++) {
+        arch_tensor_name(&m, s, s->layer ? 0 : -1, name, sizeof name);
+        int i = kinds_find(k, name);
+        n += i < k->n && !had[i];
+        if (i < k->n)
+            had[i] = 1;
+    }
+    return n;
+}
+
+/* The known architecture that has most of the file's tensors, and what it lacks: "" for a file
+ * without tensors. */
+static void nearest(const struct gguf *g, struct str *out)
+{
+    struct kinds k = {.n = 0};
+    uint8_t had[KINDS_MAX];
+    int most = -1, told = 0;
+    const struct arch *best = NULL;
+    kinds_of(g, &k);
+    for (const struct arch *const *a = arch_list; *a && k.n; a++) {
+        int n = kinds_had(&k, *a, had);
+        if (n > most) {
+            most = n;
+            best = *a;
+        }
+    }
+    if (!best)
+        return;
+    kinds_had(&k, best, had);
+    str_printf(out, "; nearest is %s, which has %d of %d kinds of tensors", best->name, most, k.n);
+    for (int i = 0; i < k.n && told < 6; i++)
+        if (!had[i])
+            str_printf(out, "%s%s", told++ ? ", " : " and lacks ", k.name[i]);
+    if (k.n - most > told)
+        str_printf(out, " and %d more", k.n - most - told);
+}
+
 static pith_status unknown(const struct gguf *g, const char *name, struct pith_error *err)
 {
-    char known[4096] = "";
-    size_t n = 0;
-    for (const struct arch *const *a = arch_list; *a && n < sizeof known; a++)
-        n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", (*a)->name);
-    return error_set(err, PITH_UNSUPPORTED, "%s: unknown architecture \"%s\"; known are %s",
-                     gguf_path(g), name, known);
+    struct str text;
+    str_init(&text, PITH_MEM_META);
+    nearest(g, &text);
+    str_printf(&text, "; known are ");
+    for (const struct arch *const *a = arch_list; *a; a++)
+        str_printf(&text, "%s%s", a == arch_list ? "" : ", ", (*a)->name);
+    pith_status st =
+        error_set(err, PITH_UNSUPPORTED, "%s: unknown architecture \"%s\"%s", gguf_path(g), name,
+                  text.failed ? "" : text.p);
+    str_deinit(&text);
+    return st;
+}
+
+pith_status arch_known(struct slice name, struct pith_error *err)
+{
+    char text[64];
+    int n = 0;
+    snprintf(text, sizeof text, "%.*s", (int)(name.n < 60 ? name.n : 60), name.p);
+    if (arch_find(text))
+        return PITH_OK;
+    while (arch_list[n])
+        n++;
+    return error_set(err, PITH_UNSUPPORTED,
+                     "unknown architecture \"%s\", none of the %d that this build runs", text, n);
 }
 
 static pith_status out_of_memory(const struct arch_model *m, struct pith_error *err)

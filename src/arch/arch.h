@@ -202,6 +202,8 @@ struct arch_model {
 
 const struct arch *arch_find(const char *name); /* NULL: unknown */
 extern const struct arch *const arch_list[];    /* NULL-terminated */
+/* PITH_OK, or a message that names it. */
+pith_status arch_known(struct slice name, struct pith_error *err);
 
 /* Reads the architecture's keys; the unknown one lists the known. */
 pith_status arch_open(struct arch_model *m, const struct gguf *g, struct arena *arena,
@@ -290,6 +292,8 @@ struct rope_params {
 };
 /* NULL: memory is short. */
 const struct rope_set *rope_set_new(struct arch_model *m, const struct rope_params *p);
+/* Two sets of divisors: the file says so, or has them, as Phi-3's do that name no type. */
+int rope_is_long(const struct arch_model *m);
 /* The divisors that the file has, checked, into p: io->rope_freqs, or the short ones and the long
  * ones; nothing where there are none. */
 pith_status rope_factors(const struct arch_model *m, struct rope_params *p, struct pith_error *err);

@@ -59,6 +59,10 @@ struct gguf *gguf_open_memory(const void *p, uint64_t n, struct pith_error *err)
 struct gguf *gguf_open_listing(const char *path, struct pith_error *err);
 struct gguf *gguf_open_listing_memory(const void *p, uint64_t n, struct pith_error *err);
 void gguf_close(struct gguf *g);
+/* What the beginning of a file says, while the rest of it is on its way: the text of a key. 1:
+ * found, *out lies in p; 0: there is none, or this is no GGUF file of version 2 or 3; -1: more
+ * bytes would tell. */
+int gguf_begins(const void *p, uint64_t n, const char *key, struct slice *out);
 
 int gguf_version(const struct gguf *g);
 int gguf_n_parts(const struct gguf *g);

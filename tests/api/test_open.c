@@ -152,6 +152,38 @@ static void tensors_that_do_not_fit(void)
     file.p = NULL;
 }
 
+/* What pith_model_open would say, told without opening; of an unknown architecture what is missing,
+ * and as soon as enough of the file is there. */
+static void runs_or_why_not(void)
+{
+    pith_file *f = file_load(&llama) ? pith_file_open(file.path, &err) : NULL;
+    CHECK_MSG(f && pith_file_runs(f, &err) == PITH_OK, "%s", err.msg);
+    pith_file_close(f);
+    CHECK(pith_file_begins(file.p, file.n, &err) == PITH_OK);
+    memcpy(entry("blk.1.ffn_up.weight"), "blk.1.ffn_oops.wgtt", 19);
+    file_put(file.path, file.p, file.n);
+    f = pith_file_open(file.path, &err);
+    check_says("misses one", pith_file_runs(f, &err), PITH_MISSING,
+               SAYS("missing blk.1.ffn_up.weight", "extra blk.1.ffn_oops.wgtt"));
+    pith_file_close(f);
+    uint8_t *name = entry("general.architecture") + strlen("general.architecture") + 4 + 8;
+    memcpy(name, "wings", 5);
+    file_put(file.path, file.p, file.n);
+    f = pith_file_open(file.path, &err);
+    check_says("unknown", pith_file_runs(f, &err), PITH_UNSUPPORTED,
+               SAYS("unknown architecture \"wings\"; nearest is llama, which has ",
+                    " kinds of tensors and lacks blk.0.ffn_oops.wgtt; known are llama, "));
+    pith_file_close(f);
+    for (size_t n = 0; n < (size_t)(name + 5 - file.p); n++)
+        CHECK(pith_file_begins(file.p, n, &err) == PITH_MISSING);
+    check_says("begins", pith_file_begins(file.p, (size_t)(name + 5 - file.p), &err),
+               PITH_UNSUPPORTED, SAYS("unknown architecture \"wings\""));
+    CHECK(pith_file_runs(NULL, &err) == PITH_RANGE && pith_file_begins(NULL, 0, &err));
+    check_nothing_held("runs_or_why_not");
+    free(file.p);
+    file.p = NULL;
+}
+
 /* Hundreds of faults: one message, that says how many. */
 static void faults_beyond_number(void)
 {
@@ -387,6 +419,7 @@ int main(void)
     TEST(no_models);
     TEST(unknown_architecture);
     TEST(tensors_that_do_not_fit);
+    TEST(runs_or_why_not);
     TEST(faults_beyond_number);
     TEST(keys_that_do_not_fit);
     TEST(bad_overrides);

@@ -273,12 +273,18 @@ gives split_unknown 1 'wanted one of layer\|none\|row' run "$m" -p a -sm rows
 
 gives inspect 0 '^[0-9]+ tensors' inspect "$m"
 gives inspect_json 0 '"gguf_version": 3' inspect "$m" --json
+gives inspect_runs 0 '^this build runs it$' inspect "$m"
+LC_ALL=C sed 's/llama/wings/g; s/blk\.1\.ffn_up/blk.1.ffn_zz/' "$m" >"$dir/wings.gguf"
+gives inspect_unknown 0 'unknown architecture "wings"; nearest is llama, .* lacks blk.0.ffn_zz' \
+    inspect "$dir/wings.gguf"
+gives inspect_unknown_json 0 '"runs": ".*unknown architecture' inspect "$dir/wings.gguf" --json
+gives run_unknown 2 'unknown architecture "wings"; nearest is llama' run "$dir/wings.gguf" -p x
 if command -v python3 >/dev/null 2>&1; then
     "$pith" inspect "$m" --json --max-items 2 | python3 -c '
 import json, sys
 d = json.load(sys.stdin)
 arrays = [k["value"] for k in d["keys"] if k["type"].startswith("arr")]
-assert d["tensors"] and d["n_params"] > 0 and d["bytes"] > 0
+assert d["tensors"] and d["n_params"] > 0 and d["bytes"] > 0 and d["runs"] is True
 assert all(len(a) <= 3 for a in arrays)
 print("well")' >"$out" 2>&1
     same inspect_json_parses "$(tail -n 1 "$out")" well

@@ -629,6 +629,22 @@ def test_two_at_once(c):
     check("second_goes_on", c.s.get(RAW, "Range") == [None, "bytes=100-"], c.s.get(RAW, "Range"))
 
 
+def test_unknown(c):
+    """What this build does not run is known by its first bytes, and no more of it is fetched."""
+    for name, before, hold in (("first", {}, 4096), ("late", {"general.name": "y" * 100000},
+                                                     600000)):
+        data = gguf({**before, "general.architecture": "wings"}) + bytes(1 << 20)
+        p = c.fresh(file(data, hold=hold), data=data)
+        c.bad("unknown_" + name, p, p.pull("hf:o/r"), 2,
+              'unknown architecture "wings", none of the ')
+        check("unknown_%s_is_not_fetched" % name, c.s.sent <= hold, c.s.sent)
+    p = c.fresh(file(data, hold=600000), data=data)
+    c.bad("unknown_run", p, p.run("run", "hf:o/r", "-p", "x"), 2, 'unknown architecture "wings"')
+    p = c.fresh(file(data), data=data)
+    r = p.pull("hf:o/r", "--any")
+    check("unknown_any", r[0] == 0 and p.files() == [HUB] and p.read(HUB) == data, r)
+
+
 def test_choice(c):
     def fresh(*names):
         c.s.reset()
@@ -831,7 +847,8 @@ def main():
             c = Case(Server(), f.read())
         for test in (test_hub, test_run, test_serve, test_token, test_redirects, test_broken,
                      test_lies, test_address, test_statuses, test_killed, test_two_at_once,
-                     test_choice, test_parts, test_hostile_answers, test_ollama, test_settings,
+                     test_unknown, test_choice, test_parts, test_hostile_answers, test_ollama,
+                     test_settings,
                      test_terminal):
             test(c)
 

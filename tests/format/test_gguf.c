@@ -322,6 +322,42 @@ static void writer_refuses(void)
 
 /* ---------------------------------------------------------------- big endian */
 
+/* Every beginning of a file either tells the text of a key, or that more bytes would. */
+static void beginnings(void)
+{
+    for (int big = 0; big < 2; big++) {
+        struct image im = {.big_endian = big};
+        struct slice text;
+        put_header(&im, 3, 5, 4);
+        put_array(&im, "words", GGUF_STR, 2), put_text(&im, "x"), put_text(&im, "general.name");
+        put_num(&im, "general.alignment", GGUF_U32, 64, 4);
+        put_array(&im, "numbers", GGUF_U8, 3), put_bytes(&im, "abc", 3);
+        put_key(&im, "general.name", GGUF_STR), put_text(&im, "wings");
+        for (size_t n = 0; n <= im.n; n++)
+            CHECK_MSG(gguf_begins(im.p, n, "general.name", &text) == (n < im.n ? -1 : 1),
+                      "%zu of %zu bytes", n, im.n);
+        CHECK(text.n == 5 && !memcmp(text.p, "wings", 5));
+        CHECK(gguf_begins(im.p, im.n, "words", &text) == 0); /* no text */
+        CHECK(gguf_begins(im.p, im.n, "general.type", &text) == 0);
+        CHECK(gguf_begins(im.p, im.n - 1, "general.type", &text) == -1);
+        free(im.p);
+    }
+    struct slice text;
+    struct image many = {0}, nested = {0}, old = {0};
+    put_header(&many, 3, 0, 9);
+    put_array(&many, "words", GGUF_STR, UINT64_MAX);
+    CHECK(gguf_begins(many.p, many.n, "x", &text) == -1);
+    put_header(&nested, 3, 0, 1);
+    put_array(&nested, "lists", GGUF_ARR, 1);
+    CHECK(gguf_begins(nested.p, nested.n, "x", &text) == 0);
+    put_header(&old, 1, 0, 1);
+    CHECK(gguf_begins(old.p, old.n, "x", &text) == 0);
+    CHECK(gguf_begins("<html>", 6, "x", &text) == 0);
+    free(many.p);
+    free(nested.p);
+    free(old.p);
+}
+
 static void big_endian_files(void)
 {
     static const uint64_t dims[] = {4, 2};
@@ -683,6 +719,7 @@ int main(void)
     TEST(numbers_as_text);
     TEST(writer_round_trip);
     TEST(writer_refuses);
+    TEST(beginnings);
     TEST(big_endian_files);
     TEST(split_sets);
     TEST(overrides);

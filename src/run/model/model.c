@@ -85,10 +85,10 @@ static void fill_info(struct pith_model *m)
     }
 }
 
-static pith_status open_all(struct pith_model *m, const char *path, struct pith_error *err)
+/* What the file's keys say. */
+static pith_status open_keys(struct pith_model *m, const char *path, struct pith_error *err)
 {
     pith_status st = PITH_OK;
-    TRY(check_params(&m->params, err));
     m->gguf = gguf_open(path, err);
     if (!m->gguf)
         return err->code;
@@ -100,8 +100,18 @@ static pith_status open_all(struct pith_model *m, const char *path, struct pith_
     if (!m->vocab)
         return err->code;
     TRY(chat_templates_open(&m->chat, m->gguf, m->vocab, &m->arena, &m->note, err));
+    m->gives_logits = !m->params.vocab_only && !m->arch.hp.embeds &&
+                      m->arch.hp.pooling == PITH_POOL_NONE;
+fail:
+    return st;
+}
+
+static pith_status open_all(struct pith_model *m, const char *path, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    TRY(check_params(&m->params, err));
+    TRY(open_keys(m, path, err));
     if (!m->params.vocab_only) {
-        m->gives_logits = !m->arch.hp.embeds && m->arch.hp.pooling == PITH_POOL_NONE;
         TRY(model_open_threads(m, err));
         TRY(model_open_devices(m, err));
         TRY(model_bind(m, err));
@@ -117,12 +127,9 @@ fail:
     return st;
 }
 
-struct pith_model *model_open(const char *path, const struct pith_model_params *params,
-                              struct pith_error *err)
+/* Of nothing yet; NULL: out of memory. */
+static struct pith_model *model_new(const char *path, struct pith_error *err)
 {
-    struct pith_error local;
-    err = err ? err : &local;
-    error_clear(err);
     struct pith_model *m = mem_zalloc(sizeof *m, PITH_MEM_META);
     if (!m) {
         error_set(err, PITH_NOMEM, "out of memory while opening %s", path);
@@ -132,6 +139,34 @@ struct pith_model *model_open(const char *path, const struct pith_model_params *
     pthread_mutex_init(&m->placing, NULL);
     arena_init(&m->arena, PITH_MEM_META);
     str_init(&m->note, PITH_MEM_META);
+    return m;
+}
+
+pith_status model_check(const char *path, struct pith_error *err)
+{
+    struct pith_error local;
+    err = err ? err : &local;
+    struct pith_model *m = model_new(path, err);
+    if (!m)
+        return PITH_NOMEM;
+    pith_status st = open_keys(m, path, err);
+    if (st == PITH_OK)
+        st = model_bind(m, err);
+    if (st == PITH_OK)
+        st = arch_ready(&m->arch, err);
+    model_unref(m);
+    return st;
+}
+
+struct pith_model *model_open(const char *path, const struct pith_model_params *params,
+                              struct pith_error *err)
+{
+    struct pith_error local;
+    err = err ? err : &local;
+    error_clear(err);
+    struct pith_model *m = model_new(path, err);
+    if (!m)
+        return NULL;
     m->params = *params;
     uint32_t fp =
         fp_enter(); /* tables and scales are computed here: the host's rounding must not show */

@@ -63,6 +63,8 @@ struct pith_model {
     uint64_t fingerprint[2]; /* of files and overrides */
 };
 
+/* Is it one that model_open would open, by all that is told without reading weights? */
+pith_status model_check(const char *path, struct pith_error *err);
 struct pith_model *model_open(const char *path, const struct pith_model_params *params,
                               struct pith_error *err);
 struct pith_model *model_ref(struct pith_model *m);
