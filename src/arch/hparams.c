@@ -198,6 +198,17 @@ static void check_alike(struct keys *k, const struct key_spec *s, const struct g
                               arch_path(k->m), key);
 }
 
+/* The greatest item. */
+static int32_t read_most(struct keys *k, const struct key_spec *s, const struct gguf_kv *kv)
+{
+    int32_t most = 0;
+    for (uint64_t i = 0; i < kv->n && k->st == PITH_OK; i++) {
+        int32_t v = read_int(k, s, kv, i);
+        most = v > most ? v : most;
+    }
+    return most;
+}
+
 /* A list has exactly as many items as the key before it says. */
 static int counted(struct keys *k, const struct key_spec *s, const struct gguf_kv *kv, int32_t n)
 {
@@ -335,6 +346,10 @@ static void read_row(struct keys *k, const struct key_spec *s)
             ((int32_t *)to)[i] = read_int(k, s, kv, i);
         break;
     case KEY_I32:
+        if (kv && kv->type == GGUF_ARR && s->most) {
+            *(int32_t *)to = read_most(k, s, kv);
+            break;
+        }
         if (kv && kv->type == GGUF_ARR)
             check_alike(k, s, kv);
         if (k->st == PITH_OK)
@@ -582,9 +597,11 @@ static void write_rows(const struct arch_model *m, struct gguf_writer *w)
     char key[128];
     snprintf(key, sizeof key, "%s.vocab_size", m->arch->name);
     gguf_writer_u32(w, key, (uint32_t)m->hp.n_vocab);
-    for (const struct key_spec *s = m->arch->keys; s->suffix; s++)
-        if (!s->when || s->when(m))
+    for (const struct key_spec *s = m->arch->keys; s->suffix; s++) {
+        int again = s > m->arch->keys && s[-1].most && !strcmp(s[-1].suffix, s->suffix);
+        if (!again && (!s->when || s->when(m)))
             write_row(m, s, w);
+    }
 }
 
 pith_status keys_synthesise(struct arch_model *m, struct gguf_writer *w, struct pith_error *err)

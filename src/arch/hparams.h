@@ -26,6 +26,7 @@ struct hparams {
     int32_t d_k, d_v;                   /* head dimensions; of windowed layers */
     int32_t d_k_swa, d_v_swa;
     float norm_eps;
+    float rms_eps; /* of families whose norms may be either kind; 0: they are the other */
     /* experts */
     int32_t n_expert, n_expert_used, n_ff_exp, n_expert_shared, n_ff_shexp;
     int32_t expert_gating, expert_norm, n_expert_groups, n_groups_used;
@@ -108,6 +109,7 @@ struct key_spec {
     int (*when)(const struct arch_model *m);               /* else it is not looked at: 0 */
     /* KEY_LAYERS: a number alone, and the default, is the period of a pattern; key_pattern. */
     int pattern;
+    int most; /* KEY_I32: of an array, which another row reads layer by layer, the greatest */
     /* Of a synthetic model; 0: as without the key. KEY_INTS, KEY_WIDE: the first of a row. */
     double synth;
     double (*synth_of)(const struct arch_model *m);

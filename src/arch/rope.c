@@ -40,7 +40,7 @@ static struct rope_set *one_set(struct arch_model *m, const struct rope_params *
         low = low > 0 ? low : 0;
         high = high < p->n_rot - 1 ? high : p->n_rot - 1;
         set->mscale =
-            (float)(hp->yarn_attn * hp->rope_attn_factor * (1 + 0.1 * fmath_log(1 / scale)));
+            (float)((double)(hp->yarn_attn * hp->rope_attn_factor) * yarn_magnitude(1, 1 / scale));
         if (hp->yarn_log != 0)
             set->mscale = (float)((double)set->mscale / yarn_magnitude(hp->yarn_log, 1 / scale));
     }
@@ -82,9 +82,14 @@ static pith_status factors_of(const struct arch_model *m, const struct tensor *t
     return PITH_OK;
 }
 
+int rope_is_long(const struct arch_model *m)
+{
+    return m->hp.rope_scaling == ROPE_SCALE_LONG || arch_has(m, -1, "rope_factors_long.weight", 0);
+}
+
 pith_status rope_factors(const struct arch_model *m, struct rope_params *p, struct pith_error *err)
 {
-    if (m->hp.rope_scaling != ROPE_SCALE_LONG)
+    if (!m->io.rope_short)
         return factors_of(m, m->io.rope_freqs, &p->factors, err);
     pith_status st = factors_of(m, m->io.rope_short, &p->factors, err);
     return st == PITH_OK ? factors_of(m, m->io.rope_long, &p->far, err) : st;

@@ -6,7 +6,7 @@ import numpy as np
 from plain import (alibi, attend, best, experts, gated, gelu, heads, layer_norm, relu, rms, rope,
                    silu, softmax, yarn)
 from second import BASE, D, E, F, FFN, G, H, K, LN, MOE, MOE_KEYS, RMS, X, jina_bert_v2, keys, \
-    norms, qkv, shapes
+    norms, projected, qkv, shapes
 from tiny import N_VOCAB
 
 SPEED = {".rope.freq_base": BASE}
@@ -135,8 +135,8 @@ def mistral3(form):
     return keys(2, RMS, SPEED, more), shapes(2, layer, more=extra), decoder(2, turn)
 
 
-def longrope(which, layer, context, **more):
-    """Two sets of factors; which one counts is the context's to say."""
+def longrope(which, layer, context, typed=True, **more):
+    """Two sets of factors; which one counts is the context's to say. typed: the file names them."""
     run = decoder(2, **more)
 
     def chosen(w, tokens):
@@ -145,10 +145,75 @@ def longrope(which, layer, context, **more):
         w.pop("rope_factors_long", None), w.pop("rope_factors_short", None)
         return run(w, tokens)
     return keys(2, RMS, SPEED, {
-        ".context_length": context, ".rope.scaling.type": "longrope",
+        ".context_length": context, **({".rope.scaling.type": "longrope"} if typed else {}),
         ".rope.scaling.original_context_length": 64}), shapes(
         2, layer, ("output_norm",), {"rope_factors_long.weight": [D // 2],
                                      "rope_factors_short.weight": [D // 2]}), chosen
+
+
+def phi3(which, context):
+    """As files of Phi-3.5 and Phi-4-mini are: factors, and no key that says so."""
+    layer = {**PAIR_OF_NORMS, "attn_qkv.weight": [(H + 2 * G) * D, E],
+             "attn_output.weight": [E, H * D], "ffn_up.weight": [2 * F, E],
+             "ffn_down.weight": [E, F]}
+    k, s, run = longrope(which, layer, context, False, turn=dict(base=BASE, size=1.25))
+    return {**k, ".rope.scaling.attn_factor": 1.25}, s, run
+
+
+def cohere2moe():
+    """RMS norms, where the file has their epsilon; an expert is as wide as a feed-forward where
+    its width is 0."""
+    windowed = [False, True, True]
+    layer = {k: [X, F, E] if "gate_exps" in k or "up_exps" in k else
+             [X, E, F] if "down_exps" in k else v
+             for k, v in {**norms("attn_norm"), **qkv(), **MOE}.items()}
+    layer.update({k.replace("exps", "shexp"): v[1:] for k, v in layer.items() if "exps" in k})
+    run = decoder(3, dict(base=BASE, pairs=True), windowed, windowed=windowed, parallel=True,
+                  rule=lambda z: 1 / (1 + np.exp(-z)), routed=0.5, logits=lambda z: 0.25 * z)
+
+    def mean(w, tokens):
+        return run({k: {**v, "ffn_down_shexp": 0.5 * v["ffn_down_shexp"]}
+                    if isinstance(k, int) else v for k, v in w.items()}, tokens)
+    return keys(3, RMS, SPEED, {
+        ".logit_scale": 0.25, ".attention.sliding_window": 8,
+        ".attention.sliding_window_pattern": windowed, ".expert_count": X, ".expert_used_count": K,
+        ".expert_feed_forward_length": 0, ".expert_shared_count": 1, ".expert_weights_norm": True,
+        ".leading_dense_block_count": 0}), shapes(3, layer, ("output_norm",)), mean
+
+
+def nemotron_h_moe():
+    """Layers that use other numbers of experts, of other widths; attention has no positions."""
+    used, wide = [1, 2, 1, 3], [0, 12, 0, 20]
+
+    def run(w, tokens):
+        x = w["token_embd"][tokens]
+        for i in range(4):
+            n = rms(x, w[i]["attn_norm"])
+            if i % 2 == 0:
+                x = x + attend(*projected(n, w[i])) @ w[i]["attn_output"].T
+                continue
+            p = 1 / (1 + np.exp(-n @ w[i]["ffn_gate_inp"].T))
+            chosen = best(p + w[i]["exp_probs_b.bias"], used[i])
+            y = relu(n @ w[i]["ffn_up_shexp"].T) ** 2 @ w[i]["ffn_down_shexp"].T
+            for t in range(len(x)):
+                by = 1.5 * p[t][chosen[t]] / p[t][chosen[t]].sum()
+                y[t] += sum(b * w[i]["ffn_down_exps"][e] @ relu(w[i]["ffn_up_exps"][e] @ n[t]) ** 2
+                            for b, e in zip(by, chosen[t]))
+            x = x + y
+        return rms(x, w["output_norm"]) @ w["output"].T
+
+    def layer(i):
+        return {**norms("attn_norm"), **(qkv() if i % 2 == 0 else {
+            "ffn_gate_inp.weight": [X, E], "exp_probs_b.bias": [X],
+            "ffn_up_exps.weight": [X, wide[i], E], "ffn_down_exps.weight": [X, E, wide[i]],
+            "ffn_up_shexp.weight": [24, E], "ffn_down_shexp.weight": [E, 24]})}
+    return keys(4, LN, {
+        ".attention.head_count": [H, 0, H, 0], ".attention.head_count_kv": [G, 0, G, 0],
+        ".feed_forward_length": [0, F, 0, F], ".expert_count": X, ".expert_used_count": used,
+        ".expert_feed_forward_length": wide, ".expert_shared_feed_forward_length": 24,
+        ".expert_weights_norm": True, ".expert_weights_scale": 1.5, ".ssm.conv_kernel": 4,
+        ".ssm.inner_size": 64, ".ssm.state_size": 16, ".ssm.time_step_rank": 4,
+        ".ssm.group_count": 1}), shapes(4, layer), run
 
 
 def minicpm(form):
@@ -158,7 +223,7 @@ def minicpm(form):
     if form == "long":
         return longrope("short", layer, 64, **how)
     layer.update(MOE if form == "moe" else {**OUT_BIAS, **FFN_BIAS})
-    more = {}
+    more = {".attention.scale": 0.7}  # granite's, and not read here
     if form == "moe":
         layer = {k: [X, F, E] if "gate_exps" in k or "up_exps" in k else
                  [X, E, F] if "down_exps" in k else v for k, v in layer.items() if k not in FFN}
@@ -281,7 +346,7 @@ def cogvlm():
 
 
 def qwen2vl():
-    return keys(2, SPEED, RMS, {".rope.dimension_sections": [1, 1, 2, 0]}), shapes(2, {
+    return keys(2, SPEED, {".rope.dimension_sections": [1, 1, 2, 0]}), shapes(2, {
         **PAIR_OF_NORMS, **qkv(), **FFN, **QKV_BIAS}, more={"output.bias": [N_VOCAB]}), \
         decoder(2, ignored=("output",), norm=lambda x, w=1.0, b=0.0: rms(x, w, 0.0))
 
@@ -341,9 +406,12 @@ def modern_bert():
 def llama(what):
     """Ways to stretch positions."""
     keys_of = {"none": {".rope.scaling.type": "none", ".rope.scaling.factor": 4.0},
+               "below": {".rope.scaling.type": "yarn", ".rope.scaling.factor": 0.5,
+                         ".rope.scaling.original_context_length": 16},
                "untyped": {".rope.scaling.factor": 4.0, ".rope.scaling.attn_factor": 1.25},
                "old": {".rope.scale_linear": 4.0}}
-    turn = {"none": {}, "untyped": dict(speed=0.25, size=1.25), "old": dict(speed=0.25)}[what]
+    turn = {"none": {}, "below": dict(speed=yarn(BASE, D, 0.5, 16)["speed"]),
+            "untyped": dict(speed=0.25, size=1.25), "old": dict(speed=0.25)}[what]
     return keys(2, RMS, SPEED, keys_of[what]), shapes(2, {**PAIR_OF_NORMS, **qkv(), **FFN}), \
         decoder(2, dict(base=BASE, pairs=True, **turn))
 
@@ -418,6 +486,11 @@ FORMS = {
     "llama-none": ("llama", llama("none"), False),
     "llama-untyped": ("llama", llama("untyped"), False),
     "llama-old": ("llama", llama("old"), False),
+    "llama-yarn-below-1": ("llama", llama("below"), False),
+    "phi3-short": ("phi3", phi3("short", 64), False),
+    "phi3-long": ("phi3", phi3("long", 256), False),
+    "nemotron_h_moe-layers": ("nemotron_h_moe", nemotron_h_moe(), False),
+    "cohere2moe-rms": ("cohere2moe", cohere2moe(), False),
     "llama-scales": ("llama", scaled(False), False),
     "llama-scales-experts": ("llama", scaled(True), False),
     "dots1-softmax": ("dots1", dots1(1), False),

@@ -160,12 +160,14 @@ static float *append_floats(struct model_file *f, const char *name, const uint64
     return (float *)(f->p + f->data + t->offset);
 }
 
-/* The last logits of these tokens. */
-static int last_logits(const char *path, const int32_t *ids, int32_t n, float *out, int32_t n_vocab)
+/* The last logits of these tokens, with other keys. */
+static int logits_with(const char *path, const char *const *overrides, const int32_t *ids,
+                       int32_t n, float *out, int32_t n_vocab)
 {
     struct pith_error err = {PITH_OK, ""};
     struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
     mp.n_threads = 1;
+    mp.overrides = overrides;
     pith_model *m = pith_model_open(path, &mp, &err);
     pith_session *s = m ? pith_session_open(m, NULL, &err) : NULL;
     int ok = s && pith_feed(s, 0, ids, n, &err) == PITH_OK;
@@ -175,6 +177,11 @@ static int last_logits(const char *path, const int32_t *ids, int32_t n, float *o
     pith_session_close(s);
     pith_model_close(m);
     return ok;
+}
+
+static int last_logits(const char *path, const int32_t *ids, int32_t n, float *out, int32_t n_vocab)
+{
+    return logits_with(path, NULL, ids, n, out, n_vocab);
 }
 
 static const int32_t some_ids[] = {3, 9, 10, 11, 4};
@@ -692,6 +699,135 @@ static void activations_are_divided(void)
     unlink(path);
 }
 
+/* ---------------------------------------------------------------- keys and their defaults */
+
+/* A file of random weights, f32; NULL: it could not be made. */
+static const char *made(const char *arch, int32_t n_layer, struct model_file *f)
+{
+    static char path[300];
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+    p.arch = arch;
+    p.type = "f32";
+    p.n_vocab = 24;
+    p.n_layer = n_layer;
+    p.n_embd = 32;
+    p.n_expert = 4;
+    snprintf(path, sizeof path, "%s", tmp_path("made"));
+    int ok = pith_synth(path, &p, &err) == PITH_OK && (!f || take_apart(path, f));
+    CHECK_MSG(ok, "%s: %s", arch, err.msg);
+    return ok ? path : NULL;
+}
+
+/* Opens it with another key; wants this status and, where it is refused, this text. */
+static pith_model *opened(const char *path, const char *override, pith_status want,
+                          const char *text)
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    const char *const overrides[] = {override, NULL};
+    mp.n_threads = 1;
+    mp.overrides = overrides;
+    pith_model *m = pith_model_open(path, &mp, &err);
+    CHECK_MSG(err.code == want && (m || strstr(err.msg, text)), "%s: %s", override, err.msg);
+    return m;
+}
+
+/* Windows of no positions, where a family has windows. */
+static void windows_of_nothing(void)
+{
+    static const char *const archs[] = {"cohere2", "mimo2", "muse-glimmer", "gemma-embedding",
+                                        "granite_swa"};
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
+        char key[96];
+        const char *path = made(archs[i], 4, NULL);
+        snprintf(key, sizeof key, "%s.attention.sliding_window=int:0", archs[i]);
+        if (path)
+            pith_model_close(
+                opened(path, key, PITH_RANGE, "attention.sliding_window\" is 0, wanted 1.."));
+    }
+    const char *path = made("gemma3", 2, NULL); /* which may have none */
+    if (path)
+        pith_model_close(opened(path, "gemma3.attention.sliding_window=int:0", PITH_OK, ""));
+}
+
+/* Scales of 0 are none: the same bits as of 1. */
+static void scales_of_nothing(void)
+{
+    float z[2][24];
+    static const char *const none[] = {"granitehybrid.logit_scale=float:0",
+                                       "granitehybrid.residual_scale=float:0",
+                                       "granitehybrid.embedding_scale=float:0", NULL};
+    const char *path = made("granitehybrid", 4, NULL);
+    CHECK(path && last_logits(path, some_ids, 5, z[0], 24) &&
+          logits_with(path, none, some_ids, 5, z[1], 24) && !memcmp(z[0], z[1], sizeof z[0]));
+}
+
+/* How experts are chosen is the family's to say where the file says 0; and the layers that decide
+ * are those that run, not the block behind them. */
+static void defaults_of_latent_families(void)
+{
+    const char *path = made("glm-dsa", 2, NULL);
+    pith_model *m = path ? opened(path, "glm-dsa.expert_gating_func=int:0", PITH_OK, "") : NULL;
+    CHECK(m && m->arch.hp.expert_gating == 2);
+    pith_model_close(m);
+    path = made("deepseek2", 27, NULL);
+    m = path ? opened(path, "deepseek2.nextn_predict_layers=int:1", PITH_OK, "") : NULL;
+    CHECK(m && m->arch.hp.n_layer == 26 && gguf_tensor_find(m->gguf, SLICE("blk.0.attn_q.weight")));
+    pith_model_close(m);
+}
+
+/* Biases that mimo2's files may have are not added. */
+static void biases_that_are_not_added(void)
+{
+    float z[2][24];
+    struct model_file f;
+    const char *path = made("mimo2", 2, &f);
+    REQUIRE(path, "no model");
+    int ok = last_logits(path, some_ids, 5, z[0], 24);
+    const struct info *q = info_of(&f, "blk.1.attn_q.weight");
+    REQUIRE(q, "no blk.1.attn_q.weight");
+    uint64_t n = q->dims[1];
+    float *bias = append_floats(&f, "blk.1.attn_q.bias", (uint64_t[3]){n});
+    for (uint64_t i = 0; i < n; i++)
+        bias[i] = 3;
+    put_together(path, &f, f.info, f.n_infos, 0);
+    CHECK(ok && last_logits(path, some_ids, 5, z[1], 24) && !memcmp(z[0], z[1], sizeof z[0]));
+    free(f.p);
+    free(f.info);
+}
+
+/* Factors of longrope come in pairs, and may be there where no key says so. */
+static void factors_come_in_pairs(void)
+{
+    struct model_file f;
+    struct pith_error err = {PITH_OK, ""};
+    const char *path = made("phi3", 2, &f);
+    pith_model *plain = path ? opened(path, "phi3.context_length=int:64", PITH_OK, "") : NULL;
+    REQUIRE(plain, "no model");
+    uint64_t pairs = (uint64_t)plain->arch.hp.n_rot / 2;
+    pith_model_close(plain);
+    for (int i = 0; i < 2; i++) {
+        float *v = append_floats(&f, i ? "rope_factors_short.weight" : "rope_factors_long.weight",
+                                 (uint64_t[3]){pairs});
+        for (uint64_t k = 0; k < pairs; k++)
+            v[k] = 2;
+    }
+    for (int n = 1; n < 3; n++) {
+        char with[300];
+        snprintf(with, sizeof with, "%s", tmp_path("pairs"));
+        put_together(with, &f, f.info, f.n_infos - 2 + n, 0);
+        pith_model *m = pith_model_open(with, NULL, &err);
+        CHECK_MSG(n == 1 ? !m && strstr(err.msg, "factors_short.weight is missing: they belong")
+                         : m && m->arch.io.rope_short && m->arch.rope[0]->longer,
+                  "%s", err.msg);
+        pith_model_close(m);
+        unlink(with);
+    }
+    free(f.p);
+    free(f.info);
+}
+
 /* ---------------------------------------------------------------- adapters of tokens */
 
 /* Gives slot `one` of all stacks of adapters the matrices of `other`, and that one its own. */
@@ -1115,6 +1251,11 @@ int main(void)
     TEST(messages);
     TEST(windows_that_are_not_told);
     TEST(layers_that_share);
+    TEST(windows_of_nothing);
+    TEST(scales_of_nothing);
+    TEST(defaults_of_latent_families);
+    TEST(biases_that_are_not_added);
+    TEST(factors_come_in_pairs);
     TEST(tokens_switch_adapters);
     TEST(activations_are_divided);
     TEST(blocks_that_predict_further_on);

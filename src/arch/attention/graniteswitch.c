@@ -74,8 +74,10 @@ static const struct key_spec keys[] = {
 static const struct tensor_spec tensors[] = {
     IO_ENDS,
     IO("rope_freqs.weight", rope_freqs, DIM(DIM_ROT2), .optional = 1, .need = F_FACTORS),
-    IO("rope_factors_long.weight", rope_long, DIM(DIM_ROT2), .need = F_LONG_FACTORS),
-    IO("rope_factors_short.weight", rope_short, DIM(DIM_ROT2), .need = F_LONG_FACTORS),
+    IO("rope_factors_long.weight", rope_long, DIM(DIM_ROT2), .need = F_LONG_FACTORS,
+       .group = 1),
+    IO("rope_factors_short.weight", rope_short, DIM(DIM_ROT2), .need = F_LONG_FACTORS,
+       .group = 1),
 
     L("attn_norm.weight", attn_norm, DIM(DIM_E)),
     L("attn_qkv.weight", wqkv, DIM(DIM_QKV, DIM_E)),
@@ -120,7 +122,7 @@ static pith_status derive(struct arch_model *m, struct pith_error *err)
         return error_set(err, PITH_RANGE,
                          "%s: rope.dimension_count is %d, attention.key_length %d: wanted the same",
                          arch_path(m), hp->n_rot, hp->d_k);
-    m->features = hp->rope_scaling == ROPE_SCALE_LONG ? F_LONG_FACTORS : F_FACTORS;
+    m->features = rope_is_long(m) ? F_LONG_FACTORS : F_FACTORS;
     hp->logit_scale = hp->logit_scale != 0 ? 1.0f / hp->logit_scale : 0;
     hp->n_swapped = h->n_adapters;
     hp->swap_from = h->activate;

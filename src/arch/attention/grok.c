@@ -13,7 +13,6 @@
 #include "arch/parts.h"
 
 #include <math.h>
-#include "base/fmath.h"
 
 enum { SELF };
 
@@ -110,9 +109,7 @@ static void yarn(struct hparams *hp)
     if (hp->yarn_ext > 0) {
         hp->rope_factor = hp->rope_scaling == ROPE_SCALE_NONE ? 1 : hp->rope_factor;
         hp->rope_scaling = ROPE_SCALE_YARN;
-        /* a factor below 1 leaves the magnitude as it is */
-        hp->yarn_attn =
-            hp->rope_factor < 1 ? (float)(1 / (1 + 0.1 * fmath_log((double)hp->rope_factor))) : 1;
+        hp->yarn_attn = 1;
         return;
     }
     hp->rope_attn_factor *= hp->yarn_attn;

@@ -202,10 +202,14 @@ static int has_short_q(const struct arch_model *m)
     return is_expanded(m) || !arch_by_size(m, SIZE_ONE_Q, n);
 }
 
+static int gating_of_size(const struct arch_model *m, int32_t n_layer)
+{
+    return (of_arch(m) & F_SHARES) || arch_by_size(m, SIZE_SIGMOID, n_layer) ? 2 : 1;
+}
 static double gating_default(const struct arch_model *m, int32_t l)
 {
     (void)l;
-    return (of_arch(m) & F_SHARES) || arch_by_size(m, SIZE_SIGMOID, trunk(m)) ? 2 : 1;
+    return gating_of_size(m, trunk(m));
 }
 
 static double width_of_expert(const struct arch_model *m, int32_t l)
@@ -290,6 +294,8 @@ static const struct key_spec keys[] = {
     {0},
 };
 
+enum { G_CHOICE = 1, G_FACTORS };
+
 #define L(name_, field, ...) ROW(struct mla_layer, name_, field, .layer = 1, __VA_ARGS__)
 #define PER_HEAD             .use = TENSOR_PER_HEAD
 static const struct tensor_spec tensors[] = {
@@ -299,8 +305,10 @@ static const struct tensor_spec tensors[] = {
        .use = TENSOR_OUTPUT),
     IO("output.weight", output, DIM(DIM_V, DIM_E), .need = F_STREAMS, .use = TENSOR_OUTPUT),
     ROWS_STREAMS_END(.need = F_STREAMS),
-    IO("rope_factors_long.weight", rope_long, DIM(DIM_ROT2), .need = F_LONG_FACTORS),
-    IO("rope_factors_short.weight", rope_short, DIM(DIM_ROT2), .need = F_LONG_FACTORS),
+    IO("rope_factors_long.weight", rope_long, DIM(DIM_ROT2), .need = F_LONG_FACTORS,
+       .group = G_FACTORS),
+    IO("rope_factors_short.weight", rope_short, DIM(DIM_ROT2), .need = F_LONG_FACTORS,
+       .group = G_FACTORS),
 
     ROWS_HALF("hc_attn", hc_attn, .need = F_STREAMS),
     L("attn_norm.weight", attn_norm, DIM(DIM_E)),
@@ -330,7 +338,7 @@ static const struct tensor_spec tensors[] = {
     L("ffn_up.weight", dense.up, DIM(DIM_F, DIM_E), .need = F_DENSE),
     L("ffn_down.weight", dense.down, DIM(DIM_E, DIM_F), .need = F_DENSE),
     L("ffn_gate_inp.weight", moe.router, DIM(DIM_X, DIM_E), .need = F_MOE),
-    L("exp_probs_b.bias", moe.choice, DIM(DIM_X), .need = F_MOE, .group = 1),
+    L("exp_probs_b.bias", moe.choice, DIM(DIM_X), .need = F_MOE, .group = G_CHOICE),
     ROW_EXPERTS("ffn_gate_exps.weight", gate, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE,
                 .unless = F_FUSED_EXPS),
     ROW_EXPERTS("ffn_up_exps.weight", up, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE,
@@ -407,7 +415,7 @@ static pith_status derive(struct arch_model *m, struct pith_error *err)
 {
     struct mla_hp *h = m->family;
     struct hparams *hp = &m->hp;
-    m->features = of_arch(m) | (has_short_q(m) ? F_SHORT_Q : 0);
+    m->features = of_arch(m) | (h->q_rank ? F_SHORT_Q : 0);
     if (!h->all.d_q != !h->all.d_v)
         return error_set(err, PITH_RANGE,
                          "%s: attention.key_length_mla is %d, attention.value_length_mla %d: both "
@@ -419,8 +427,10 @@ static pith_status derive(struct arch_model *m, struct pith_error *err)
         h->all.d_q = hp->d_k;
         h->all.d_v = hp->d_v;
     }
-    if (hp->rope_scaling == ROPE_SCALE_LONG)
+    if (rope_is_long(m))
         m->features |= F_LONG_FACTORS;
+    if (has_experts(m) && !hp->expert_gating)
+        hp->expert_gating = gating_of_size(m, hp->n_layer);
     hp->n_ff_shexp = hp->n_ff_exp * hp->n_expert_shared;
     if (hp->n_ff_shexp)
         m->features |= F_SHARED;

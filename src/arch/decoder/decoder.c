@@ -79,7 +79,15 @@ static const struct variant *variant_of(const struct arch_model *m)
 
 /* ---------------------------------------------------------------- tensors */
 
-enum { G_QKV_BIAS = 1, G_FUSED_BIAS, G_OUT_BIAS, G_FFN_BIAS, G_CHOICE_BIAS, G_DENSE };
+enum {
+    G_QKV_BIAS = 1,
+    G_FUSED_BIAS,
+    G_OUT_BIAS,
+    G_FFN_BIAS,
+    G_CHOICE_BIAS,
+    G_DENSE,
+    G_FACTORS
+};
 
 #define L(name, field, ...) ROW(struct decoder_layer, name, field, .layer = 1, __VA_ARGS__)
 const struct tensor_spec decoder_tensors[] = {
@@ -100,8 +108,10 @@ const struct tensor_spec decoder_tensors[] = {
     IO("output.bias", output_b, DIM(DIM_SAID), .need = F_OUTPUT_BIAS),
     IO("output.bias", output_b, DIM(DIM_SAID), .need = F_OUTPUT_BIAS_MAY, .optional = 1),
     IO("rope_freqs.weight", rope_freqs, DIM(DIM_ROT2), .optional = 1, .need = F_FACTORS),
-    IO("rope_factors_long.weight", rope_long, DIM(DIM_ROT2), .need = F_LONG_FACTORS),
-    IO("rope_factors_short.weight", rope_short, DIM(DIM_ROT2), .need = F_LONG_FACTORS),
+    IO("rope_factors_long.weight", rope_long, DIM(DIM_ROT2), .need = F_LONG_FACTORS,
+       .group = G_FACTORS),
+    IO("rope_factors_short.weight", rope_short, DIM(DIM_ROT2), .need = F_LONG_FACTORS,
+       .group = G_FACTORS),
     IO_RANK,
     IO("dense_2.weight", dense_2, DIM(DIM_ANY, DIM_E), .need = F_AFTER_POOL, .group = G_DENSE),
     IO("dense_3.weight", dense_3, DIM(DIM_E, DIM_ANY), .need = F_AFTER_POOL, .group = G_DENSE),
@@ -213,9 +223,17 @@ const struct tensor_spec decoder_tensors[] = {
 
 /* ---------------------------------------------------------------- hyper-parameters */
 
+static int may_be_rms(const struct arch_model *m)
+{
+    return variant_of(m)->norms == NORMS_LAYER_OR_RMS;
+}
 static int by_rms(const struct arch_model *m)
 {
-    return variant_of(m)->norms <= NORMS_RMS_BARE;
+    return variant_of(m)->norms <= NORMS_RMS_BARE || (may_be_rms(m) && m->hp.rms_eps != 0);
+}
+static int has_rms_eps(const struct arch_model *m)
+{
+    return variant_of(m)->norms <= NORMS_RMS_BARE && !variant_of(m)->no_eps;
 }
 static int by_layer_norm(const struct arch_model *m)
 {
@@ -277,7 +295,11 @@ static int scales_experts(const struct arch_model *m)
 }
 static int may_have_windows(const struct arch_model *m)
 {
-    return variant_of(m)->window_period > 0;
+    return variant_of(m)->window_period > 0 && variant_of(m)->window != MUST;
+}
+static int must_have_windows(const struct arch_model *m)
+{
+    return variant_of(m)->window == MUST;
 }
 static int has_windows(const struct arch_model *m)
 {
@@ -287,9 +309,17 @@ static int swa_base_by_key(const struct arch_model *m)
 {
     return has_windows(m) && variant_of(m)->swa_base == BY_KEY;
 }
-static int scaled_by_keys(const struct arch_model *m)
+static int scales_logits_by_key(const struct arch_model *m)
 {
-    return variant_of(m)->scales;
+    return variant_of(m)->scales >= SCALES_LOGITS;
+}
+static int scales_stream(const struct arch_model *m)
+{
+    return variant_of(m)->scales >= SCALES_STREAM;
+}
+static int scales_scores(const struct arch_model *m)
+{
+    return variant_of(m)->scales == SCALES_ALL;
 }
 static int scores_capped(const struct arch_model *m)
 {
@@ -401,10 +431,11 @@ static double width_of_shared(const struct arch_model *m, int32_t l)
 {
     (void)l;
     enum shared s = variant_of(m)->shared;
+    double one = m->hp.n_ff_exp ? m->hp.n_ff_exp : width_of_expert(m, 0);
     return s == SHARED_WIDE       ? m->hp.n_ff[0]
-           : s == SHARED_AS_ONE   ? m->hp.n_ff_exp
-           : s == SHARED_BY_BOTH  ? m->hp.n_ff_exp
-           : s == SHARED_BY_COUNT ? (double)m->hp.n_ff_exp * m->hp.n_expert_shared
+           : s == SHARED_AS_ONE   ? one
+           : s == SHARED_BY_BOTH  ? one
+           : s == SHARED_BY_COUNT ? one * m->hp.n_expert_shared
                                   : 0;
 }
 static double gating_default(const struct arch_model *m, int32_t l)
@@ -414,9 +445,8 @@ static double gating_default(const struct arch_model *m, int32_t l)
 }
 static double window_default(const struct arch_model *m, int32_t l)
 {
-    const struct variant *v = variant_of(m);
     (void)l;
-    return v->window == MUST ? -1 : v->window_default;
+    return variant_of(m)->window_default;
 }
 static double synthetic_window(const struct arch_model *m)
 {
@@ -496,8 +526,9 @@ static double logit_cap(const struct arch_model *m, int32_t l)
     }
 const struct key_spec decoder_keys[] = {
     KEYS_SIZES,
-    {F32("attention.layer_norm_rms_epsilon", norm_eps), .required = 1, .when = by_rms,
+    {F32("attention.layer_norm_rms_epsilon", norm_eps), .required = 1, .when = has_rms_eps,
      .synth = 1e-5},
+    {F32("attention.layer_norm_rms_epsilon", rms_eps), .when = may_be_rms},
     {F32("attention.layer_norm_epsilon", norm_eps), .required = 1, .when = by_layer_norm,
      .synth = 1e-5},
     {LAYERS("attention.head_count", n_head), RANGE(1, MAX_HEADS), .required = 1, .size = 1,
@@ -541,6 +572,8 @@ const struct key_spec decoder_keys[] = {
     KEYS_ROPE,
     {I32("attention.sliding_window", window), RANGE(0, INT32_MAX), .from = window_default,
      .when = may_have_windows, .synth_of = synthetic_window},
+    {I32("attention.sliding_window", window), RANGE(1, INT32_MAX), .required = 1,
+     .when = must_have_windows, .synth_of = synthetic_window},
     {LAYERS("attention.sliding_window_pattern", windowed), RANGE(0, MAX_LAYERS),
      .from = window_period, .pattern = 1, .when = pattern_may},
     {LAYERS("attention.sliding_window_pattern", windowed), RANGE(0, 1), .from = every_second,
@@ -558,11 +591,11 @@ const struct key_spec decoder_keys[] = {
     {F32("rope.freq_base_swa", rope_base_swa), .from = swa_base_default, .when = swa_base_by_key},
     {FOUR("rope.dimension_sections", rope_sections), RANGE(0, MAX_HEAD_DIM), .when = has_sections,
      .synth = 1},
-    {F32("embedding_scale", embd_scale), .from = embd_scale, .when = scaled_by_keys},
-    {F32("residual_scale", residual_scale), .from = residual_scale, .when = scaled_by_keys},
-    {F32("logit_scale", logit_scale), .from = logit_scale, .when = scaled_by_keys},
+    {F32("embedding_scale", embd_scale), .from = embd_scale, .when = scales_stream},
+    {F32("residual_scale", residual_scale), .from = residual_scale, .when = scales_stream},
+    {F32("logit_scale", logit_scale), .from = logit_scale, .when = scales_logits_by_key},
     {F32("logit_scale", logit_scale), .required = 1, .when = scales_logits, .synth = 0.5},
-    {F32("attention.scale", attn_scale), .when = scaled_by_keys},
+    {F32("attention.scale", attn_scale), .when = scales_scores},
     {F32("attention.value_scale", value_scale), .when = scales_values, .synth = 0.75},
     {F32("attn_logit_softcapping", attn_softcap), .from = attn_cap, .when = scores_capped},
     {F32("final_logit_softcapping", logit_softcap), .from = logit_cap, .when = logits_capped},
@@ -655,10 +688,8 @@ static uint64_t other_features(const struct arch_model *m, const struct variant 
     else
         f |= ties ? 0 : v->output == MUST ? F_OUTPUT : F_OUTPUT_MAY;
     f |= v->fused_up ? F_FUSED_UP : v->ungated ? 0 : F_GATED;
-    if (v->rope != ROPE_NONE && m->hp.rope_scaling == ROPE_SCALE_LONG)
-        f |= F_LONG_FACTORS;
-    else if (v->rope != ROPE_NONE)
-        f |= F_FACTORS;
+    if (v->rope != ROPE_NONE)
+        f |= rope_is_long(m) ? F_LONG_FACTORS : F_FACTORS;
     f |= (v->after_pool ? F_AFTER_POOL : 0) | (v->beside ? F_BESIDE : 0) |
          (v->embd_skips ? F_SKIPS : 0) | (v->act_scales ? F_ACT_SCALES : 0);
     return f | (m->hp.n_ff_shexp ? F_SHARED : 0) | (v->shared_gate ? F_SHARED_GATE : 0) |
@@ -750,6 +781,8 @@ pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
     if (first_moe >= 0 && arch_has(m, first_moe, "ffn_gate_up_exps.weight", 0))
         m->features |= F_FUSED_EXPS;
     key_pattern(hp->windowed, hp->n_layer, v->full_first);
+    if (may_be_rms(m) && by_rms(m))
+        hp->norm_eps = hp->rms_eps;
     if (hp->n_expert && !hp->n_ff_exp)
         hp->n_ff_exp = (int32_t)width_of_expert(m, 0);
     if (v->shared == SHARED_BY_BOTH)

@@ -22,6 +22,7 @@ enum norms { /* of the residual stream */
              NORMS_LAYER,     /* LayerNorm, weight and bias */
              NORMS_LAYER_MAY, /* each bias by itself may be there */
              NORMS_LAYER_W,   /* weight only */
+             NORMS_LAYER_OR_RMS, /* .., or RMS, if the file has its epsilon */
              NORMS_LAYER_BARE /* no weights */
 };
 enum norm_place {
@@ -89,6 +90,12 @@ enum ff_of_expert {           /* width of an expert */
                     FF_SHARE, /* .., without it or with 0 that over the experts used */
                     FF_NO_KEY /* feed_forward_length */
 };
+enum scales { /* keys that scale; a value of 0 is none */
+              SCALES_NONE,
+              SCALES_LOGITS, /* logit_scale */
+              SCALES_STREAM, /* embedding_scale and residual_scale, too */
+              SCALES_ALL     /* and attention.scale, in place of 1 / sqrt(d) */
+};
 enum attn_gate { /* attention's output is times gate_act(attn_gate x) */
                  GATE_NONE,
                  GATE_ELEMENTS,  /* one for each element */
@@ -106,6 +113,7 @@ struct variant {
     int embd_norm; /* token_embd_norm, of kind `norms` */
     int embd_skips; /* and each layer adds that once more, times layer_output_scale */
     int embd_bare; /* the embedding is normalised without weights */
+    int no_eps;     /* the key of their epsilon is not read */
     float post_eps; /* norms behind the blocks add this to the mean, not the key's; 0: that */
     int swin_key;   /* swin_norm: the norms of blocks stand behind these */
     int first_bare; /* the first layer has no attn_norm */
@@ -182,11 +190,12 @@ struct variant {
     int mask_shift; /* of those that fill in masks: as hparams.mask_shift */
     int loops; /* the layers are run num_loops times */
 
-    int scales;         /* keys embedding_scale, residual_scale, attention.scale, logit_scale; */
-    int logits_divided; /* the last is a divisor */
-    int logits_scaled;  /* logit_scale alone, which has to be there */
-    float embd_scale; /* defaults of the first, of the second over sqrt(layers), and of the last */
-    float residual_by_depth, logits_by_width; /* over the width */
+    enum scales scales;
+    int logits_divided; /* logit_scale is a divisor */
+    int logits_scaled;  /* it alone, and it has to be there */
+    /* Defaults of embedding_scale, of residual_scale over sqrt(layers), of logit_scale over the
+     * width. */
+    float embd_scale, residual_by_depth, logits_by_width;
     int rope_switch;                          /* rope.scaling.finetuned = false: no positions */
     int embd_by_width;                        /* the embedding is times sqrt(E) */
     int scale_by_d;     /* scores are over d, not sqrt(d) */

@@ -67,18 +67,19 @@ DECODER_UNUSED(arch_apertus, "apertus", RENAMED("attn_q_norm.bias", "attn_k_norm
                .act = GLU_XIELU, .output = MUST, .tune = slopes)
 DECODER(arch_maincoder, "maincoder", PLAIN, .qk_norm = QK_HEAD, .norm_last = 1)
 DECODER_UNUSED(arch_ernie4_5, "ernie4_5", RENAMED("attn_output.bias"), PLAIN)
-DECODER(arch_paddleocr, "paddleocr", PLAIN, .rope = ROPE_HALVES, .sections = SECTIONS_PAIRS)
+DECODER(arch_paddleocr, "paddleocr", .ffn_bias = NEVER, .rope = ROPE_HALVES,
+        .sections = SECTIONS_PAIRS)
 DECODER(arch_deci, "deci", .skips = 1)
-DECODER(arch_granite, "granite", .scales = 1, .logits_divided = 1, .rope_switch = 1,
+DECODER(arch_granite, "granite", .scales = SCALES_ALL, .logits_divided = 1, .rope_switch = 1,
         .experts = EXPERTS_BY_COUNT, .ff_of_expert = FF_NO_KEY, .renorm = YES,
         .shared = SHARED_BY_WIDTH)
-DECODER(arch_granitemoe, "granitemoe", .scales = 1, .logits_divided = 1,
+DECODER(arch_granitemoe, "granitemoe", .scales = SCALES_ALL, .logits_divided = 1,
         .experts = EXPERTS_BY_COUNT, .ff_of_expert = FF_NO_KEY, .renorm = YES,
         .shared = SHARED_BY_WIDTH)
-DECODER(arch_minicpm, "minicpm", .scales = 1, .logits_divided = 1, .embd_scale = 12,
+DECODER(arch_minicpm, "minicpm", .scales = SCALES_STREAM, .logits_divided = 1, .embd_scale = 12,
         .residual_by_depth = 1.4f, .logits_by_width = 256, .experts = EXPERTS_BY_COUNT,
         .ff_of_expert = FF_NO_KEY, .renorm = YES)
-DECODER(arch_granite_swa, "granite_swa", .scales = 1, .logits_divided = 1, .sinks = 1,
+DECODER(arch_granite_swa, "granite_swa", .scales = SCALES_ALL, .logits_divided = 1, .sinks = 1,
         .window = MUST, .window_period = 1, .rotates = ROTATES_BY_KEY, .experts = EXPERTS_BY_COUNT,
         .ff_of_expert = FF_NO_KEY, .renorm = YES, .shared = SHARED_BY_WIDTH, .fused_shared = 1)
 /* Positions turn as they did when the model was made, whatever the file says. */

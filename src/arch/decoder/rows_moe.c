@@ -104,8 +104,8 @@ DECODER(arch_laguna, "laguna", PLAIN, .rope = ROPE_HALVES, .qk_norm = QK_HEAD,
         .swa_base = BY_KEY, .swa_unscaled = 1, .swa_rot = 1, .experts = EXPERTS_BEHIND,
         .choice_bias = MUST, .gating = BY_KEY, .gating_default = 2, .renorm = BY_KEY,
         .expert_scale = 1, .shared = SHARED_BY_COUNT)
-DECODER(arch_cohere2moe, "cohere2moe", PLAIN, .norms = NORMS_LAYER_W, .parallel = PARALLEL,
-        .scales = 1, .window = MUST, .window_period = 4, .full_first = 1,
+DECODER(arch_cohere2moe, "cohere2moe", PLAIN, .norms = NORMS_LAYER_OR_RMS, .parallel = PARALLEL,
+        .scales = SCALES_LOGITS, .window = MUST, .window_period = 4, .full_first = 1,
         .rotates = ROTATES_WINDOWED, .dense_rotates = 1, .experts = EXPERTS_BEHIND,
         .choice_bias = NEVER, .gating = BY_KEY, .gating_default = 2, .renorm = BY_KEY,
         .expert_scale = 1, .shared = SHARED_BY_COUNT, .shared_mean = 1)
@@ -153,8 +153,11 @@ DECODER(arch_smallthinker, "smallthinker", PLAIN, .rope = ROPE_HALVES, .no_facto
         .window_period = 4, .full_first = 1, .swa_base = BY_KEY, .experts = EXPERTS_ALL,
         .choice_bias = NEVER, .early_router = 1, .act = GLU_RELU, .gating = YES, .renorm = YES,
         .tune = first_of_four_bare)
-DECODER(arch_mimo2, "mimo2", PLAIN, .rope = ROPE_HALVES, .no_factors = 1, .qkv_bias = NEVER,
-        .window = MUST, .window_period = 2, .pattern_must = 1, .swa_base = BY_KEY,
-        .swa_base_default = 10000, .swa_unscaled = 1, .swa_alike = 1, .sinks_may = 1,
-        .value_scale = 1, .experts = EXPERTS_BY_ROUTER, .gating_default = 2, .renorm = YES,
-        .output = MUST)
+/* Biases of q, k and v may be there, and are not added. */
+DECODER_UNUSED(arch_mimo2, "mimo2",
+               RENAMED("attn_q.bias", "attn_k.bias", "attn_v.bias", "attn_qkv.bias"), PLAIN,
+               .rope = ROPE_HALVES, .no_factors = 1, .qkv_bias = NEVER, .window = MUST,
+               .window_period = 2, .pattern_must = 1, .swa_base = BY_KEY,
+               .swa_base_default = 10000, .swa_unscaled = 1, .swa_alike = 1, .sinks_may = 1,
+               .value_scale = 1, .experts = EXPERTS_BY_ROUTER, .gating_default = 2, .renorm = YES,
+               .output = MUST)

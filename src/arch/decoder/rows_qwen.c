@@ -38,9 +38,9 @@ static pith_status half_width(struct arch_model *m, struct pith_error *err)
 DECODER(arch_qwen, "qwen", PLAIN, .fused_qkv = MUST, .qkv_bias = MUST, .output = MUST,
         .tune = half_width)
 DECODER(arch_qwen2, "qwen2", PLAIN, .output_bias = MAY)
-/* Norms add nothing to the mean square, whatever epsilon the file has: what it is compared with
- * reads none. So little changes no row but one of zeros, which stays one. An output bias is not
- * added. */
+/* Norms add nothing to the mean square, whatever epsilon the file has, or none: what it is compared
+ * with reads none. So little changes no row but one of zeros, which stays one. An output bias is
+ * not added. */
 static pith_status bare_norms(struct arch_model *m, struct pith_error *err)
 {
     (void)err;
@@ -48,7 +48,7 @@ static pith_status bare_norms(struct arch_model *m, struct pith_error *err)
     return PITH_OK;
 }
 DECODER_UNUSED(arch_qwen2vl, "qwen2vl", RENAMED("output.bias"), PLAIN, .sections = SECTIONS_PAIRS,
-               .output_bias = NEVER, .tune = bare_norms)
+               .no_eps = 1, .output_bias = NEVER, .tune = bare_norms)
 DECODER(arch_qwen2moe, "qwen2moe", PLAIN, .experts = EXPERTS_ALL, .ff_of_expert = FF_SHARE,
         .shared = SHARED_WIDE, .shared_gate = 1, .output = MUST)
 DECODER_UNUSED(arch_dream, "dream", RENAMED("output.bias"), PLAIN, .never_causal = 1,

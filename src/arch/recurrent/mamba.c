@@ -32,7 +32,7 @@
 
 enum { MIXER }; /* the state of a layer */
 
-enum { G_CONV_BIAS = 1, G_NORM, G_QKV_BIAS, G_OUT_BIAS };
+enum { G_CONV_BIAS = 1, G_NORM, G_QKV_BIAS, G_OUT_BIAS, G_FFN_BIAS };
 
 struct mamba_hp {
     int32_t conv, state, inner, n_dt, groups, norm_dt;
@@ -44,6 +44,7 @@ struct mamba_layer {
     struct tensor *dt_norm, *b_norm, *c_norm, *norm;
     struct arch_attn attn;
     struct arch_ffn dense, shared;
+    struct tensor *b_gate, *b_up, *b_down;
     struct arch_experts moe;
 };
 
@@ -92,6 +93,7 @@ static int64_t mamba_dim(const struct arch_model *m, int d, int32_t l)
 #define VECTOR              .use = TENSOR_VECTOR
 static const struct tensor_spec tensors[] = {
     IO_ENDS,
+    IO("rope_freqs.weight", rope_freqs, DIM(DIM_ROT2), .need = F_SCALES, .optional = 1),
 
     L("attn_norm.weight", attn_norm, DIM(DIM_E)),
     L("ssm_in.weight", in, DIM(D_IN, DIM_E), .need = F_SSM),
@@ -122,6 +124,9 @@ static const struct tensor_spec tensors[] = {
 
     L("ffn_norm.weight", ffn_norm, DIM(DIM_E), .need = F_HYBRID),
     ROWS_DENSE(.need = F_DENSE),
+    L("ffn_gate.bias", b_gate, DIM(DIM_F), .need = F_DENSE | F_SCALES, .group = G_FFN_BIAS),
+    L("ffn_up.bias", b_up, DIM(DIM_F), .need = F_DENSE | F_SCALES, .group = G_FFN_BIAS),
+    L("ffn_down.bias", b_down, DIM(DIM_E), .need = F_DENSE | F_SCALES, .group = G_FFN_BIAS),
     L("ffn_gate_inp.weight", moe.router, DIM(DIM_X, DIM_E), .need = F_MOE),
     ROWS_EXPERTS(.need = F_MOE),
     ROWS_SHARED(.need = F_MOE | F_SHARED),
@@ -233,9 +238,7 @@ static pith_status derive(struct arch_model *m, struct pith_error *err)
         return error_set(err, PITH_SHAPE,
                          "%s: %d channels over %d heads in %d groups: not whole heads and groups",
                          arch_path(m), h->inner, h->n_dt, h->groups);
-    if (has_scales(m) && hp->logit_scale == 0)
-        return error_set(err, PITH_RANGE, "%s: logit_scale is 0", arch_path(m));
-    if (has_scales(m))
+    if (hp->logit_scale != 0) /* 0: it is none */
         hp->logit_scale = 1.0f / hp->logit_scale;
     for (int32_t l = 0; l < hp->n_layer; l++) {
         int moe = hp->n_expert && arch_has(m, l, "ffn_gate_inp.weight", hp->n_ff_shexp || l % 2);
@@ -298,11 +301,11 @@ static void states(struct arch_model *m)
 static pith_status ready(struct arch_model *m, struct pith_error *err)
 {
     struct rope_params p = {.n_rot = m->hp.n_rot, .base = m->hp.rope_base, .scaled = 1};
-    const struct rope_set *set = m->features & F_ROPE ? rope_set_new(m, &p) : NULL;
-    (void)err;
+    pith_status st = rope_factors(m, &p, err);
+    const struct rope_set *set = st == PITH_OK && m->features & F_ROPE ? rope_set_new(m, &p) : NULL;
     for (int32_t l = 0; l < m->hp.n_layer; l++)
         m->rope[l] = set;
-    return PITH_OK;
+    return st;
 }
 
 static node mixer(const struct arch_model *m, struct graph *g, int32_t l, node h)
@@ -323,6 +326,7 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
     struct glu_op silu = {.act = GLU_SILU};
     struct nn_ffn dense = arch_ffn(&w->dense, silu), shared = arch_ffn(&w->shared, silu);
     struct nn_moe moe = arch_moe(m, &w->moe, silu);
+    dense.b_gate = w->b_gate, dense.b_up = w->b_up, dense.b_down = w->b_down;
     moe.norm = (m->features & F_GATE_RENORM) != 0;
     return m->layer_features[l] & F_DENSE ? nn_ffn(g, &dense, h)
                                           : arch_with_shared(g, &moe, &shared, h);
@@ -331,7 +335,7 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
 static node add_scaled(const struct arch_model *m, struct graph *g, node h, node x,
                        const char *name)
 {
-    if (has_scales(m) && m->hp.residual_scale != 1.0f)
+    if (m->hp.residual_scale != 0 && m->hp.residual_scale != 1.0f)
         h = graph_scale(g, h, m->hp.residual_scale, "residual_scale");
     return graph_add(g, h, x, name);
 }

@@ -7,7 +7,7 @@
  *
  * A feed-forward is down(relu(up x)^2). Experts may work in a narrower space than the stream:
  * latent_up(sum of experts(latent_down x)); the shared one does not, and neither does the router.
- */
+ * How many a row has, and how wide they are, may differ between layers. */
 #include "arch/parts.h"
 
 enum { F_SSM = 1, F_ATTN = 2, F_DENSE = 4, F_MOE = 8, F_SHARED = 16 }; /* of a layer */
@@ -17,6 +17,7 @@ enum { G_QKV_BIAS = 1, G_OUT_BIAS, G_FFN_BIAS, G_NORM, G_LATENT };
 struct nemotron_hp {
     struct arch_ssm_hp ssm;
     int32_t latent;
+    int32_t *used, *width; /* [n_layer] experts that a row has, and how wide each is */
 };
 
 struct nemotron_layer {
@@ -29,13 +30,12 @@ struct nemotron_layer {
     struct tensor *latent_down, *latent_up;
 };
 
-enum { D_LATENT = DIM_BEHIND_PARTS };
+enum { D_LATENT = DIM_BEHIND_PARTS, D_WIDTH };
 
 static int64_t nemotron_dim(const struct arch_model *m, int d, int32_t l)
 {
     const struct nemotron_hp *h = m->family;
-    (void)l;
-    return d == D_LATENT ? h->latent : arch_ssm_dim(&h->ssm, d);
+    return d == D_LATENT ? h->latent : d == D_WIDTH ? h->width[l] : arch_ssm_dim(&h->ssm, d);
 }
 
 /* ---------------------------------------------------------------- tables */
@@ -65,12 +65,25 @@ static double width_of_expert(const struct arch_model *m, int32_t l)
     (void)l;
     return widest(m) / (m->hp.n_expert_used ? m->hp.n_expert_used : 1);
 }
+static double used_by_all(const struct arch_model *m, int32_t l)
+{
+    (void)l;
+    return m->hp.n_expert_used;
+}
+/* Of layer l, where the file does not say. */
+static double width_in_layer(const struct arch_model *m, int32_t l)
+{
+    const struct nemotron_hp *h = m->family;
+    return !m->gguf ? m->hp.n_ff_exp : h->used[l] > 0 ? m->hp.n_ff[l] / h->used[l] : 0;
+}
 static double width_of_row(const struct arch_model *m, int32_t l)
 {
     (void)l;
     return m->hp.n_embd;
 }
 #define OWN(suffix, field) KEY_AT(KEY_I32, suffix, struct nemotron_hp, field), .family = 1
+#define BY_LAYER(suffix, field)                                                                    \
+    KEY_AT(KEY_LAYERS, suffix, struct nemotron_hp, field), .family = 1
 static const struct key_spec keys[] = {
     KEYS_SIZES,
     KEYS_LAYER_NORM,
@@ -80,10 +93,14 @@ static const struct key_spec keys[] = {
     KEYS_HEAD_DIMS,
     {I32("expert_count", n_expert), RANGE(0, MAX_EXPERTS), .when = may_have_experts, .size = 1},
     {I32("expert_used_count", n_expert_used), RANGE(0, MAX_EXPERTS), .when = may_have_experts,
-     .size = 1},
+     .size = 1, .most = 1},
+    {BY_LAYER("expert_used_count", used), RANGE(0, MAX_EXPERTS), .from = used_by_all,
+     .when = has_experts},
     {LAYERS("feed_forward_length", n_ff), RANGE(0, MAX_FF), .required = 1, .size = 1},
-    {I32("expert_feed_forward_length", n_ff_exp), RANGE(1, MAX_FF), .from = width_of_expert,
-     .when = has_experts, .size = 1},
+    {I32("expert_feed_forward_length", n_ff_exp), RANGE(0, MAX_FF), .from = width_of_expert,
+     .when = has_experts, .size = 1, .most = 1},
+    {BY_LAYER("expert_feed_forward_length", width), RANGE(0, MAX_FF), .from = width_in_layer,
+     .when = has_experts},
     {I32("expert_shared_feed_forward_length", n_ff_shexp), RANGE(0, MAX_FF), .when = has_experts,
      .synth = 24},
     {BOOL("expert_weights_norm", expert_norm), .when = has_experts, .synth = 1},
@@ -125,8 +142,8 @@ static const struct tensor_spec tensors[] = {
     L("ffn_latent_down.weight", latent_down, DIM(D_LATENT, DIM_E), .need = F_MOE,
       .group = G_LATENT),
     L("ffn_latent_up.weight", latent_up, DIM(DIM_E, D_LATENT), .need = F_MOE, .group = G_LATENT),
-    ROW_EXPERTS("ffn_up_exps.weight", up, DIM(DIM_X, DIM_FX, D_LATENT), .need = F_MOE),
-    ROW_EXPERTS("ffn_down_exps.weight", down, DIM(DIM_X, D_LATENT, DIM_FX), .need = F_MOE),
+    ROW_EXPERTS("ffn_up_exps.weight", up, DIM(DIM_X, D_WIDTH, D_LATENT), .need = F_MOE),
+    ROW_EXPERTS("ffn_down_exps.weight", down, DIM(DIM_X, D_LATENT, D_WIDTH), .need = F_MOE),
     L("ffn_up_shexp.weight", shared.up, DIM(DIM_FS, DIM_E), .need = F_MOE | F_SHARED),
     L("ffn_down_shexp.weight", shared.down, DIM(DIM_E, DIM_FS), .need = F_MOE | F_SHARED),
     {0},
@@ -137,12 +154,20 @@ static pith_status derive(struct arch_model *m, struct pith_error *err)
 {
     const struct nemotron_hp *h = m->family;
     struct hparams *hp = &m->hp;
-    for (int32_t l = 0; l < hp->n_layer; l++)
+    for (int32_t l = 0; l < hp->n_layer; l++) {
         m->layer_features[l] = hp->n_ff[l] && has_experts(m)
                                    ? F_MOE | (hp->n_ff_shexp ? F_SHARED : 0)
                                : hp->n_ff[l]      ? F_DENSE
                                : hp->n_head_kv[l] ? F_ATTN
                                                   : F_SSM;
+        if (!(m->layer_features[l] & F_MOE))
+            continue;
+        if (h->used[l] < 1 || h->used[l] > hp->n_expert)
+            return error_set(err, PITH_RANGE, "%s: layer %d uses %d of %d experts, wanted 1..%d",
+                             arch_path(m), l, h->used[l], hp->n_expert, hp->n_expert);
+        if (!h->width[l])
+            h->width[l] = hp->n_ff[l] / h->used[l];
+    }
     return arch_ssm_check(m, &h->ssm, err);
 }
 
@@ -205,6 +230,7 @@ static node experts(const struct arch_model *m, struct graph *g, int32_t l, node
     struct nn_ffn shared = arch_ffn(&w->shared, relu2);
     struct nn_moe moe = arch_moe(m, &w->moe, relu2);
     moe.gating = MOE_SIGMOID;
+    moe.k = ((const struct nemotron_hp *)m->family)->used[l];
     if (w->latent_down)
         moe.inner = graph_matmul(g, w->latent_down, NULL, x, "ffn_latent_down");
     node y = nn_moe(g, &moe, x);
