@@ -43,13 +43,14 @@ static void forget_last(struct message *m)
     free(p->id);
 }
 
-/* More of a call that has begun. */
+/* More of a call that has begun: the last one, mostly. */
 static void grow_call(struct message *m, const struct pith_chat_event *e)
 {
-    for (struct part *p = m->part; p < m->part + m->n; p++)
+    for (struct part *p = m->part + m->n; p-- > m->part;)
         if (p->kind == PART_CALL && p->index == e->index) {
             m->lost |= !put(p, e->text, e->n_bytes);
             p->whole = e->whole;
+            break;
         }
 }
 

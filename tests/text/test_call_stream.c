@@ -590,8 +590,100 @@ static void no_end(void)
     pith_template_close(t);
 }
 
+/* Steps that a family's parser takes for the first n bytes of begin and then filler, in pieces as
+ * tokens are. */
+static uint64_t steps_of(const char *family, const char *of_tools, struct slice begin,
+                         const char *filler, size_t n)
+{
+    struct pith_chat_params params = PITH_CHAT_PARAMS_INIT;
+    struct pith_work w = PITH_WORK_INIT;
+    struct str s;
+    params.family = family;
+    params.tools = of_tools;
+    params.partial = 1;
+    str_init(&s, PITH_MEM_SCRATCH);
+    str_put(&s, begin.p, begin.n);
+    while (s.n < n)
+        str_putz(&s, filler);
+    pith_chat_parser *p = pith_chat_open(NULL, &params, NULL);
+    CHECK(p && pith_work_begin(&w, NULL) == PITH_OK);
+    for (size_t i = 0; p && i < n; i += 4)
+        CHECK(pith_chat_feed(p, s.p + i, n - i < 4 ? n - i : 4, NULL) == PITH_OK);
+    CHECK(p && pith_chat_finish(p, NULL) == PITH_OK);
+    pith_work_end(&w);
+    pith_chat_close(p);
+    str_deinit(&s);
+    return w.steps;
+}
+
+/* However long one thing is that does not end, each of its pieces costs the same. */
+static void endless_parts_are_read_once(void)
+{
+    static const struct {
+        const char *family, *begin, *filler;
+    } v[] = {{"lfm2", "<|tool_call_start|>[f(), g", " "},
+             {"lfm2", "<|tool_call_start|>[f(k", "k"},
+             {"minimax-m3",
+              "]<]minimax[>[<tool_call>]<]minimax[>[<invoke name=\"f\">]<]minimax[>[<u>", " "},
+             {"minimax-m3",
+              "]<]minimax[>[<tool_call>]<]minimax[>[<invoke name=\"f\">]<]minimax[>[<u>",
+              "]<]minimax[>[<a>"}};
+    static const char *const fillers[] = {" ", "x", "\"", "\\"};
+    enum { N = 2048, CUTS = 3 };
+    for (size_t i = 0; i < sizeof v / sizeof *v; i++) {
+        struct slice begin = slice_of(v[i].begin);
+        uint64_t one = steps_of(v[i].family, tools, begin, v[i].filler, N),
+                 two = steps_of(v[i].family, tools, begin, v[i].filler, 2 * (size_t)N);
+        CHECK_MSG(two < 3 * one, "%s: %llu steps, twice as long %llu", v[i].begin,
+                  (unsigned long long)one, (unsigned long long)two);
+    }
+    for (int i = 0; i < N_ROWS; i++) {
+        size_t n;
+        char *text = sample(&rows[i], &n);
+        for (size_t k = 0; k < CUTS * sizeof fillers / sizeof *fillers; k++) {
+            const char *filler = fillers[k / CUTS];
+            double at = rng_uniform(1, (uint64_t)i, k);
+            struct slice begin = {text, (size_t)(at * (double)n)};
+            uint64_t one = steps_of(rows[i].family, tools, begin, filler, N),
+                     two = steps_of(rows[i].family, tools, begin, filler, 2 * (size_t)N);
+            CHECK_MSG(two < 3 * one, "%s: %.*s and then %s: %llu steps, twice as long %llu",
+                      rows[i].family, (int)begin.n, begin.p, filler, (unsigned long long)one,
+                      (unsigned long long)two);
+        }
+        free(text);
+    }
+}
+
+/* What the schemas of tools say is looked at once, not for each piece of an answer. */
+static void large_tools_cost_no_more(void)
+{
+    static const char call[] =
+        "<tool_call>f\n<arg_key>k</arg_key><arg_value>-1</arg_value></tool_call>\n";
+    uint64_t steps[2];
+    for (int large = 0; large < 2; large++) {
+        struct str s;
+        str_init(&s, PITH_MEM_SCRATCH);
+        str_putz(&s, "[{\"name\":\"f\",\"parameters\":{\"properties\":{\"k\":{\"anyOf\":[{");
+        for (int i = 0; large && i < 5000; i++)
+            str_putz(&s, "},{");
+        str_putz(&s, "}]}");
+        for (int i = 0; large && i < 5000; i++)
+            str_printf(&s, ",\"%d\":{}", i);
+        str_putz(&s, "}}}");
+        for (int i = 0; large && i < 1000; i++)
+            str_printf(&s, ",{\"name\":\"f%d\"}", i);
+        str_putz(&s, "]");
+        steps[large] = steps_of("glm", s.p, SLICE(""), call, 20 * (sizeof call - 1));
+        str_deinit(&s);
+    }
+    CHECK_MSG(steps[1] == steps[0], "%llu steps, with large tools %llu",
+              (unsigned long long)steps[0], (unsigned long long)steps[1]);
+}
+
 int main(void)
 {
+    TEST(endless_parts_are_read_once);
+    TEST(large_tools_cost_no_more);
     TEST(reasoning_that_is_cut_short);
     TEST(no_end);
     TEST(every_family);

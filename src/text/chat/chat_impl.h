@@ -7,6 +7,7 @@
 #include "text/chat/chat_parse.h"
 
 enum { CHAT_CALLS = 6, CHAT_DROPS = 8, CHAT_NEEDS = 4, CHAT_NAME_MAX = 256 };
+enum { CHAT_BYTES_A_STEP = 16 }; /* that are looked at, of base/work.h */
 
 struct chat_format {
     const char *name;
@@ -66,7 +67,7 @@ struct literal_scan {
     uint8_t gemma; /* else calls */
     uint8_t list, comma, key, raw;
     char close[LITERAL_DEPTH + 2];
-    size_t seen;         /* bytes of a word */
+    size_t seen, blank;  /* bytes of a word, and of the space behind a name */
     size_t name, n_name; /* of a call, in p */
 };
 /* Moves *i in p[0..n) and puts to out. SCAN_STOP: the arguments of a call begin, its "{" is not
@@ -98,7 +99,24 @@ int chat_object(struct arena *a, struct slice text, struct slice *out);
 int chat_gemma(struct arena *a, struct slice text,
                struct slice *out); /* the same from Gemma's form */
 
-const struct jtree *chat_tool(const struct jtree *tools, struct slice name);
+struct chat_tool; /* chat_tools.c */
+/* Appends an argument's value as JSON: by `type` as the text named it (empty: not at all), else by
+ * the tool's schema, else by its looks. */
+void chat_put_value(struct str *out, struct slice text, struct slice type,
+                    const struct chat_tool *tool, struct slice key);
+/* Whether what chat_put_value makes of a value that begins so is a string for sure, its text as it
+ * stands. */
+int chat_is_string(struct slice text, struct slice type, const struct chat_tool *tool,
+                   struct slice key);
+/* A value written as nested elements: looks from *i on (0 and *depth 0 at first) for the close of
+ * `key`; then the value is [0, *i) and the close *n bytes long. */
+enum scan_result chat_scan_elements(struct slice text, struct slice key, uint32_t *depth, size_t *i,
+                                    size_t *n);
+void chat_put_elements(struct str *out, struct slice text, const struct chat_tool *tool,
+                       struct slice key);
+
+/* ---------------------------------------------------------------- chat_tools.c */
+
 /* The schema of a tool's arguments, NULL: it has none; what a "$ref" in it leads to, NULL: nowhere.
  */
 const struct jtree *chat_parameters(const struct jtree *tool);
@@ -106,21 +124,14 @@ const struct jtree *chat_schema_at(const struct jtree *root, const struct jtree 
 /* Bits of enum jtree_kind that a schema inside `root` allows by its type, through "$ref" and one
  * level of anyOf and oneOf; 0: it does not say. */
 unsigned chat_kinds(const struct jtree *root, const struct jtree *schema);
-unsigned chat_argument_kinds(const struct jtree *tool, struct slice key);
-/* Appends an argument's value as JSON: by `type` as the text named it (empty: not at all), else by
- * the tool's schema, else by its looks. */
-void chat_put_value(struct str *out, struct slice text, struct slice type, const struct jtree *tool,
-                    struct slice key);
-/* Whether what chat_put_value makes of a value that begins so is a string for sure, its text as it
- * stands. */
-int chat_is_string(struct slice text, struct slice type, const struct jtree *tool,
-                   struct slice key);
-/* A value written as nested elements: looks from *i on (0 and *depth 0 at first) for the close of
- * `key`; then the value is [0, *i) and the close *n bytes long. */
-enum scan_result chat_scan_elements(struct slice text, struct slice key, uint32_t *depth, size_t *i,
-                                    size_t *n);
-void chat_put_elements(struct str *out, struct slice text, const struct jtree *tool,
-                       struct slice key);
+
+/* The tools of an array, whose texts have to outlive them. NULL: no memory, or the work at hand may
+ * not go on. */
+struct chat_tools;
+struct chat_tools *chat_tools_new(const struct jtree *list);
+void chat_tools_free(struct chat_tools *t);
+const struct chat_tool *chat_tool(const struct chat_tools *tools, struct slice name);
+unsigned chat_argument_kinds(const struct chat_tool *tool, struct slice key); /* as chat_kinds */
 
 /* ---------------------------------------------------------------- chat_match.c */
 
@@ -159,7 +170,7 @@ void chat_match_init(struct chat_match *m, const char *pattern);
 void chat_match_deinit(struct chat_match *m);
 /* final: no more text comes. Whole calls go to `take`. */
 enum match_result chat_match_run(struct chat_match *m, struct slice text, int final,
-                                 const struct jtree *tools, chat_take take, void *ctx);
+                                 const struct chat_tools *tools, chat_take take, void *ctx);
 size_t chat_literal(const char *op); /* length of the literal that stands there */
 /* How a pattern's begin fits the text: SCAN_END it does, SCAN_MORE it may yet. */
 enum scan_result chat_starts(const char *op, struct slice text, int final);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/utf8.h"
+#include "base/work.h"
 #include "text/chat/chat_impl.h"
 
 enum { L_BEGIN, L_NAME, L_NEXT, L_VALUE, L_ITEM, L_KEY, L_COLON, L_AFTER, L_TEXT, L_QUOTED, L_END };
@@ -267,12 +268,13 @@ static enum scan_result key(struct at *a, char c)
 static enum scan_result name(struct at *a)
 {
     struct literal_scan *l = a->l;
-    size_t end = run_end(a, chat_name_char), open = end;
+    size_t end = run_end(a, chat_name_char), from = end + l->blank, open = from;
     while (open < a->n && is_space(a->p[open]))
         open++;
+    l->blank = open == a->n ? open - end : 0;
     if (open == a->n) {
         l->seen = end - *a->i;
-        return SCAN_MORE;
+        return work_tick(1 + (open - from) / CHAT_BYTES_A_STEP) ? SCAN_MORE : SCAN_NO;
     }
     struct slice s = chat_called((struct slice){a->p + *a->i, end - *a->i});
     if (a->p[open] != '(' || !s.n || s.n >= CHAT_NAME_MAX)

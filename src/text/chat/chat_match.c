@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/utf8.h"
+#include "base/work.h"
 #include "text/chat/chat_impl.h"
 
 /* What an argument's value is, as far as its begin tells. */
@@ -135,7 +136,7 @@ struct run {
     struct chat_match *m;
     struct slice text, left; /* left: from m->at on */
     int final;
-    const struct jtree *tools;
+    const struct chat_tools *tools;
     chat_take take;
     void *ctx;
 };
@@ -159,7 +160,7 @@ static struct slice part(const struct run *r, size_t from, size_t n)
 }
 
 /* The tool that is called, when it is known. */
-static const struct jtree *tool(const struct run *r)
+static const struct chat_tool *tool(const struct run *r)
 {
     return chat_tool(r->tools, (struct slice){r->m->name, r->m->n_name});
 }
@@ -268,11 +269,12 @@ static enum value_kind kind_of(const struct run *r, struct slice s)
     const struct chat_match *m = r->m;
     int elements = m->op[1] == 'x';
     size_t n = elements ? sizeof ELEMENT : sizeof cdata - 1, lead = 0;
-    while (elements && lead < s.n && is_space(s.p[lead]))
+    while (elements && lead < s.n && lead < LOOKED_AT && is_space(s.p[lead]))
         lead++;
+    work_tick(1 + lead / CHAT_BYTES_A_STEP);
     size_t left = s.n - lead;
-    if (!left)
-        return VALUE_NEW;
+    if (!left || lead == LOOKED_AT)
+        return left ? VALUE_OTHER : VALUE_NEW;
     if (!memcmp(s.p + lead, elements ? ELEMENT "<" : cdata, left < n ? left : n))
         return left < n ? VALUE_NEW : elements ? VALUE_OTHER : VALUE_CDATA;
     if (elements && fits(cdata, sizeof cdata - 1, s, 0) != SCAN_NO)
@@ -364,6 +366,7 @@ static enum match_result until(struct run *r)
         }
         return advance(r, i, 2);
     }
+    work_tick(1 + (r->left.n - m->scan) / CHAT_BYTES_A_STEP);
     m->scan = r->left.n >= n ? r->left.n - n + 1 : 0;
     m->scan = m->scan > i ? m->scan : i;
     return grow_value(r, m->scan, line_end) == MATCH_DONE ? more(r) : MATCH_NOMEM;
@@ -655,6 +658,7 @@ static enum match_result scanned(struct run *r)
             return begin == SCAN_NO ? no(r, 0) : more(r);
     }
     enum scan_result end;
+    work_tick(1 + (r->left.n - m->scan) / CHAT_BYTES_A_STEP);
     do {
         end = python  ? py_scan(&m->py, r->left.p, r->left.n, &m->scan)
               : gemma ? gemma_scan(&m->py, r->left.p, r->left.n, &m->scan)
@@ -719,7 +723,7 @@ static enum match_result one_op(struct run *r)
 }
 
 enum match_result chat_match_run(struct chat_match *m, struct slice text, int final,
-                                 const struct jtree *tools, chat_take take, void *ctx)
+                                 const struct chat_tools *tools, chat_take take, void *ctx)
 {
     struct run r = {m, text, {NULL, 0}, final, tools, take, ctx};
     while (*m->op) {

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/work.h"
 #include "text/chat/chat_impl.h"
 
 enum mode { IN_CONTENT, IN_REASONING, IN_CALL };
@@ -27,7 +28,9 @@ struct pith_chat_parser {
     int n_markers;
     uint8_t begins[256];       /* some marker begins with this byte */
     struct arena arena;        /* tools, calls */
-    const struct jtree *tools; /* NULL: not known; perhaps another's */
+    const struct chat_tools *tools; /* NULL: not known; perhaps another's */
+    struct chat_tools *own;
+    int no_tools; /* there are none */
     uint64_t seed;             /* of ids */
     enum mode mode;
     struct str text; /* read and not yet given out, from `head` on */
@@ -64,8 +67,7 @@ static void add_marker(struct pith_chat_parser *p, enum marker_kind kind, const 
 static void add_markers(struct pith_chat_parser *p)
 {
     const struct chat_format *f = p->spec.format;
-    int calls = !p->tools || p->tools->n > 0;
-    for (int i = 0; calls && i < CHAT_CALLS; i++)
+    for (int i = 0; !p->no_tools && i < CHAT_CALLS; i++)
         add_marker(p, CALLS, f->calls[i], i);
     add_marker(p, OPENS, f->think, 0);
     add_marker(p, CLOSES, f->answer, 0);
@@ -102,6 +104,27 @@ static pith_status no_memory(struct pith_chat_parser *p, struct pith_error *err)
                      p->said[0].n + p->said[1].n + p->text.n);
 }
 
+/* 0: *err */
+static int take_tools(struct pith_chat_parser *p, struct pith_error *err)
+{
+    const struct chat_parse_spec *spec = &p->spec;
+    if (spec->tools_of) {
+        p->tools = spec->tools_of->tools;
+        p->no_tools = spec->tools_of->no_tools;
+        return 1;
+    }
+    if (!spec->tools.n)
+        return 1;
+    const struct jtree *list = jtree_read(&p->arena, spec->tools.p, spec->tools.n, err);
+    if (list && list->kind != JTREE_ARRAY)
+        error_set(err, PITH_FORMAT, "tools: found %s, wanted an array", jtree_kind_name(list));
+    if (!list || list->kind != JTREE_ARRAY)
+        return 0;
+    p->no_tools = !list->n;
+    p->tools = p->own = chat_tools_new(list);
+    return p->own || (no_memory(p, err), 0);
+}
+
 struct pith_chat_parser *chat_parse_new(const struct chat_parse_spec *spec, struct pith_error *err)
 {
     struct pith_chat_parser *p = mem_zalloc(sizeof *p, PITH_MEM_META);
@@ -118,15 +141,7 @@ struct pith_chat_parser *chat_parse_new(const struct chat_parse_spec *spec, stru
     str_init(&p->said[0], PITH_MEM_META);
     str_init(&p->said[1], PITH_MEM_META);
     chat_match_init(&p->match, "");
-    if (spec->tools_of)
-        p->tools = spec->tools_of->tools;
-    else if (spec->tools.n)
-        p->tools = jtree_read(&p->arena, spec->tools.p, spec->tools.n, err);
-    int ok = spec->tools_of || !spec->tools.n || p->tools;
-    if (p->tools && p->tools->kind != JTREE_ARRAY) {
-        error_set(err, PITH_FORMAT, "tools: found %s, wanted an array", jtree_kind_name(p->tools));
-        ok = 0;
-    }
+    int ok = take_tools(p, err);
     if (ok) {
         add_markers(p);
         ok = take_prompt(p, spec->prompt) == PITH_OK || (no_memory(p, err), 0);
@@ -142,6 +157,7 @@ void chat_parse_free(struct pith_chat_parser *p)
     if (!p)
         return;
     chat_match_deinit(&p->match);
+    chat_tools_free(p->own);
     str_deinit(&p->text);
     str_deinit(&p->gap);
     str_deinit(&p->args);
@@ -377,6 +393,7 @@ static int step_text(struct pith_chat_parser *p, int final)
             end |= fit == SCAN_END;
         }
         if (more || end) {
+            p->failed |= !work_tick(1 + i / CHAT_BYTES_A_STEP);
             say_held(p, i);
             if (!more)
                 next_try(p);
@@ -384,6 +401,7 @@ static int step_text(struct pith_chat_parser *p, int final)
         }
         quiet = 0;
     }
+    p->failed |= !work_tick(1 + t.n / CHAT_BYTES_A_STEP);
     say_held(p, t.n);
     return 0;
 }

@@ -585,89 +585,6 @@ int chat_calls_of_python(struct arena *a, struct slice text, struct chat_call **
 
 /* ---------------------------------------------------------------- values by schema */
 
-static const struct jtree *function_of(const struct jtree *tool)
-{
-    const struct jtree *f = jtree_get(tool, "function");
-    return f && f->kind == JTREE_OBJECT ? f : tool;
-}
-
-const struct jtree *chat_tool(const struct jtree *tools, struct slice name)
-{
-    for (const struct jtree *t = tools ? tools->first : NULL; t; t = t->next) {
-        const struct jtree *n = jtree_get(function_of(t), "name");
-        if (n && n->kind == JTREE_STRING && slice_eq(n->text, name))
-            return t;
-    }
-    return NULL;
-}
-
-const struct jtree *chat_parameters(const struct jtree *tool)
-{
-    static const char *const schemas[] = {"parameters", "input_schema", "inputSchema", NULL};
-    return tool ? first_of(function_of(tool), schemas) : NULL;
-}
-
-const struct jtree *chat_schema_at(const struct jtree *root, const struct jtree *ref)
-{
-    const char *p = ref->text.p, *end = p + ref->text.n;
-    if (ref->kind != JTREE_STRING || p == end || *p++ != '#')
-        return NULL;
-    while (root && p < end && *p == '/') {
-        p++;
-        const char *next = memchr(p, '/', (size_t)(end - p));
-        next = next ? next : end;
-        root = jtree_find(root, (struct slice){p, (size_t)(next - p)});
-        p = next;
-    }
-    return p == end ? root : NULL;
-}
-
-static unsigned kinds_of(const struct jtree *root, const struct jtree *schema, int depth)
-{
-    static const struct {
-        const char *name;
-        unsigned kinds;
-    } types[] = {{"null", 1u << JTREE_NULL},     {"boolean", 1u << JTREE_TRUE | 1u << JTREE_FALSE},
-                 {"number", 1u << JTREE_NUMBER}, {"integer", 1u << JTREE_NUMBER},
-                 {"string", 1u << JTREE_STRING}, {"array", 1u << JTREE_ARRAY},
-                 {"object", 1u << JTREE_OBJECT}};
-    enum { REFS = 16 };
-    const struct jtree *ref = jtree_get(schema, "$ref");
-    for (int i = 0; ref && i < REFS; i++) {
-        schema = chat_schema_at(root, ref);
-        ref = jtree_get(schema, "$ref");
-    }
-    const struct jtree *type = jtree_get(schema, "type"), *any = jtree_get(schema, "anyOf");
-    unsigned kinds = 0;
-    for (const struct jtree *t = type && type->kind == JTREE_ARRAY ? type->first : type; t;
-         t = t == type ? NULL : t->next)
-        for (size_t i = 0; t->kind == JTREE_STRING && i < sizeof types / sizeof *types; i++)
-            kinds |= slice_eq_z(t->text, types[i].name) ? types[i].kinds : 0;
-    any = any ? any : jtree_get(schema, "oneOf");
-    for (const struct jtree *s = any && any->kind == JTREE_ARRAY && depth ? any->first : NULL; s;
-         s = s->next)
-        kinds |= kinds_of(root, s, depth - 1);
-    if (kinds)
-        return kinds;
-    const struct jtree *list = jtree_get(schema, "enum");
-    for (const struct jtree *v = list && list->kind == JTREE_ARRAY ? list->first : NULL; v;
-         v = v->next)
-        kinds |= 1u << v->kind;
-    const struct jtree *one = jtree_get(schema, "const");
-    return one ? kinds | 1u << one->kind : kinds;
-}
-
-unsigned chat_kinds(const struct jtree *root, const struct jtree *schema)
-{
-    return kinds_of(root, schema, 1);
-}
-
-unsigned chat_argument_kinds(const struct jtree *tool, struct slice key)
-{
-    const struct jtree *schema = chat_parameters(tool);
-    return chat_kinds(schema, jtree_find(jtree_get(schema, "properties"), key));
-}
-
 static enum jtree_kind kind_of_json(struct slice s)
 {
     switch (s.p[0]) {
@@ -736,7 +653,8 @@ static int may_be_scalar(struct slice t)
     return 0;
 }
 
-int chat_is_string(struct slice text, struct slice type, const struct jtree *tool, struct slice key)
+int chat_is_string(struct slice text, struct slice type, const struct chat_tool *tool,
+                   struct slice key)
 {
     unsigned strings = 1u << JTREE_STRING, kinds = type.n ? 0 : chat_argument_kinds(tool, key);
     if (says_string(type) || kinds == strings)
@@ -748,8 +666,8 @@ int chat_is_string(struct slice text, struct slice type, const struct jtree *too
     return !may_be_scalar(text);
 }
 
-void chat_put_value(struct str *out, struct slice text, struct slice type, const struct jtree *tool,
-                    struct slice key)
+void chat_put_value(struct str *out, struct slice text, struct slice type,
+                    const struct chat_tool *tool, struct slice key)
 {
     static const char open[] = CDATA_OPEN, close[] = CDATA_CLOSE;
     size_t n = sizeof open - 1, m = sizeof close - 1;
@@ -852,7 +770,7 @@ static int put_elements(struct str *out, struct slice text, int depth)
     return out->n > from;
 }
 
-void chat_put_elements(struct str *out, struct slice text, const struct jtree *tool,
+void chat_put_elements(struct str *out, struct slice text, const struct chat_tool *tool,
                        struct slice key)
 {
     size_t back = out->n;
