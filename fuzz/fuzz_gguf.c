@@ -64,5 +64,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(spec, data + size - n, n);
     check(gguf_open_memory(data, size, &err), &err, spec);
     check(gguf_open_listing_memory(data, size, &err), &err, spec);
+    struct slice text = {0};
+    if (gguf_begins(data, size, "general.architecture", &text) == 1 &&
+        ((const uint8_t *)text.p < data || (const uint8_t *)text.p + text.n > data + size))
+        abort();
     return 0;
 }
