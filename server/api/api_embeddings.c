@@ -7,6 +7,7 @@
 
 #include "server/api/api.h"
 #include "server/http/exchange.h"
+#include "server/http/work.h"
 #include "server/json.h"
 #include "server/hosted.h"
 #include "server/request/answer.h"
@@ -18,11 +19,14 @@ enum { INPUTS_MAX = 4096 };
 struct embedding {
     struct exchange *x;
     struct hosted *hosted;
+    float *vector; /* [n, n_vector] */
+    int n;
+    int32_t n_vector;
+    int64_t n_prompt;
     char *text; /* [n_text] of the answer, so far */
     size_t n_text, cap_text;
     unsigned endpoint;
     int native;                   /* as llama.cpp has it: a list of {index, embedding: [vector]} */
-    int n_dims;                   /* the first ones of a vector, 0: all */
     int norm;                     /* as length_of has it */
     int base64, single, truncate; /* single: Ollama's older form, of one text */
     int lost;                     /* there was no memory for a vector */
@@ -32,8 +36,10 @@ struct embedding {
 
 static void embedding_free(struct embedding *m)
 {
-    if (m)
+    if (m) {
         free(m->prefix);
+        free(m->vector);
+    }
     free(m);
 }
 
@@ -95,36 +101,32 @@ static double length_of(const float *v, int32_t n, int norm)
                        : most * pow(sum, 1.0 / norm);
 }
 
-static void put_vector(struct embedding *m, const struct event *e)
+static void put_vector(struct embedding *m, int i)
 {
     char head[80];
-    int32_t n = e->n_vector;
-    n = m->n_dims && m->n_dims < n ? m->n_dims : n;
-    float *unit = malloc((size_t)n * sizeof *unit);
-    double length = length_of(e->vector, n, m->norm), scale = length > 0 ? 1 / length : 0;
-    for (int32_t i = 0; unit && i < n; i++)
-        unit[i] = (float)(scale * (double)e->vector[i]);
-    m->lost |= !unit;
-    if (e->choice)
+    int32_t n = m->n_vector;
+    float *v = m->vector + (size_t)i * (size_t)n;
+    double length = length_of(v, n, m->norm), scale = length > 0 ? 1 / length : 0;
+    for (int32_t k = 0; k < n; k++)
+        v[k] = (float)(scale * (double)v[k]);
+    if (i)
         put(m, ",", 1);
     snprintf(head, sizeof head,
              m->native ? "{\"index\":%d,\"embedding\":["
                        : "{\"object\":\"embedding\",\"index\":%d,\"embedding\":",
-             e->choice);
+             i);
     if (m->endpoint == E_EMBED)
         put_text(m, head);
-    if (unit)
-        m->base64 ? put_base64(m, unit, n) : put_numbers(m, unit, n);
+    m->base64 ? put_base64(m, v, n) : put_numbers(m, v, n);
     if (m->endpoint == E_EMBED)
         put_text(m, m->native ? "]}" : "}");
-    free(unit);
 }
 
 /* What stands behind the vectors. */
-static void put_rest(struct embedding *m, const struct request *r)
+static void put_rest(struct embedding *m)
 {
     const char *name = m->hosted->name;
-    json_int_t n = (json_int_t)r->n_prompt;
+    json_int_t n = (json_int_t)m->n_prompt;
     json_t *j = m->endpoint == E_EMBED
                     ? json_pack("{s:s, s:s, s:{s:I, s:I}}", "object", "list", "model", name,
                                 "usage", "prompt_tokens", n, "total_tokens", n)
@@ -141,32 +143,65 @@ static void put_rest(struct embedding *m, const struct request *r)
     free(text);
 }
 
-/* The answer is written as vectors come: all at its end would keep everybody's next step waiting.
+static void finish(struct embedding *m)
+{
+    enum { NUMBER = 18, BASE64 = 6, REST = 512 }; /* bytes of one as text, and of the rest */
+    struct fault f = {0};
+    int64_t most = (int64_t)m->n * ((m->base64 ? BASE64 : NUMBER) * (int64_t)m->n_vector + REST);
+    m->lost = !work_take(most, &f);
+    put_text(m, m->native                ? "["
+                : m->single              ? "{\"embedding\":"
+                : m->endpoint == E_EMBED ? "{\"data\":["
+                                         : "{\"embeddings\":[");
+    for (int i = 0; i < m->n && !m->lost; i++) {
+        put_vector(m, i);
+        m->lost |= !work_goes_on();
+    }
+    put_rest(m);
+    if (m->lost && !f.http)
+        fault_memory(&f);
+    if (f.http) {
+        free(m->text);
+        exchange_fault(m->x, &f);
+    } else {
+        exchange_text(m->x, 200, m->text);
+    }
+    exchange_drop(m->x);
+    embedding_free(m);
+}
+
+/* On a thread of work. */
+static void finish_beside(struct server *s, struct exchange *x)
+{
+    struct embedding *m = exchange_kept(x);
+    struct hosted *hosted = m->hosted;
+    (void)s;
+    work_deadline(0); /* all is made */
+    finish(m);
+    hosted_drop(hosted);
+}
+
+/* Vectors are kept as they come and become text beside the steps: that takes longer than they do.
  */
 static void on_event(struct request *r, const struct event *e)
 {
+    enum { AT_ONCE = 8192 }; /* numbers */
     struct embedding *m = r->ctx;
     if (e->kind == EV_EMBEDDING) {
-        if (!e->choice)
-            put_text(m, m->native                ? "["
-                        : m->single              ? "{\"embedding\":"
-                        : m->endpoint == E_EMBED ? "{\"data\":["
-                                                 : "{\"embeddings\":[");
-        put_vector(m, e);
+        memcpy(m->vector + (size_t)e->choice * (size_t)m->n_vector, e->vector,
+               (size_t)m->n_vector * sizeof *m->vector);
         return;
     }
-    r->figures.n_prompt = r->n_prompt;
+    m->n_prompt = r->figures.n_prompt = r->n_prompt;
     exchange_figures(m->x, &r->figures); /* first, for the access log */
-    if (e->kind == EV_DONE) {
-        put_rest(m, r);
-        exchange_text(m->x, 200, m->lost ? NULL : m->text);
-    } else {
+    if (e->kind == EV_FAILED) {
         exchange_fault(m->x, e->fault);
+        exchange_drop(m->x);
+        embedding_free(m);
+    } else if ((int64_t)m->n * m->n_vector < AT_ONCE ||
+               !answer_leave(m->x, m->hosted, m, finish_beside)) {
+        finish(m);
     }
-    if (e->kind != EV_DONE || m->lost)
-        free(m->text);
-    exchange_drop(m->x);
-    embedding_free(m);
 }
 
 /* ---------------------------------------------------------------- prefixes */
@@ -219,7 +254,10 @@ static int take_prefix(struct embedding *m, const struct fields *b, struct fault
 static int32_t *text_ids(const struct embedding *m, const json_t *text, int64_t *n, struct fault *f)
 {
     size_t n_text = json_string_length(text);
-    char *whole = malloc(m->n_prefix + n_text + 1);
+    int64_t bytes = (int64_t)(m->n_prefix + n_text + 1);
+    if (!work_take(bytes, f))
+        return NULL;
+    char *whole = malloc((size_t)bytes);
     int32_t *ids = NULL;
     if (!whole) {
         fault_memory(f);
@@ -230,6 +268,7 @@ static int32_t *text_ids(const struct embedding *m, const json_t *text, int64_t 
     memcpy(whole + m->n_prefix, json_string_value(text), n_text + 1);
     ids = request_tokenize(m->hosted, whole, m->n_prefix + n_text, PITH_ADD_SPECIAL, n, "input", f);
     free(whole);
+    work_give(bytes);
     return ids;
 }
 
@@ -335,6 +374,16 @@ static int take_inputs(const struct embedding *m, struct request *r, const json_
     return r->input_end || fault_memory(f);
 }
 
+static int take_vectors(struct embedding *m, struct request *r, struct fault *f)
+{
+    m->n = r->n;
+    r->holds = (int64_t)m->n * m->n_vector * (int64_t)sizeof *m->vector;
+    if (!work_take(r->holds, f))
+        return 0;
+    m->vector = malloc((size_t)r->holds);
+    return m->vector || fault_memory(f);
+}
+
 static int take(struct exchange *x, const struct fields *b, struct request *r, struct embedding *m,
                 struct fault *f)
 {
@@ -350,7 +399,9 @@ static int take(struct exchange *x, const struct fields *b, struct request *r, s
         return fault_set(f, 400, "out_of_range", "dimensions",
                          "dimensions is %lld, this model has %d",
                          (long long)field_int(b, F_dimensions), m->hosted->info.n_embd_out);
-    m->n_dims = (int)field_int(b, F_dimensions);
+    m->n_vector = b->v[F_dimensions] ? (int32_t)field_int(b, F_dimensions) : 0;
+    if (!m->n_vector)
+        m->n_vector = m->hosted->info.n_embd_out;
     m->base64 = format && *format == 'b';
     m->norm = field_bool(b, F_normalize) ? (int)field_int(b, F_embd_normalize) : -1;
     r->tenant = exchange_tenant(x);
@@ -364,11 +415,13 @@ static int take(struct exchange *x, const struct fields *b, struct request *r, s
         return fault_set(f, 400, "invalid_value", "content",
                          "input and content; wanted one of them");
     m->native |= b->v[F_embed_content] && strncmp(exchange_path(x), "/v1/", 4);
-    return take_prefix(m, b, f) && take_inputs(m, r,
-                                               m->single       ? b->v[F_ollama_prompt]
-                                               : b->v[F_input] ? b->v[F_input]
-                                                               : b->v[F_embed_content],
-                                               f);
+    return take_prefix(m, b, f) &&
+           take_inputs(m, r,
+                       m->single       ? b->v[F_ollama_prompt]
+                       : b->v[F_input] ? b->v[F_input]
+                                       : b->v[F_embed_content],
+                       f) &&
+           take_vectors(m, r, f);
 }
 
 static void embed(struct exchange *x, unsigned endpoint, int native)

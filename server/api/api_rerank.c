@@ -14,6 +14,7 @@
 #include "server/http/work.h"
 #include "server/json.h"
 #include "server/hosted.h"
+#include "server/request/answer.h"
 #include "server/request/fields.h"
 #include "server/request/request.h"
 
@@ -25,8 +26,10 @@ struct ranked {
 };
 struct ranking {
     struct exchange *x;
-    json_t *documents; /* NULL: they are not returned */
-    struct ranked *v;  /* [n], in the order of the documents until all are there */
+    struct hosted *hosted;
+    int64_t n_prompt, n_bytes; /* n_bytes: of the documents */
+    json_t *documents;         /* their texts; NULL: they are not returned */
+    struct ranked *v;          /* [n], in the order of the documents until all are there */
     int n, n_top, is_tei;
     char model[256];
 };
@@ -59,7 +62,7 @@ static json_t *results(const struct ranking *k)
 {
     json_t *list = json_array();
     for (int i = 0; i < k->n && i < k->n_top; i++) {
-        json_t *text = text_of(json_array_get(k->documents, (size_t)k->v[i].i));
+        json_t *text = json_array_get(k->documents, (size_t)k->v[i].i);
         json_t *one = json_pack("{s:i, s:f}", "index", k->v[i].i,
                                 k->is_tei ? "score" : "relevance_score", k->v[i].score);
         if (text && k->is_tei)
@@ -71,9 +74,9 @@ static json_t *results(const struct ranking *k)
     return list;
 }
 
-static json_t *answer(const struct ranking *k, int64_t n_prompt)
+static json_t *answer(const struct ranking *k)
 {
-    json_int_t n = (json_int_t)n_prompt;
+    json_int_t n = (json_int_t)k->n_prompt;
     return k->is_tei ? results(k)
                      : json_pack("{s:s, s:s, s:s, s:o, s:{s:I, s:I}, s:{s:{s:s}, s:{s:i}}}", "id",
                                  exchange_id(k->x), "model", k->model, "object", "list", "results",
@@ -81,18 +84,9 @@ static json_t *answer(const struct ranking *k, int64_t n_prompt)
                                  "api_version", "version", "2", "billed_units", "search_units", 1);
 }
 
-static void on_event(struct request *r, const struct event *e)
+static void finish(struct ranking *k)
 {
-    struct ranking *k = r->ctx;
     struct fault f = {0};
-    if (e->kind == EV_EMBEDDING) {
-        k->v[e->choice] = (struct ranked){e->choice, (double)e->vector[0]};
-        return;
-    }
-    r->figures.n_prompt = r->n_prompt;
-    exchange_figures(k->x, &r->figures); /* first, for the access log */
-    if (e->kind == EV_FAILED)
-        f = *e->fault;
     for (int i = 0; i < k->n && !f.http; i++)
         if (!isfinite(k->v[i].score))
             fault_set(&f, 500, "internal", NULL, "the model's score of text %d is no number", i);
@@ -100,10 +94,42 @@ static void on_event(struct request *r, const struct event *e)
         exchange_fault(k->x, &f);
     } else {
         qsort(k->v, (size_t)k->n, sizeof *k->v, by_score);
-        exchange_json(k->x, 200, answer(k, r->n_prompt));
+        exchange_json(k->x, 200, answer(k));
     }
     exchange_drop(k->x);
     ranking_free(k);
+}
+
+/* On a thread of work. */
+static void finish_beside(struct server *s, struct exchange *x)
+{
+    struct ranking *k = exchange_kept(x);
+    struct hosted *m = k->hosted;
+    (void)s;
+    work_deadline(0); /* all is made */
+    json_lost();
+    finish(k);
+    hosted_drop(m);
+}
+
+static void on_event(struct request *r, const struct event *e)
+{
+    enum { AT_ONCE = 512, BYTES = 128 }; /* results, or so many bytes of their texts */
+    struct ranking *k = r->ctx;
+    if (e->kind == EV_EMBEDDING) {
+        k->v[e->choice] = (struct ranked){e->choice, (double)e->vector[0]};
+        return;
+    }
+    k->n_prompt = r->figures.n_prompt = r->n_prompt;
+    exchange_figures(k->x, &r->figures); /* first, for the access log */
+    if (e->kind == EV_FAILED) {
+        exchange_fault(k->x, e->fault);
+        exchange_drop(k->x);
+        ranking_free(k);
+    } else if (k->n + k->n_bytes / BYTES < AT_ONCE ||
+               !answer_leave(k->x, k->hosted, k, finish_beside)) {
+        finish(k);
+    }
 }
 
 /* ---------------------------------------------------------------- the question */
@@ -144,6 +170,8 @@ static int put_pair(const struct hosted *m, struct request *r, const json_t *que
     struct pith_error err = {0};
     int64_t most = hosted_n_pair(m), n;
     size_t cap = (size_t)(r->n_prompt + most); /* a longer pair is refused by its length */
+    if (!work_take(most * (int64_t)sizeof *r->prompt, f))
+        return 0;
     int32_t *room = realloc(r->prompt, cap * sizeof *room);
     if (!room)
         return fault_memory(f);
@@ -158,29 +186,49 @@ static int put_pair(const struct hosted *m, struct request *r, const json_t *que
         snprintf(f->msg + said, sizeof f->msg - said, "; this is text %d with the query", r->n);
         return 0;
     }
+    work_give((most - n) * (int64_t)sizeof *r->prompt);
     r->n_prompt += n;
     r->input_end[r->n++] = r->n_prompt;
     return 1;
 }
 
-static int take(struct exchange *x, const struct hosted *m, const struct fields *b,
-                struct request *r, struct ranking *k, struct fault *f)
+/* The texts alone: what else a document has is not returned. */
+static int keep_documents(struct ranking *k, const json_t *list, struct fault *f)
+{
+    enum { ONE = 64 }; /* bytes beside those of a text */
+    size_t i;
+    const json_t *v;
+    k->documents = json_array();
+    json_array_foreach(list, i, v)
+    {
+        if (json_array_append(k->documents, text_of(v)))
+            return fault_memory(f);
+        k->n_bytes += ONE + (int64_t)json_string_length(text_of(v));
+    }
+    return k->documents || fault_memory(f);
+}
+
+static int take(struct exchange *x, struct hosted *m, const struct fields *b, struct request *r,
+                struct ranking *k, struct fault *f)
 {
     const json_t *list = b->v[F_documents] ? b->v[F_documents] : b->v[F_texts];
     const char *name = b->v[F_documents] ? "documents" : "texts";
     size_t n = json_array_size(list);
     k->x = x;
+    k->hosted = m;
     k->n = (int)n;
     k->n_top = b->v[F_top_n] ? (int)field_int(b, F_top_n) : k->n;
     k->is_tei = b->v[F_texts] != NULL;
-    if (field_bool(b, F_return_documents) || field_bool(b, F_return_text))
-        k->documents = json_incref((json_t *)(uintptr_t)list);
+    if ((field_bool(b, F_return_documents) || field_bool(b, F_return_text)) &&
+        !keep_documents(k, list, f))
+        return 0;
     strcpy(k->model, m->name);
     k->v = calloc(n, sizeof *k->v);
     r->input_end = calloc(n, sizeof *r->input_end);
     if (!k->v || !r->input_end)
         return fault_memory(f);
     r->n = 0;
+    r->holds = k->n_bytes + (int64_t)(n * (sizeof *k->v + sizeof *r->input_end));
     r->ranks = 1;
     r->tenant = exchange_tenant(x);
     r->gone = exchange_gone(x);

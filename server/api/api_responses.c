@@ -367,7 +367,8 @@ static json_t *usage(struct answer *a)
                      "total_tokens", (json_int_t)(a->n_prompt + a->n_made));
 }
 
-static json_t *response_of(struct answer *a, const char *status)
+/* brief: without what the request said. */
+static json_t *response_of(struct answer *a, const char *status, int brief)
 {
     int ended = strcmp(status, "in_progress") != 0, cut = !strcmp(status, "incomplete");
     json_t *output = json_array();
@@ -379,7 +380,8 @@ static json_t *response_of(struct answer *a, const char *status)
         "incomplete_details", cut ? json_pack("{s:s}", "reason", "max_output_tokens") : json_null(),
         "model", a->m->name, "output", output, "previous_response_id", "store", 0, "truncation",
         "disabled", "user", "usage", ended ? usage(a) : json_null());
-    json_object_update(j, of(a)->said);
+    if (!brief)
+        json_object_update(j, of(a)->said);
     return j;
 }
 
@@ -393,8 +395,9 @@ static void tell(struct answer *a, const char *type, json_t *fields)
 
 static void begin(struct answer *a)
 {
-    tell(a, "response.created", json_pack("{s:o}", "response", response_of(a, "in_progress")));
-    tell(a, "response.in_progress", json_pack("{s:o}", "response", response_of(a, "in_progress")));
+    tell(a, "response.created", json_pack("{s:o}", "response", response_of(a, "in_progress", 0)));
+    tell(a, "response.in_progress",
+         json_pack("{s:o}", "response", response_of(a, "in_progress", 0)));
 }
 
 /* Fields of every event of item i. */
@@ -500,22 +503,18 @@ static void grown(struct answer *a, int i, const struct event *e)
         tell_parts(a);
 }
 
-static void ended(struct answer *a, int i)
-{
-    (void)i;
-    sort_tokens(a);
-    tell_parts(a);
-    end_item(a);
-}
-
 static json_t *whole(struct answer *a)
 {
     sort_tokens(a);
-    return response_of(a, !strcmp(a->choice[0].reason, "length") ? "incomplete" : "completed");
+    return response_of(a, !strcmp(a->choice[0].reason, "length") ? "incomplete" : "completed", 0);
 }
 
+/* The last item, too: its text and log-probabilities come again three times. */
 static void finish(struct answer *a)
 {
+    sort_tokens(a);
+    tell_parts(a);
+    end_item(a);
     json_t *last = json_pack("{s:o}", "response", whole(a));
     if (a->timings)
         with(last, "timings", answer_timings(a));
@@ -525,16 +524,17 @@ static void finish(struct answer *a)
 
 static void fail(struct answer *a, const struct fault *f)
 {
-    json_t *j = response_of(a, "failed"), *plain = fault_json(f);
+    json_t *j = response_of(a, "failed", 0), *plain = fault_json(f);
     json_object_set(j, "error", json_object_get(plain, "error"));
     json_decref(plain);
     tell(a, "response.failed", json_pack("{s:o}", "response", j));
 }
 
+/* Often, so it is brief. */
 static void tell_progress(struct answer *a, const struct progress *p)
 {
     tell(a, "response.in_progress",
-         json_pack("{s:o, s:o}", "response", response_of(a, "in_progress"), "prompt_progress",
+         json_pack("{s:o, s:o}", "response", response_of(a, "in_progress", 1), "prompt_progress",
                    progress_json(p)));
 }
 
@@ -544,11 +544,11 @@ static const struct dialect responses = {
     .id = "resp_",
     .type = "text/event-stream",
     .exact = 1,
+    .keeps = 1,
     .pulse = ": keep-alive\n\n",
     .take = take,
     .begin = begin,
     .grown = grown,
-    .ended = ended,
     .whole = whole,
     .finish = finish,
     .fail = fail,

@@ -3,7 +3,10 @@
  *
  *     bytes    what a thread of work holds for a request (JSON, templates, tokens, grammars)  --
  *              counted while it grows (work.c)
- *              what a request holds while it waits (grammar, prompt, lists)                    --
+ *              rooms for the tokens of a text                                                  --
+ *                  taken before the text is read (work_take)
+ *              what a request holds while it waits (grammar, prompt, lists, texts that its
+ *              answer repeats, room for its vectors)                                           --
  *                  until it is freed
  *              tables of samplers of choices that run                                          --
  *                  from admission to the end

@@ -58,6 +58,7 @@ struct turn {
     int64_t looked; /* clock_now(), when it asked last whether it may go on */
     int64_t since, spent; /* ns of processor time: when it was looked at last; of its turns */
     int64_t json;         /* bytes of JSON */
+    int64_t own;          /* bytes of work_take */
     int64_t kept;         /* bytes that are somebody else's to count now */
     int64_t told;         /* bytes that the account knows of */
     int64_t room;         /* bytes that it may have */
@@ -278,7 +279,7 @@ void work_lend(struct work *w, int64_t now)
 
 static void tell_bytes(struct turn *t)
 {
-    int64_t held = t->bounds.held_bytes + t->json - t->kept;
+    int64_t held = t->bounds.held_bytes + t->json + t->own - t->kept;
     held = held > 0 ? held : 0;
     account_add(t->job->s, exchange_tenant(t->job->x), held - t->told);
     t->told = held;
@@ -349,11 +350,32 @@ int64_t work_hand_over(void)
 {
     struct turn *t = turn_now;
     int64_t held = t ? t->bounds.held_bytes - t->kept : 0;
-    if (held <= 0)
+    if (!t)
         return 0;
-    t->kept += held;
+    t->own = 0;
+    t->kept += held > 0 ? held : 0;
     tell_bytes(t);
-    return held;
+    return held > 0 ? held : 0;
+}
+
+int work_take(int64_t bytes, struct fault *f)
+{
+    struct turn *t = turn_now;
+    if (!t)
+        return 1;
+    t->own += bytes;
+    if (goes_on(t))
+        return 1;
+    fault_memory(f); /* says why it ends */
+    t->own -= bytes;
+    return 0;
+}
+
+void work_give(int64_t bytes)
+{
+    struct turn *t = turn_now;
+    if (t)
+        t->own = bytes < t->own ? t->own - bytes : 0;
 }
 
 static int why(struct fault *f)

@@ -19,8 +19,12 @@ void work_lend(struct work *w, int64_t now);
 /* On a thread of work, for the job that it does; elsewhere nothing: */
 int work_goes_on(void); /* 0: it ends here; where it does not, others may have gone first */
 void work_deadline(int64_t deadline); /* it ends then; clock_now(), 0: never */
-int64_t
-work_hand_over(void); /* bytes that the library holds for it, which the caller counts from now on */
+int64_t work_hand_over(void); /* bytes that the library holds for it, which the caller counts from
+                                 now on, as he does those of work_take */
+/* Bytes that neither the library nor JSON knows of, before they are there: in the account until
+ * they are given back, handed over, or the job ends. 0: *f, there is no room. */
+int work_take(int64_t bytes, struct fault *f);
+void work_give(int64_t bytes);
 extern const struct json_bounds work_bounds; /* for json_watch */
 /* Between the two it does not let others go first: a lock is held. */
 struct turn;

@@ -395,14 +395,14 @@ static void fail(struct answer *a, const struct fault *f)
 static int count_logprobs(struct answer *a, const struct event *e)
 {
     struct fault f = {0};
-    int told = a->stream || (a->logprobs < 0 && !a->tells_ids);
+    int told = (a->stream && !a->dialect->keeps) || (a->logprobs < 0 && !a->tells_ids);
     if (!e->token || (e->kind != EV_PROMPT && told) ||
         (a->n_logprobs += 1 + e->token->n_top) <= LOGPROBS_MAX)
         return 1;
     fault_set(&f, 400, "answer_too_large", "logprobs",
               "this answer has more than %d log-probabilities; ask for fewer prompts, choices or "
               "alternatives at a time%s",
-              LOGPROBS_MAX, a->stream ? "" : ", or for a stream");
+              LOGPROBS_MAX, a->stream || a->dialect->keeps ? "" : ", or for a stream");
     fail(a, &f);
     return 0;
 }
@@ -446,26 +446,30 @@ static void finish_beside(struct server *s, struct exchange *x)
     hosted_drop(m);
 }
 
+int answer_leave(struct exchange *x, struct hosted *m, void *what,
+                 void (*fn)(struct server *s, struct exchange *x))
+{
+    struct fault f;
+    struct server *s = exchange_server(x);
+    if (!hosted_hold(m))
+        return 0;
+    exchange_keep(x, what);
+    metrics_add(m->metrics, M_ANSWERS_BESIDE, 1); /* before anybody has the answer */
+    if (work_push(s->work, fn, s, x, &f))
+        return 1;
+    metrics_add(m->metrics, M_ANSWERS_BESIDE, -1);
+    hosted_drop(m);
+    return 0;
+}
+
 /* What many tokens were told about is written, and freed, beside the steps: it takes longer than
  * they do. 0: it has to be done here. */
 static int leave_finish(struct answer *a)
 {
     enum { FINISH_AT_ONCE = 8192, BYTES = 128 }; /* tokens and log-probabilities, or so many bytes
                                                     of text: a few milliseconds */
-    struct fault f;
-    struct server *s = exchange_server(a->x);
-    if (a->stream ||
-        a->n_made + a->n_logprobs + a->n_repeated / BYTES < FINISH_AT_ONCE ||
-        !hosted_hold(a->m))
-        return 0;
-    struct hosted *m = a->m;
-    exchange_keep(a->x, a);
-    if (work_push(s->work, finish_beside, s, a->x, &f)) {
-        metrics_add(m->metrics, M_ANSWERS_BESIDE, 1);
-        return 1;
-    }
-    hosted_drop(m);
-    return 0;
+    return a->n_made + a->n_logprobs + a->n_repeated / BYTES >= FINISH_AT_ONCE &&
+           answer_leave(a->x, a->m, a, finish_beside);
 }
 
 static void on_event(struct request *r, const struct event *e)

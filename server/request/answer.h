@@ -102,6 +102,7 @@ struct dialect {
     int lines;                /* a stream has JSON lines, not server-sent events */
     int whole_calls;          /* a call is told when it is whole */
     int exact;                /* answers hold numbers of the client or of calls */
+    int keeps;                /* a stream tells the log-probabilities again at its end */
     /* What it says otherwise becomes fields that all share (fields_put); what it has besides is
      * kept in its own struct. */
     int (*take)(struct answer *a, struct fields *b, struct request *r, struct fault *f);
@@ -131,6 +132,11 @@ int answer_gap_ids(struct answer *a, const struct fields *b, struct prompt *p, s
 int answer_n_probs(const struct fields *b);
 /* Whether F_prompt is a list of prompts: nothing in it is a token. */
 int answer_has_several(const json_t *prompt);
+/* Has fn finish an answer on a thread of work, with `what` as exchange_kept(x): for what takes
+ * longer than a step may wait. The model is held, and fn lets go of it (hosted_drop). 0: it has to
+ * be done here. */
+int answer_leave(struct exchange *x, struct hosted *m, void *what,
+                 void (*fn)(struct server *s, struct exchange *x));
 /* Answers x, now or later, and drops it. */
 void answer_make(struct exchange *x, const struct dialect *d);
 /* One event of a stream; `event` is its name (NULL: none), j is taken. */

@@ -20,6 +20,26 @@
 
 /* ---------------------------------------------------------------- tokens */
 
+int32_t *request_room(size_t n, struct fault *f)
+{
+    int64_t bytes = (int64_t)(n * sizeof(int32_t));
+    if (!work_take(bytes, f))
+        return NULL;
+    int32_t *ids = malloc(n * sizeof *ids);
+    if (!ids) {
+        work_give(bytes);
+        fault_memory(f);
+    }
+    return ids;
+}
+
+int32_t *request_fit(int32_t *ids, size_t cap, size_t n)
+{
+    int32_t *fit = realloc(ids, (n ? n : 1) * sizeof *fit);
+    work_give((int64_t)((cap - n) * sizeof *ids));
+    return fit ? fit : ids;
+}
+
 /* Tokens of a prompt, or of a text where there is none. */
 static int32_t *tokenize(struct hosted *m, const pith_prompt *p, const char *text, size_t n,
                          int flags, int64_t *n_ids, const char *field, struct fault *f)
@@ -27,16 +47,17 @@ static int32_t *tokenize(struct hosted *m, const pith_prompt *p, const char *tex
     struct pith_error err = {0};
     size_t cap = n + 16; /* what is not written to is no memory yet, and no text is read twice */
     for (;;) {
-        int32_t *ids = malloc(cap * sizeof *ids), *fit;
-        int64_t got = !ids ? -1
-                      : p  ? pith_prompt_tokenize(p, m->model, flags, ids, cap, &err)
-                           : pith_tokenize(m->model, text, n, flags, ids, cap, &err);
+        int32_t *ids = request_room(cap, f);
+        if (!ids)
+            return NULL;
+        int64_t got = p ? pith_prompt_tokenize(p, m->model, flags, ids, cap, &err)
+                        : pith_tokenize(m->model, text, n, flags, ids, cap, &err);
         if (got >= 0 && (size_t)got <= cap) {
             *n_ids = got;
-            fit = realloc(ids, (size_t)(got ? got : 1) * sizeof *ids);
-            return fit ? fit : ids;
+            return request_fit(ids, cap, (size_t)got);
         }
         free(ids);
+        work_give((int64_t)(cap * sizeof *ids));
         if (got < 0) {
             err.code ? fault_from(f, &err, field) : fault_memory(f);
             return NULL;
@@ -64,11 +85,9 @@ int32_t *request_ids(struct hosted *m, const json_t *list, int64_t *n_ids, const
 {
     enum { IDS_AT_ONCE = 10000 }; /* without a look at whether it goes on */
     size_t n = json_array_size(list);
-    int32_t *ids = malloc((n + 1) * sizeof *ids);
-    if (!ids) {
-        fault_memory(f);
+    int32_t *ids = request_room(n + 1, f);
+    if (!ids)
         return NULL;
-    }
     for (size_t i = 0; i < n; i++) {
         const json_t *v = json_array_get(list, i);
         json_int_t id = json_integer_value(v);

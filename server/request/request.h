@@ -8,6 +8,10 @@
 #include "server/request/fields.h"
 #include "server/schedule/scheduler.h"
 
+/* Room for so many tokens (malloc), in the account before it is there; NULL with *f. fit: n of
+ * `cap` are needed. */
+int32_t *request_room(size_t n, struct fault *f);
+int32_t *request_fit(int32_t *ids, size_t cap, size_t n);
 /* Text to tokens (malloc), NULL with *f. flags as pith_tokenize; `field` is named in errors. */
 int32_t *request_tokenize(struct hosted *m, const char *text, size_t n, int flags, int64_t *n_ids,
                           const char *field, struct fault *f);

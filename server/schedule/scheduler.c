@@ -68,7 +68,7 @@ int64_t request_bytes(const struct request *r, int32_t n_vocab)
     int64_t prompt = (int64_t)sizeof(int32_t) * r->n_prompt, lists = bytes_of_lists(r),
             only = r->sampler.n_only, bits = only ? n_vocab / 8 : 0;
     if (r->input_end)
-        return prompt;
+        return prompt + r->holds;
     return prompt * (2 + r->n) + lists + (int64_t)sizeof(int32_t) * only +
            r->n * (CHOICE + lists + bits);
 }

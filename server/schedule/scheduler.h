@@ -104,6 +104,7 @@ struct request {
     struct figures figures;
 
     struct server *server;
+    int64_t holds;  /* bytes that on_event has for it from the beginning on */
     int64_t bytes;  /* that its key's account has for it */
     int64_t answer; /* bytes that its answer has so far */
     int64_t told;   /* of them, that the account knows of */

@@ -52,11 +52,33 @@ def test_rerank(s):
     a = s.post("/rerank", {"query": "who", "texts": many})[1]
     one = scores(*many)
     check("many", len(a) == 200 and all(abs(r["score"] - one[r["index"]]) < 1e-6 for r in a), a[:3])
+    test_beside(s, want)
     check("props", s.get("/props")[1]["ranks"] is True and not s.get("/props")[1]["embeds"])
     status, a, _ = s.post("/v1/embeddings", {"input": "a"})
     check("no vectors", status == 400 and "--embeddings" in a["error"]["message"], a)
     status, a, _ = s.post("/v1/completions", {"prompt": "a"})
     check("no text", status == 400, a)
+
+
+def test_beside(s, want):
+    """An answer of many results, or of long texts, is written beside the steps."""
+    def ask(documents, **more):
+        before = s.metric("pith:answers_beside_total")
+        status, a, _ = s.post("/rerank", {"query": "who", "documents": documents, **more})
+        return status, a, s.metric("pith:answers_beside_total") - before
+
+    check("few are written at once", ask(TEXTS, return_documents=True)[2] == 0)
+    many = [{"text": t, "other": "x" * 100} for t in TEXTS] * 120
+    status, a, n = ask(many, return_documents=True)
+    got = [(r["index"], r["document"]) for r in a.get("results", [])]
+    scored = [(r["index"] % len(TEXTS), r["relevance_score"]) for r in a.get("results", [])]
+    check("many results beside", (status, n) == (200, 1)
+          and sorted(got, key=lambda r: r[0]) == [(i, {"text": d["text"]})
+                                                  for i, d in enumerate(many)]
+          and all(abs(x - dict(want)[i]) < 1e-6 for i, x in scored), (status, n, got[:3]))
+    status, a, n = ask(["a " * 60] * 300, return_documents=True, top_n=1)
+    check("long texts beside", (status, n, len(a.get("results", []))) == (200, 1, 1),
+          (status, n, str(a)[:300]))
 
 
 def test_bad(s):
@@ -120,6 +142,17 @@ def test_prefixes():
             check("%s %s" % (field, name), got == ([plain[i]], None), got[1])
         got = vector(input=["a cat"], input_type="clustering")
         check("a kind without one", got[0] == [plain[2]] and "clustering" in got[1], got[1])
+        texts = ["a cat", "the dog %s"] * 100
+        texts = [t % i if "%" in t else t for i, t in enumerate(texts)]
+        for more in ({}, {"dimensions": 48, "encoding_format": "base64"}):
+            before = s.metric("pith:answers_beside_total")
+            few = vector(input=texts[:4], **more)[0]
+            at_once = s.metric("pith:answers_beside_total") - before
+            many = vector(input=texts, **more)[0]
+            beside = s.metric("pith:answers_beside_total") - before
+            check("many vectors are written beside the steps %s" % more, (at_once, beside)
+                  == (0, 1) and many[:4] == few and many[0] == many[2] != many[3],
+                  (at_once, beside, len(many)))
         for name, body in (("unknown name", {"input": "a", "prompt_name": "none"}),
                            ("tokens", {"input": [3, 4], "prompt_name": "query"}),
                            ("mixed", {"input": [["a", 4]], "input_type": "query"}),

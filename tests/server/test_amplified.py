@@ -5,7 +5,7 @@ key. Answers and counted bytes are compared, never times."""
 import os
 import tempfile
 
-from serving import SANITIZED, Server, check, run, synth
+from serving import SANITIZED, Server, check, events, run, synth
 from test_account import A, KEYS, code, gives_back, of_key
 
 TEXT, NATIVE, CHAT = "/v1/completions", "/completion", "/v1/chat/completions"
@@ -119,6 +119,52 @@ def test_said(s):
               and (status == 200 or a[1]["error"]["code"] == "answer_too_large"), str(a[1])[:300])
 
 
+def test_said_beside(s):
+    """What a stream tells at its end is written beside the steps, where it is much; how far a
+    prompt is, which is told often, is brief."""
+    def ask(n, prompt, **more):
+        before = s.metric("pith:answers_beside_total")
+        a = ask_raw({"input": prompt, "max_output_tokens": 1, "stream": True,
+                     "metadata": {"a": "x" * n}, **more})
+        return a, s.metric("pith:answers_beside_total") - before
+
+    def ask_raw(body):
+        status, a, _ = s.post("/v1/responses", body, **A)
+        return events(a) if status == 200 else a
+
+    for n, beside in ((1000, 0), (4 << 20, 1)):
+        a, times = ask(n, "w3")
+        check("the end of a stream that tells %d bytes" % n, times == beside
+              and a[-1]["type"] == "response.incomplete"
+              and a[-1]["response"]["metadata"] == {"a": "x" * n}
+              and [e["type"] for e in a].count("response.output_item.done")
+              == [e["type"] for e in a].count("response.output_item.added"),
+              (times, str(a)[-300:]))
+    a, _ = ask(100000, "w3 w4 " * 3000, return_progress=True)
+    far = [e for e in a if "prompt_progress" in e]
+    check("progress is brief", len(far) > 1 and max(len(str(e)) for e in far) < 5000,
+          [len(str(e)) for e in far])
+
+
+def test_text_in_account(model, flags):
+    """Tokens of a text have room, in the account, before they are made."""
+    with Server(model, *flags, "--request-memory", "16M", "--embeddings") as s:
+        for n, status in ((1000000, 200), (5000000, 400)):
+            text = "w3 w4 " * (n // 6)
+            for path, body in (("/tokenize", {"content": text}),
+                               ("/v1/embeddings", {"input": text}),
+                               (TEXT, {"prompt": text})):
+                before, a = peak(s), s.post(path, body, **A)
+                said = a[1]["error"] if a[0] != 200 else {}
+                check("tokens of %d bytes, %s" % (n, path), status == 400 and
+                      said.get("code") == "request_too_expensive"
+                      and "--request-memory" in said.get("message", "") or status == 200
+                      and said.get("code") != "request_too_expensive", (a[0], said))
+                if path == "/tokenize" and status == 200:
+                    check("they are counted", peak(s) - before > 4 * n, (peak(s), before))
+        check("all is given back behind them", gives_back(s), of_key(s, "pith:key_bytes"))
+
+
 def test_paths(s):
     """A name with slashes is a path, as long as it likes: nobody goes as deep as that."""
     for name in ("/" * 100000, "generation_settings/" * 20000, "x" * 300):
@@ -149,6 +195,7 @@ def main():
         for test in (test_lists, test_tables):
             with Server(model, *flags) as s:
                 test(s)
+        test_text_in_account(model, flags)
         with Server(model, *flags) as s:
             token = longest(s)
             test_detokenized(s, token)
@@ -157,6 +204,7 @@ def main():
             test_biases(s)
             test_repeated(s, token)
             test_said(s)
+            test_said_beside(s)
             test_paths(s)
 
 
