@@ -134,7 +134,7 @@ struct model_opts {
     struct thread_opts threads;
     int64_t n_ctx, cache_limit, store_limit;
     struct arg_texts overrides;
-    int no_cache_dir, strict, verbose;
+    int no_cache_dir, strict, reproducible, verbose;
     int tells_room; /* context and cache of a session are said, whatever else is */
 };
 /* clang-format off */
@@ -230,6 +230,8 @@ struct model_opts {
              "several times"},                                                                     \
     {.name = "--strict", ARG_FIELD(opts, member.strict, ARG_SWITCH),                               \
      .help = "refuse instead of falling back to a slower kernel or device"},                       \
+    {.name = "--reproducible", ARG_FIELD(opts, member.reproducible, ARG_SWITCH),                   \
+     .help = "the same bits whatever else is in a batch on GPUs, too, as the CPU always has it"}, \
     {.name = "--trace", .meta = "FILE", ARG_FIELD(opts, member.trace, ARG_TEXT),                   \
      .help = "write what ran when to this file, as a Chrome trace (devices, copies, sampling)"},   \
     {.name = "--verbose", .alias = "-v", ARG_FIELD(opts, member.verbose, ARG_SWITCH),              \

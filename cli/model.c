@@ -135,6 +135,7 @@ pith_model *cli_model_try(const struct model_opts *o, struct pith_model_params *
     if (*code)
         return NULL;
     params->strict = o->strict;
+    params->reproducible = o->reproducible;
     take_devices(&o->devices, params);
     params->overrides = o->overrides.n ? o->overrides.v : NULL;
     if (o->weights)

@@ -99,6 +99,10 @@ struct pith_model_params {
                                       hold a match (POSIX extended regular expression), and the
                                       products with them; the first that matches counts */
     int32_t cpu_experts; /* experts of so many first layers stay on the CPU, -1: of all */
+    /* 1: on every device a token's logits are the same bits whatever else is in its steps and
+     * however its prompt was cut into them. 0: devices may have kernels for steps of many rows that
+     * add in another order; pith_report names them. The CPU has none. */
+    int32_t reproducible;
 };
 #define PITH_MODEL_PARAMS_INIT PITH_SIZED(struct pith_model_params)
 

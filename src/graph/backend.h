@@ -26,6 +26,7 @@ struct pool;
 struct op_impl {
     const char *kernel; /* "matmul q4_K p16 avx512vnni" */
     int slow;           /* a fallback: named in the report, refused by strict */
+    int by_rows;        /* its bits depend on how many rows a step has: named in the report */
     size_t scratch;     /* bytes each thread needs */
     /* What runs: for the backend alone, nobody else looks at it. */
     op_fn fn;          /* op.h */

@@ -307,11 +307,14 @@ static void make_model(const char *arch)
     make_model_of(arch, 32);
 }
 
+static int reproducible; /* what models are opened with */
+
 static pith_model *open_model(const char *devices, const char *layers, struct pith_error *err)
 {
     struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
     mp.n_threads = 1;
     mp.n_batch = 64;
+    mp.reproducible = reproducible;
     set_devices(devices, layers);
     pith_model *m = pith_model_open(path, &mp, err);
     set_devices(NULL, NULL);

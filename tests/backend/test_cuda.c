@@ -55,6 +55,60 @@ static void products_of_bytes(void)
     products_by_bytes("cuda dp4a", test_scale() < 10 ? 2 : 6);
 }
 
+/* Rows of CODED_ROWS tokens that are other bits. */
+static int other_rows(const float *a, const float *b)
+{
+    int n = 0;
+    for (int r = 0; r < CODED_ROWS; r++)
+        n += memcmp(a + r * V, b + r * V, V * sizeof *a) != 0;
+    return n;
+}
+
+/* A model of weights of 16 bits by pieces of `piece`, with what the report says of products. */
+static int pieces(int32_t piece, const char *says, float *out)
+{
+    return logits_in_pieces("1", piece, says, out);
+}
+
+/* Weights of 16 bits: steps of more than eight rows run on tensor cores, near what the CPU gives,
+ * with the same bits recorded and not; and where the same bits from batch to batch are wanted, they
+ * do not. */
+static void products_of_halves(void)
+{
+    static const char *const cases[][2] = {
+        {"llama", "f16"}, {"llama", "bf16"}, {"qwen3moe", "f16"}};
+    static float cpu[CODED_ROWS * V], all[CODED_ROWS * V], some[CODED_ROWS * V];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *arch = cases[i][0], *type = cases[i][1];
+        int moe = strstr(arch, "moe") != NULL;
+        char mma[64], plain[64];
+        double sum = 0, off = 0;
+        snprintf(mma, sizeof mma, "\"matmul %s cuda mma\"", type);
+        snprintf(plain, sizeof plain, "\"matmul %s cuda\"", type);
+        if (!try_model(arch, 64, type) || !logits_in_pieces("0", CODED_ROWS, "", cpu) ||
+            !pieces(CODED_ROWS, mma, all)) {
+            CHECK_MSG(0, "%s, %s: no logits", arch, type);
+            continue;
+        }
+        for (int j = 0; j < CODED_ROWS * V; j++) {
+            sum += (double)cpu[j] * (double)cpu[j];
+            off += pow((double)cpu[j] - (double)all[j], 2);
+        }
+        printf("# %s, %s: off by %.2g of what the CPU gives\n", arch, type, sqrt(off / sum));
+        CHECK_MSG(sqrt(off / sum) <= 0.01, "%s, %s: off by %.3g", arch, type, sqrt(off / sum));
+        set_env("PITH_CUDA_RECORDINGS", "0");
+        CHECK(pieces(CODED_ROWS, "\"bits_by_rows\": ", some) && !other_rows(all, some));
+        set_env("PITH_CUDA_RECORDINGS", NULL);
+        CHECK(pieces(12, mma, some) && (moe || !other_rows(all, some)));
+        CHECK(pieces(1, mma, some));
+        CHECK_MSG(other_rows(all, some) > 0, "%s, %s: tensor cores have done nothing", arch, type);
+        reproducible = 1;
+        CHECK(pieces(CODED_ROWS, plain, all) && pieces(7, plain, some) && !other_rows(all, some));
+        CHECK(pieces(1, plain, some) && !other_rows(all, some));
+        reproducible = 0;
+    }
+}
+
 /* One GPU that two backends offer is one device: the second of them is not there, where nobody asks
  * for it by name. */
 static void twins_are_one(void)
@@ -91,6 +145,7 @@ int main(void)
     gpu_tests();
     TEST(what_is_absent_is_named);
     TEST(products_of_bytes);
+    TEST(products_of_halves);
     TEST(twins_are_one);
     return test_end();
 }

@@ -2,7 +2,7 @@
 #include "backend/cuda/cuda_impl.h"
 
 #define gpu_backend backend_cuda
-#define gpu_rounds(type) cu_by_dp4a(NULL, type)
+#define gpu_rounds(type) (dtypes[type].block > 1 && !cu_masked("dp4a"))
 #include "cuda/standin.h"
 #include "gpu_test_ops.h"
 
@@ -13,6 +13,142 @@ static void products_without_rounding(void)
     products_of_every_type();
     unsetenv("PITH_CUDA_MASK");
 }
+
+/* ---------------------------------------------------------------- products of 16 bits */
+
+enum { HALVES = 144, MOST_K = 264, MOST_M = 135, HEADS = 3 };
+
+static node build_heads_of(struct graph *g, node x, void *ctx)
+{
+    return graph_head_matmul(g, ctx, x, "product");
+}
+
+/* The first T rows of x [HALVES][X K] with a weight [X][M][K] of 16 bits, X 0: no heads. */
+static int halves_of(const struct tensor *w, const float *x, int32_t T, float *got)
+{
+    struct pith_error err = {PITH_OK, ""};
+    int64_t X = w->n_dims == 3 ? w->dims[0] : 1;
+    struct bench_case c = {.build = X > 1 ? build_heads_of : build_matmul,
+                           .ctx = (void *)(uintptr_t)w,
+                           .in = x,
+                           .T = T,
+                           .n = (int32_t)(X * tensor_k(w)),
+                           .level = CPU_BASE};
+    int ok = bench_run(&c, got, &err) == PITH_OK;
+    CHECK_MSG(ok, "%s", err.msg);
+    return ok;
+}
+
+/* How far a product of 16 bits may be off: what x loses when it is rounded, beside itself and (of
+ * f16, whose least step is 2^-24 of 2^15) beside its row's largest; and additions in any order that
+ * may cut off. */
+static int halves_are_near(const struct tensor *w, const float *x, int32_t T, const float *got)
+{
+    static float row[MOST_K];
+    int X = w->n_dims == 3 ? (int)w->dims[0] : 1, M = (int)tensor_m(w), K = (int)tensor_k(w);
+    double step = w->type == DT_F16 ? 0x1p-11 : 0x1p-9, adds = (double)K * 0x1p-23;
+    for (int r = 0; r < T; r++)
+        for (int m = 0; m < X * M; m++) {
+            const float *of = x + (r * X + m / M) * K;
+            double sum = 0, all = 0, ws = 0, most = 0;
+            dtypes[w->type].dequant((const uint8_t *)w->file + (size_t)m * (size_t)K * 2, row, K);
+            for (int k = 0; k < X * K; k++)
+                most = fmax(most, fabs((double)x[r * X * K + k]));
+            for (int k = 0; k < K; k++) {
+                sum += (double)row[k] * (double)of[k];
+                all += fabs((double)row[k] * (double)of[k]);
+                ws += fabs((double)row[k]);
+            }
+            double off = fabs((double)got[r * X * M + m] - sum);
+            if (!(off <= all * (step * 1.01 + adds) + ws * most * 0x1p-39)) {
+                CHECK_MSG(0, "%s [%d, %d, %d], row %d of %d, column %d: %.9g, wanted %.9g",
+                          dtypes[w->type].name, X, M, K, r, T, m, (double)got[r * X * M + m], sum);
+                return 0;
+            }
+        }
+    return 1;
+}
+
+/* Rows that are next to nothing, large, and both; what is not finite stays in its row. */
+static void draw_rows(struct rng *rng, float *x, int n)
+{
+    bench_fill(rng, x, (int64_t)HALVES * n, 0);
+    for (int k = 0; k < n; k++) {
+        x[k] *= 0x1p-120f;
+        x[n + k] *= 0x1p100f;
+        x[2 * n + k] *= k % 2 ? 0x1p20f : 1;
+        x[3 * n + k] = 0;
+    }
+}
+
+/* For few rows of x and many, narrow tiles and wide ones: near what it should be, and of the same
+ * bits from nine rows on however many there are. */
+static void products_of_halves(void)
+{
+    static const int shapes[][3] = {{1, 5, 8}, {1, 33, 40}, {1, MOST_M, MOST_K}, {HEADS, 34, 72}};
+    static const int Ts[] = {9, 16, 40, HALVES};
+    static float w[MOST_M * MOST_K], x[HALVES * MOST_K], all[HALVES * MOST_M], got[HALVES * MOST_M];
+    struct rng rng;
+    rng_init(&rng, 31);
+    bench_fast = 1;
+    for (int i = 0; i < 8; i++) {
+        const int *s = shapes[i / 2];
+        int n = s[0] * s[2], cols = s[0] * s[1];
+        bench_reset();
+        bench_fill(&rng, w, (int64_t)cols * s[2], 0);
+        draw_rows(&rng, x, n);
+        const struct tensor *t =
+            bench_tensor(i % 2 ? DT_BF16 : DT_F16, s[0] > 1 ? s[0] : 0, s[1], s[2], w);
+        int ok = halves_of(t, x, HALVES, all) && halves_are_near(t, x, HALVES, all);
+        for (int k = 0; k < 3 && ok; k++) {
+            ok = halves_of(t, x, Ts[k], got);
+            CHECK_MSG(!ok || !memcmp(got, all, (size_t)Ts[k] * (size_t)cols * sizeof *got),
+                      "%s [%d, %d, %d]: other bits of %d rows", dtypes[t->type].name, s[0], s[1],
+                      s[2], Ts[k]);
+        }
+        x[5 * n + 1] = NAN;
+        x[6 * n + n - 1] = -INFINITY;
+        ok = ok && halves_of(t, x, 16, got);
+        for (int m = 0; m < cols && ok; m++) {
+            int first = m < s[1], last = m >= cols - s[1];
+            CHECK_MSG((!first || !isfinite(got[5 * cols + m])) &&
+                          (!last || !isfinite(got[6 * cols + m])),
+                      "%s, column %d: %g of NaN, %g of infinity", dtypes[t->type].name, m,
+                      (double)got[5 * cols + m], (double)got[6 * cols + m]);
+        }
+        CHECK(!ok || !memcmp(got + 7 * cols, all + 7 * cols, 9 * (size_t)cols * sizeof *got));
+    }
+    bench_fast = 0;
+}
+
+/* Where rows of a weight do not begin at multiples of 16 bytes, where a device has no instruction
+ * for it, where tensor cores are masked, and where the same bits are wanted: not of 16 bits. */
+static void what_is_not_of_halves(void)
+{
+    struct cu_gpu v = {.arch = 75};
+    struct tensor t = {.type = DT_BF16, .n_dims = 2, .dims = {4, 64}};
+    v.dev.priv = &v;
+    CHECK(cu_code_of(&v.dev, &t) == GPU_NONE);
+    v.arch = 80;
+    CHECK(cu_code_of(&v.dev, &t) == GPU_BF16);
+    v.dev.reproducible = 1;
+    CHECK(cu_code_of(&v.dev, &t) == GPU_NONE);
+    t.type = DT_Q4_0;
+    CHECK(cu_code_of(&v.dev, &t) == GPU_BYTES);
+    v.dev.reproducible = 0;
+    t.type = DT_F16;
+    CHECK(cu_code_of(&v.dev, &t) == GPU_F16);
+    t.dims[1] = 68;
+    CHECK(cu_code_of(&v.dev, &t) == GPU_NONE);
+    t.dims[1] = 64;
+    setenv("PITH_CUDA_MASK", "mma", 1);
+    CHECK(cu_code_of(&v.dev, &t) == GPU_NONE);
+    unsetenv("PITH_CUDA_MASK");
+    t.type = DT_F32;
+    CHECK(cu_code_of(&v.dev, &t) == GPU_NONE);
+}
+
+/* ---------------------------------------------------------------- errors */
 
 /* After these nothing of a context works any more; after others the next call does. */
 static void errors_that_lose_a_device(void)
@@ -45,6 +181,8 @@ int main(void)
     if (backend_cuda.open(0, 0, &d, &err) == PITH_OK) {
         d->backend->close(d);
         TEST(products_without_rounding);
+        TEST(products_of_halves);
+        TEST(what_is_not_of_halves);
     }
     return gpu_test_ops();
 }

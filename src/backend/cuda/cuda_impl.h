@@ -23,10 +23,10 @@ struct cu_stage {
     uint64_t value; /* done with it when the device has come there */
 };
 
-/* A family besides those of gpu.h: products of bytes on tensor cores. */
-enum { CU_MMA = GPU_N_FAMILIES, CU_N_FAMILIES };
-/* What a block of it makes: rows of the weight by rows of x. */
-enum { CU_TILE_M = 64, CU_TILE_N = 32 };
+/* Families besides those of gpu.h: products of bytes on tensor cores, of 16 bits, rows for them. */
+enum { CU_MMA = GPU_N_FAMILIES, CU_HALF, CU_HALVE, CU_N_FAMILIES };
+/* What a block makes: rows of the weight by rows of x; of half.cu, whose blocks are square. */
+enum { CU_TILE_M = 64, CU_TILE_N = 32, CU_NARROW = 32, CU_WIDE = 128 };
 
 struct cu_kernel {
     struct gpu_kernel kernel;
@@ -91,8 +91,10 @@ void cu_kernels_close(struct cu_gpu *v);
 /* Launches a kernel into a stream; NULL: only makes ready to. The lock is held. */
 pith_status cu_launch(struct cu_gpu *v, cu_stream s, const struct gpu_launch *l,
                       struct pith_error *err);
-/* Products with weights of this type are made of bytes, where nobody says otherwise. */
-int cu_by_dp4a(const struct device *d, enum dtype t);
+/* Products with weights in blocks are made of bytes, where nobody says otherwise; those of many
+ * rows with weights of f16 and bf16 of 16 bits, unless the same bits are wanted from steps of any
+ * size. */
+enum gpu_code cu_code_of(const struct device *d, const struct tensor *w);
 int cu_impl(const struct device *d, const struct node *n, struct op_impl *out);
 
 /* run.c */

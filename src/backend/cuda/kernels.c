@@ -69,7 +69,7 @@ void cu_kernels_close(struct cu_gpu *v)
 
 #define X(name) [GPU_##name] = #name,
 static const char *const families[CU_N_FAMILIES] = {
-    GPU_FAMILIES(X)[CU_MMA] = "mma"};
+    GPU_FAMILIES(X)[CU_MMA] = "mma", [CU_HALF] = "half", [CU_HALVE] = "halve"};
 #undef X
 /* As types.cuh numbers them. */
 static const char *const types[] = {"f32",  "f16",    "bf16",   "q4_0", "q4_1", "q5_0",
@@ -97,6 +97,9 @@ static void name_kernel(const struct gpu_kernel *k, char *out, size_t cap)
         break;
     case CU_MMA:
         snprintf(out, cap, "pith_mma_%s", types[k->spec[0]]);
+        break;
+    case CU_HALF:
+        snprintf(out, cap, "pith_half_%s_%d", types[k->spec[0]], (int)k->spec[2]);
         break;
     case GPU_attn:
     case GPU_attn_states:
@@ -148,35 +151,61 @@ static pith_status find_function(struct cu_gpu *v, const struct gpu_kernel *k, c
     return st;
 }
 
+/* Of 32 lanes each, in a block; 0: it has 64 threads in a row. */
+static unsigned warps_of(const struct gpu_kernel *k)
+{
+    switch ((int)k->family) {
+    case GPU_matmul:
+    case GPU_dp4a:
+    case CU_MMA:
+        return 4;
+    case CU_HALF:
+        return k->spec[2] == CU_WIDE ? 8 : 4;
+    default:
+        return 0;
+    }
+}
+
 pith_status cu_launch(struct cu_gpu *v, cu_stream s, const struct gpu_launch *l,
                       struct pith_error *err)
 {
     struct cu_args args = {.a = l->args};
     void *params[1] = {&args};
     cu_function f;
-    int family = (int)l->kernel.family;
-    int warps = family == GPU_matmul || family == GPU_dp4a || family == CU_MMA;
+    unsigned warps = warps_of(&l->kernel);
     pith_status st = find_function(v, &l->kernel, &f, err);
     if (st != PITH_OK || !s)
         return st;
     memcpy(args.spec, l->kernel.spec, sizeof args.spec);
     return cu_check(v,
                     cu.launch(f, l->groups[0], l->groups[1], l->groups[2], warps ? 32 : 64,
-                              warps ? 4 : 1, 1, 0, s, params, NULL),
+                              warps ? warps : 1, 1, 0, s, params, NULL),
                     families[l->kernel.family], err);
 }
 
-int cu_by_dp4a(const struct device *d, enum dtype t)
+/* What of 16 bits comes in pieces of 16 bytes wherever it begins. bf16 came with 8.0. */
+static enum gpu_code halves_of(const struct device *d, const struct tensor *w)
 {
-    (void)d;
-    return dtypes[t].block > 1 && !cu_masked("dp4a");
+    if (d->reproducible || tensor_k(w) % 8 || cu_masked("mma"))
+        return GPU_NONE;
+    return w->type == DT_F16                              ? GPU_F16
+           : w->type == DT_BF16 && cu_of(d)->arch >= 80 ? GPU_BF16
+                                                          : GPU_NONE;
+}
+
+enum gpu_code cu_code_of(const struct device *d, const struct tensor *w)
+{
+    if (dtypes[w->type].block == 1)
+        return halves_of(d, w);
+    return cu_masked("dp4a") ? GPU_NONE : GPU_BYTES;
 }
 
 /* Names of products tell the weight's type. */
 int cu_impl(const struct device *d, const struct node *n, struct op_impl *out)
 {
-#define X(NAME, name, ...) [DT_##NAME] = {"matmul " name " cuda", "matmul " name " cuda dp4a"},
-    static const char *const products[DT_COUNT][2] = {
+#define X(NAME, name, ...)                                                                         \
+    [DT_##NAME] = {"matmul " name " cuda", "matmul " name " cuda dp4a", "matmul " name " cuda mma"},
+    static const char *const products[DT_COUNT][3] = {
 #include "tensor/dtypes.def"
     };
 #undef X
@@ -184,7 +213,10 @@ int cu_impl(const struct device *d, const struct node *n, struct op_impl *out)
     if (cu_masked(op_infos[n->op]->name) || (product && cu_masked(dtypes[n->w->type].name)) ||
         !gpu_impl(n, out))
         return 0;
-    if (product)
-        out->kernel = products[n->w->type][cu_by_dp4a(d, n->w->type)];
+    if (product) {
+        enum gpu_code code = cu_code_of(d, n->w);
+        out->kernel = products[n->w->type][code == GPU_NONE ? 0 : code == GPU_BYTES ? 1 : 2];
+        out->by_rows = code == GPU_F16 || code == GPU_BF16;
+    }
     return 1;
 }

@@ -55,7 +55,7 @@ pith_status cu_prepare(struct device *d, const struct job_params *p, struct job 
     j->g.address = cu_address;
     j->g.pointer = address_of;
     j->g.totals = &totals;
-    j->g.by_bytes = cu_by_dp4a;
+    j->g.code_of = cu_code_of;
     plan_bind(p->plan, d->index, address_of);
     TRY(gpu_job_init(&j->g, p, "PITH_CUDA_RECORDINGS", err));
     for (int i = 0; i < UPLOADS; i++)
@@ -90,31 +90,63 @@ void cu_finish(struct job *j)
 
 /* ---------------------------------------------------------------- launches */
 
-/* Of bytes: for few rows of x a warp takes some rows of the weight; many rows are worth tiles. Bits
- * are the same. */
-static void pick_product(const struct call *c, int64_t rows, struct gpu_launch *l)
+/* Matrices that rows are dealt out to. */
+static int64_t n_takers(const struct gpu_launch *l)
 {
-    int64_t n_expert = l->kernel.spec[1] == 2 ? l->args.p[4] : 0;
-    if (rows <= MATVEC_ROWS * (n_expert ? n_expert : 1) || cu_masked("mma"))
-        return;
-    int64_t groups = rows / CU_TILE_N + (n_expert ? n_expert : 1);
-    l->kernel.family = (enum gpu_family)CU_MMA;
-    l->groups[0] = (uint32_t)((tensor_m(c->w) + CU_TILE_M - 1) / CU_TILE_M);
+    return l->kernel.spec[1] == 2 && l->args.p[4] ? l->args.p[4] : 1;
+}
+
+/* A block makes m rows of the weight by n rows of x. */
+static void use_tiles(const struct call *c, int64_t rows, int m, int n, enum gpu_family family,
+                      struct gpu_launch *l)
+{
+    int64_t groups = rows / n + n_takers(l);
+    l->kernel.family = family;
+    l->groups[0] = (uint32_t)((tensor_m(c->w) + m - 1) / m);
     l->groups[1] = gpu_row_groups(groups < rows ? groups : rows);
+}
+
+/* The rows that decide what takes them: as a recording of the step has them, whether there is one
+ * or not, so that both give the same bits. */
+static int64_t rows_to_pick_by(const struct call *c, const struct gpu_key *k)
+{
+    struct gpu_key up = k->T <= GPU_RECORD_ROWS ? gpu_bucket(*k) : *k;
+    return gpu_rows_of(&c->dst, &up);
+}
+
+/* A product whose rows of x are rounded: what rounds them, if they are not there. For few rows of x
+ * a warp takes some rows of the weight; many rows are worth tiles, which of bytes have the same
+ * bits. Few rows of 16 bits are taken as they are. */
+static pith_status pick_product(struct job *j, cu_stream s, const struct call *c,
+                                const struct gpu_key *k, struct gpu_launch *l,
+                                struct pith_error *err)
+{
+    enum gpu_code as = gpu_code_of(&j->g, c);
+    int64_t rows = rows_to_pick_by(c, k);
+    int many = rows > MATVEC_ROWS * n_takers(l) && !cu_masked("mma");
+    struct gpu_launch round;
+    if (as == GPU_NONE || (as != GPU_BYTES && !many))
+        return PITH_OK;
+    int again = gpu_round(&j->g, c, k, as, l, &round);
+    if (as != GPU_BYTES) {
+        int wide = rows > 2 * CU_NARROW * n_takers(l), tile = wide ? CU_WIDE : CU_NARROW;
+        round.kernel.family = (enum gpu_family)CU_HALVE;
+        round.kernel.spec[0] = l->kernel.spec[0];
+        l->kernel.spec[2] = tile;
+        use_tiles(c, rows, tile, tile, (enum gpu_family)CU_HALF, l);
+    } else if (many) {
+        use_tiles(c, rows, CU_TILE_M, CU_TILE_N, (enum gpu_family)CU_MMA, l);
+    }
+    return again ? cu_launch(j->v, s, &round, err) : PITH_OK;
 }
 
 static pith_status put_call(struct job *j, cu_stream s, const struct call *c,
                             const struct gpu_key *k, struct pith_error *err)
 {
-    struct gpu_launch l, round;
-    pith_status st = PITH_OK;
+    struct gpu_launch l;
     if (!gpu_launch_of(&j->g, c, k, &l))
         return PITH_OK;
-    if (gpu_is_coded(&j->g, c)) {
-        if (gpu_by_bytes(&j->g, c, k, &l, &round))
-            st = cu_launch(j->v, s, &round, err);
-        pick_product(c, gpu_rows_of(&c->dst, k), &l);
-    }
+    pith_status st = pick_product(j, s, c, k, &l, err);
     if (st == PITH_OK)
         st = cu_launch(j->v, s, &l, err);
     return st == PITH_OK ? st : error_prefix(err, "%s", c->name);

@@ -1,6 +1,6 @@
-/* coded.c -- products of bytes: rows of x are rounded to bytes and a scale for each 32 (quantise),
- * and multiplied with the codes of weights in blocks (dp4a). One piece of memory holds the rounded
- * rows of one call after the other. */
+/* coded.c -- products with rounded rows: rows of x are rounded to bytes and a scale for each 32
+ * (quantise), and multiplied with the codes of weights in blocks (dp4a); or to the 16 bits that
+ * weights have (halve). One piece of memory holds the rounded rows of one call after the other. */
 #include "backend/gpu/gpu.h"
 
 int64_t gpu_rows_of(const struct value *v, const struct gpu_key *k)
@@ -11,16 +11,17 @@ int64_t gpu_rows_of(const struct value *v, const struct gpu_key *k)
                                                        : 1);
 }
 
-int gpu_is_coded(const struct gpu_job *j, const struct call *c)
+enum gpu_code gpu_code_of(const struct gpu_job *j, const struct call *c)
 {
-    return j->by_bytes && c->dst.device == j->dev->index && op_has(c->op, OP_PRODUCT) &&
-           j->by_bytes(j->dev, c->w->type);
+    int mine = j->code_of && c->dst.device == j->dev->index && op_has(c->op, OP_PRODUCT);
+    return mine ? j->code_of(j->dev, c->w) : GPU_NONE;
 }
 
-/* From one rounded row to the next: bytes, and a scale for each 32. */
-static uint64_t coded_bytes(const struct value *v)
+/* From one rounded row to the next. */
+static uint64_t coded_bytes(const struct value *v, enum gpu_code as)
 {
-    return size_align((uint64_t)v->cols + (uint64_t)v->cols / 8, 16);
+    uint64_t n = (uint64_t)v->cols;
+    return as == GPU_NONE ? 0 : size_align(as == GPU_BYTES ? n + n / 8 : 2 * n + 4, 16);
 }
 
 pith_status gpu_codes_make(struct gpu_job *j, struct pith_error *err)
@@ -29,7 +30,7 @@ pith_status gpu_codes_make(struct gpu_job *j, struct pith_error *err)
     uint64_t most = 0;
     for (const struct call *c = p->calls; c < p->calls + p->n_calls; c++) {
         const struct value *x = &c->src[0];
-        uint64_t n = gpu_is_coded(j, c) ? coded_bytes(x) * (uint64_t)x->cap_rows : 0;
+        uint64_t n = coded_bytes(x, gpu_code_of(j, c)) * (uint64_t)x->cap_rows;
         most = n > most ? n : most;
     }
     return buffer_alloc(j->dev, most, PITH_MEM_SCRATCH, &j->codes, err);
@@ -41,12 +42,12 @@ static int same_rows(const struct value *a, const struct value *b)
            a->cols == b->cols && a->ld == b->ld;
 }
 
-int gpu_by_bytes(struct gpu_job *j, const struct call *c, const struct gpu_key *k,
-                 struct gpu_launch *l, struct gpu_launch *round)
+int gpu_round(struct gpu_job *j, const struct call *c, const struct gpu_key *k, enum gpu_code as,
+              struct gpu_launch *l, struct gpu_launch *round)
 {
     const struct value *x = &c->src[0];
-    uint64_t bytes = coded_bytes(x);
-    int again = !same_rows(j->coded, x);
+    uint64_t bytes = coded_bytes(x, as);
+    int again = j->coded_as != as || !same_rows(j->coded, x);
     *round = (struct gpu_launch){.kernel.family = GPU_quantise};
     round->args = (struct gpu_args){.step = l->args.step,
                                     .dst = j->address(&j->codes),
@@ -55,13 +56,15 @@ int gpu_by_bytes(struct gpu_job *j, const struct call *c, const struct gpu_key *
                                     .cols = (uint32_t)x->cols,
                                     .ld = (uint32_t)bytes,
                                     .lda = l->args.lda};
-    round->groups[0] = (uint32_t)((x->cols / 32 + 63) / 64);
+    round->groups[0] = as == GPU_BYTES ? (uint32_t)((x->cols / 32 + 63) / 64) : 1;
     round->groups[1] = gpu_row_groups(gpu_rows_of(x, k));
     round->groups[2] = 1;
-    l->kernel.family = GPU_dp4a;
+    if (as == GPU_BYTES)
+        l->kernel.family = GPU_dp4a;
     l->args.a = round->args.dst;
     l->args.lda = round->args.ld;
     l->args.ldb = round->args.cols;
     j->coded = x;
+    j->coded_as = as;
     return again;
 }

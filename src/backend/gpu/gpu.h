@@ -134,6 +134,10 @@ struct gpu_recording {
     void *commands;     /* the backend's */
 };
 
+/* What rows of x are rounded to for a product: bytes and a scale for each 32; numbers of 16 bits,
+ * and one factor. */
+enum gpu_code { GPU_NONE, GPU_BYTES, GPU_F16, GPU_BF16 };
+
 /* The first member of a backend's struct job. */
 struct gpu_job {
     struct device *dev;
@@ -151,10 +155,12 @@ struct gpu_job {
     struct recordings counts;
     struct gpu_totals *totals;
     uint64_t clock;
-    /* Are products with weights of this type made of bytes? NULL: of none. */
-    int (*by_bytes)(const struct device *d, enum dtype t);
+    /* What rows of x are rounded to for products with a weight, if there are many of them (bytes:
+     * also if there are few). NULL: to nothing. */
+    enum gpu_code (*code_of)(const struct device *d, const struct tensor *w);
     struct buffer codes;       /* rows of x, rounded for the products of one call after the other */
     const struct value *coded; /* what is there; NULL: nobody knows */
+    enum gpu_code coded_as;
 };
 static inline struct gpu_job *gpu_job_of(struct job *j)
 {
@@ -166,7 +172,7 @@ struct gpu_totals { /* of all jobs of a backend */
 
 /* Bytes of host memory besides the backend's own struct. */
 uint64_t gpu_job_bytes(const struct plan *p);
-/* j: zeroed but for dev, stream, address, pointer, totals, by_bytes. `env` names how many
+/* j: zeroed but for dev, stream, address, pointer, totals, code_of. `env` names how many
  * recordings are kept for each part of a plan. Weights are bound before, by the backend. */
 pith_status gpu_job_init(struct gpu_job *j, const struct job_params *p, const char *env,
                          struct pith_error *err);
@@ -200,13 +206,14 @@ pith_status gpu_show(const struct gpu_job *j, const struct run *r, const struct 
 
 /* coded.c. Rows of a value in a launch for rows of key k. */
 int64_t gpu_rows_of(const struct value *v, const struct gpu_key *k);
-/* Is call c a product of bytes? */
-int gpu_is_coded(const struct gpu_job *j, const struct call *c);
+/* What call c's rows are rounded to; GPU_NONE: it is no product, or of rows as they are. */
+enum gpu_code gpu_code_of(const struct gpu_job *j, const struct call *c);
 pith_status gpu_codes_make(struct gpu_job *j, struct pith_error *err); /* room for any call's */
-/* Makes c's launch one of dp4a. 1: *round goes before it, which rounds the rows; 0: they are there.
- * j->coded is set to NULL wherever they may have changed. */
-int gpu_by_bytes(struct gpu_job *j, const struct call *c, const struct gpu_key *k,
-                 struct gpu_launch *l, struct gpu_launch *round);
+/* Gives c's launch rounded rows, and makes it one of dp4a; of 16 bits: the backend says of which
+ * family, and of which *round is. 1: *round goes before it, which rounds the rows; 0: they are
+ * there. j->coded is set to NULL wherever they may have changed. */
+int gpu_round(struct gpu_job *j, const struct call *c, const struct gpu_key *k, enum gpu_code as,
+              struct gpu_launch *l, struct gpu_launch *round);
 
 /* run.c: functions of struct backend. */
 pith_status gpu_submit(struct job *j, const struct run *r, int32_t first, int32_t n,

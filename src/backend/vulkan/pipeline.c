@@ -167,9 +167,10 @@ pith_status vk_pipeline(struct vk_device *v, const struct gpu_kernel *k, VkPipel
 
 /* ---------------------------------------------------------------- what runs */
 
-int vk_by_bytes(const struct device *d, enum dtype t)
+enum gpu_code vk_code_of(const struct device *d, const struct tensor *w)
 {
-    return vk_of(d)->products != VK_OF_NUMBERS && dtypes[t].block > 1;
+    int bytes = vk_of(d)->products != VK_OF_NUMBERS && dtypes[w->type].block > 1;
+    return bytes ? GPU_BYTES : GPU_NONE;
 }
 
 /* Names of products tell the weight's type, and what they are made of. */
@@ -192,6 +193,6 @@ int vk_impl(const struct device *d, const struct node *n, struct op_impl *out)
         !gpu_impl(n, out))
         return 0;
     if (product)
-        out->kernel = products[n->w->type][vk_by_bytes(d, n->w->type) ? vk_of(d)->products : 0];
+        out->kernel = products[n->w->type][vk_code_of(d, n->w) ? vk_of(d)->products : 0];
     return 1;
 }

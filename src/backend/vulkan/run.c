@@ -92,7 +92,7 @@ pith_status vk_prepare(struct device *d, const struct job_params *p, struct job 
     j->g.address = address;
     j->g.pointer = address_of;
     j->g.totals = &totals;
-    j->g.by_bytes = vk_by_bytes;
+    j->g.code_of = vk_code_of;
     plan_bind(p->plan, d->index, address_of);
     TRY(gpu_job_init(&j->g, p, "PITH_VULKAN_RECORDINGS", err));
     TRY(make_commands(j, err));
@@ -182,7 +182,7 @@ static pith_status round_rows(struct job *j, VkCommandBuffer commands, const str
 {
     struct gpu_launch round;
     pith_status st = PITH_OK;
-    if (gpu_by_bytes(&j->g, c, k, l, &round)) {
+    if (gpu_round(&j->g, c, k, GPU_BYTES, l, &round)) {
         if (h->codes)
             vk_barrier(j->v, commands);
         st = put_launch(j->v, commands, &round, err);
@@ -201,7 +201,7 @@ static pith_status put_call(struct job *j, VkCommandBuffer commands, const struc
     pith_status st = PITH_OK;
     if (!gpu_launch_of(&j->g, c, k, &l))
         return PITH_OK;
-    if (gpu_is_coded(&j->g, c))
+    if (gpu_code_of(&j->g, c) == GPU_BYTES)
         st = round_rows(j, commands, c, k, &l, h, err);
     if (st == PITH_OK)
         st = put_launch(j->v, commands, &l, err);

@@ -168,7 +168,7 @@ pith_status vk_pipeline(struct vk_device *v, const struct gpu_kernel *k, VkPipel
                         struct pith_error *err);
 
 /* Are products with weights of this type made of bytes? */
-int vk_by_bytes(const struct device *d, enum dtype t);
+enum gpu_code vk_code_of(const struct device *d, const struct tensor *w);
 int vk_impl(const struct device *d, const struct node *n, struct op_impl *out);
 
 /* run.c */

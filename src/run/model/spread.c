@@ -121,6 +121,7 @@ static pith_status open_backend(struct pith_model *m, const struct backend *b,
         struct pith_error why = {0};
         pith_status st = b->open(i, m->params.reference, &d, &why);
         if (st == PITH_OK) {
+            d->reproducible = m->params.reproducible != 0;
             m->devices[m->n_devices++] = d;
             continue;
         }

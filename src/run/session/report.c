@@ -108,6 +108,19 @@ static void put_slices(const struct pith_model *m, int json, struct str *out)
     str_putz(out, json ? "]}, " : "\n");
 }
 
+/* How many op calls have bits that depend on the batch; nothing where none has. */
+static void put_bits(const struct pith_session *s, int json, struct str *out)
+{
+    int32_t n = 0;
+    for (int i = 0; i < s->n_roles; i++)
+        for (int32_t c = 0; c < s->role[i].plan.n_calls; c++)
+            n += s->role[i].plan.calls[c].impl.by_rows;
+    if (n)
+        str_printf(out, json ? "\"bits_by_rows\": %d, "
+                             : "bits of %d op calls depend on how many rows a step has; with "
+                               "--reproducible of none\n", n);
+}
+
 /* The first state whose type the session chose, else the first. */
 static const struct state *keeper(const struct pith_session *s)
 {
@@ -145,6 +158,7 @@ void session_report(const struct pith_session *s, int json, struct str *out)
     put_slices(s->model, json, out);
     put_edits(s, json, out);
     put_recordings(s, json, out);
+    put_bits(s, json, out);
     if (s->store.disk)
         store_disk_report(s->store.disk, json, out);
     str_printf(out,

@@ -34,10 +34,19 @@ struct Fiber {
     State state;
     host_dim index;
     /* What it gives to its warp. */
-    enum What { NOTHING, SUM, PRODUCT } what;
+    enum What { NOTHING, SUM, PRODUCT, HALVES, BRAINS, MATRICES } what;
     float *v;
     int n, from, *c;
-    uint32_t a[2], b;
+    uint32_t a[4], b[2], *r;
+    const void *row;
+    /* What it has fetched into shared memory and not waited for, of which stage each is. */
+    struct Fetch {
+        void *to;
+        const void *from;
+        int stage;
+    };
+    std::vector<Fetch> fetches;
+    int stage;
 };
 
 Fiber fibers[MOST_THREADS];
@@ -104,9 +113,38 @@ void multiply(Fiber *lane)
         for (int e = 0; e < 4; e++)
             for (int w = 0; w < 4; w++) {
                 uint32_t a = lane[l / 4 * 4 + w].a[e / 2];
-                uint32_t b = lane[(2 * (l % 4) + e % 2) * 4 + w].b;
+                uint32_t b = lane[(2 * (l % 4) + e % 2) * 4 + w].b[0];
                 lane[l].c[e] = host_dp4a(a, b, lane[l].c[e]);
             }
+}
+
+/* Number k % 2 of a word. */
+double half_of(uint32_t word, int k, bool bf16)
+{
+    uint32_t h = word >> (16 * (k % 2)) & 0xffff;
+    return bf16 ? host_float(h << 16) : host_half(h);
+}
+
+/* Products are exact; an order of their sum is nobody's to rely on. */
+void multiply_halves(Fiber *lane, bool bf16)
+{
+    for (int l = 0; l < WARP; l++)
+        for (int e = 0; e < 4; e++) {
+            double sum = lane[l].v[e];
+            for (int k = 15; k >= 0; k--) {
+                const Fiber &a = lane[l / 4 * 4 + k % 8 / 2];
+                const Fiber &b = lane[(2 * (l % 4) + e % 2) * 4 + k % 8 / 2];
+                sum += half_of(a.a[e / 2 + k / 8 * 2], k, bf16) * half_of(b.b[k / 8], k, bf16);
+            }
+            lane[l].v[e] = (float)sum;
+        }
+}
+
+void give_matrices(Fiber *lane)
+{
+    for (int l = 0; l < WARP; l++)
+        for (int i = 0; i < 4; i++)
+            memcpy(&lane[l].r[i], (const char *)lane[8 * i + l / 4].row + l % 4 * 4, 4);
 }
 
 /* All lanes have given theirs. */
@@ -114,6 +152,10 @@ void exchange(Fiber *lane)
 {
     if (lane[0].what == Fiber::PRODUCT)
         multiply(lane);
+    if (lane[0].what == Fiber::HALVES || lane[0].what == Fiber::BRAINS)
+        multiply_halves(lane, lane[0].what == Fiber::BRAINS);
+    if (lane[0].what == Fiber::MATRICES)
+        give_matrices(lane);
     if (lane[0].what != Fiber::SUM)
         return;
     float now[WARP], then[WARP];
@@ -163,6 +205,8 @@ const char *run_block(int n, int backwards)
     for (int i = 0; i < n; i++) {
         prepare(fibers[i], stacks + (size_t)(i + 1) * STACK);
         fibers[i].state = READY;
+        fibers[i].fetches.clear();
+        fibers[i].stage = 0;
     }
     for (;;) {
         int waiting = 0;
@@ -213,8 +257,55 @@ void host_mma16(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b)
     f.c = c;
     f.a[0] = a0;
     f.a[1] = a1;
-    f.b = b;
+    f.b[0] = b;
     wait_as(AT_WARP);
+}
+
+void host_multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, bool bf16)
+{
+    Fiber &f = fibers[current];
+    f.what = bf16 ? Fiber::BRAINS : Fiber::HALVES;
+    f.v = c;
+    memcpy(f.a, a, sizeof f.a);
+    f.b[0] = b0;
+    f.b[1] = b1;
+    wait_as(AT_WARP);
+}
+
+void host_matrices4(uint32_t (&r)[4], const void *row)
+{
+    Fiber &f = fibers[current];
+    f.what = Fiber::MATRICES;
+    f.r = r;
+    f.row = row;
+    wait_as(AT_WARP);
+}
+
+/* Until it is waited for, there is nothing that anybody could use. */
+void host_fetch16(void *to, const void *from)
+{
+    Fiber &f = fibers[current];
+    f.fetches.push_back({to, from, f.stage});
+    memset(to, 0xff, 16);
+}
+
+void host_end_stage()
+{
+    fibers[current].stage++;
+}
+
+void host_wait_stages(int n)
+{
+    Fiber &f = fibers[current];
+    size_t left = 0;
+    for (const Fiber::Fetch &x : f.fetches)
+        if (x.stage >= f.stage - n)
+            f.fetches[left++] = x;
+        else if (x.from)
+            memcpy(x.to, x.from, 16);
+        else
+            memset(x.to, 0, 16);
+    f.fetches.resize(left);
 }
 
 /* 0, or what a driver says of a kernel that failed. */

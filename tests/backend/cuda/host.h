@@ -32,6 +32,17 @@ void host_warp_sync();
  * words l % 4 of rows l / 4 and l / 4 + 8, and of column l / 4. Its elements are at row l / 4,
  * column 2 (l % 4), the one to the right, and those eight rows below. */
 void host_mma16(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b);
+/* The same with f32 sums of numbers of 16 bits: 16 rows of 16, a[2], a[3] and b1 being those from
+ * the eighth on. */
+void host_multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, bool bf16);
+/* Of four matrices of 8 rows of 16 bytes lane l gives row l % 8 of matrix l / 8, and gets word
+ * l % 4 of row l / 4 of each. */
+void host_matrices4(uint32_t (&r)[4], const void *row);
+/* Sixteen bytes (zeros, of NULL) that are not there before they are waited for: until all but the
+ * last n stages of this thread are. */
+void host_fetch16(void *to, const void *from);
+void host_end_stage();
+void host_wait_stages(int n);
 
 /* One thread runs at a time. */
 static inline uint32_t atomicAdd(uint32_t *p, uint32_t x)

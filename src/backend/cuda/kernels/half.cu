@@ -1,0 +1,249 @@
+/* half.cu -- products with weights of f16 and bf16 for many rows of x, on tensor cores: rows of x
+ * are rounded to the weight's type (halve), products are exact, and a tensor core adds sixteen of
+ * them to an f32 sum in an order of its own. So bits are not those of matmul.cu, which takes steps
+ * of few rows: this is for who has not asked for the same bits from batch to batch. A row's bits
+ * depend on nothing beside it here, too.
+ *
+ *     a rounded row   [columns] numbers of 16 bits, a factor: `lda` bytes from row to row, `ldb`
+ *                     columns
+ *     a block         TM rows of the weight by TN rows of x; STEP numbers of each at a time lie in
+ *                     shared memory, in STAGES places: one is multiplied while others are fetched
+ *     half_TYPE_TN    K is a multiple of 8, and rows of the weight begin at multiples of 16 bytes
+ */
+#include "pages.cuh"
+#include "products.cuh"
+
+/* ---------------------------------------------------------------- rows */
+
+/* A block rounds a row. f16 is scaled by a power of two, so that its largest number has the
+ * exponent 14: nothing becomes infinite that was not, and what is lost of small numbers is next to
+ * nothing beside the largest. */
+KERNEL(halve, 64)
+{
+    uint32_t n = rows_of(arg, arg.rows), t = threadIdx.x;
+    EACH_ROW(r, n) {
+        const float *x = row_of(arg.a, r, arg.lda);
+        uint64_t y = arg.dst + (uint64_t)r * arg.ld;
+        float most = 0, up = 1, down = 1;
+        for (uint32_t i = t; i < arg.cols; i += 64)
+            most = largest(most, fabsf(x[i]));
+        most = tree_max(most);
+        int e = (int)(as_uint(most) >> 23) - 127;
+        if (arg.spec[0] == T_F16 && most > 0 && e < 128) {
+            e = bound(e, -112, 127);
+            up = as_float((uint32_t)(14 - e + 127) << 23);
+            down = as_float((uint32_t)(e - 14 + 127) << 23);
+        }
+        for (uint32_t i = t; i < arg.cols; i += 64)
+            store_number(arg.spec[0], y + 2 * (uint64_t)i, x[i] * up);
+        if (t == 0)
+            f32_at(y + 2 * (uint64_t)arg.cols)[0] = down;
+    }
+}
+
+/* ---------------------------------------------------------------- a warp's instructions */
+
+/* Sixteen bytes on their way into shared memory; none: zeros. */
+FN void fetch16(void *to, uint64_t from, bool some)
+{
+#if !defined(__CUDACC__)
+    host_fetch16(to, some ? (const void *)(uintptr_t)from : NULL);
+#elif __CUDA_ARCH__ >= 800
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from),
+                 "r"(some ? 16 : 0)
+                 : "memory");
+#else
+    *(uint4 *)to = some ? *(const uint4 *)(uintptr_t)from : make_uint4(0, 0, 0, 0);
+#endif
+}
+/* What a thread has fetched up to now is a stage. */
+FN void end_stage()
+{
+#if !defined(__CUDACC__)
+    host_end_stage();
+#elif __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+/* All of a thread's stages but the last N are there. */
+template <int N> FN void wait_stages()
+{
+#if !defined(__CUDACC__)
+    host_wait_stages(N);
+#elif __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+#endif
+}
+
+/* Four matrices of 8 rows of 16 bytes: lane l says where row l % 8 of matrix l / 8 is, and gets
+ * word l % 4 of row l / 4 of each. */
+FN void matrices4(uint32_t (&r)[4], const uint16_t *row)
+{
+#ifdef __CUDACC__
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+#else
+    host_matrices4(r, row);
+#endif
+}
+
+/* c += a b: 16 rows of 16 numbers by 8 columns. a: rows l / 4 and + 8 with words l % 4, then the
+ * same of numbers 8 and on; b: of column l / 4. c: row l / 4, columns 2 (l % 4), + 1; rows + 8. */
+template <int TYPE>
+FN void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+#if !defined(__CUDACC__)
+    host_multiply(c, a, b0, b1, TYPE == T_BF16);
+#elif __CUDA_ARCH__ >= 800
+    if (TYPE == T_F16)
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else /* of bf16 such a device knows nothing: kernels.c does not ask it */
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b0));
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[2]), "r"(a[3]), "r"(b1));
+#endif
+}
+
+/* ---------------------------------------------------------------- tiles */
+
+/* Shapes: for few rows of x many small blocks, so that all of the device reads weights; for many
+ * rows blocks that read little for what they multiply. */
+struct Narrow {
+    enum { TM = 32, TN = 32, DOWN = 2, ACROSS = 2, STEP = 64, STAGES = 4 }; /* warps: 2 by 2 */
+};
+struct Wide {
+    enum { TM = 128, TN = 128, DOWN = 2, ACROSS = 4, STEP = 32, STAGES = 2 };
+};
+
+template <class S> struct Stage { /* lines with a gap behind them, for the banks' sake */
+    alignas(16) uint16_t w[S::TM][S::STEP + 8];
+    alignas(16) uint16_t x[S::TN][S::STEP + 8];
+};
+template <class S> struct Tiles {
+    Stage<S> stage[S::STAGES];
+    uint32_t out[S::TN];
+};
+
+/* What a tile is of: where a block's matrix and its columns of x begin. */
+struct Tile {
+    uint64_t w, x;
+    uint32_t m0;
+};
+
+/* Numbers [k0, k0 + STEP) of all rows of both. */
+template <class S>
+FN void fetch(const Args &arg, Tiles<S> &s, int stage, const Tile &at, uint32_t k0)
+{
+    enum { PIECES = S::STEP / 8, THREADS = 32 * S::DOWN * S::ACROSS };
+    uint32_t K = arg.p[0], t = threadIdx.y * 32 + threadIdx.x;
+    Stage<S> &to = s.stage[stage];
+    for (uint32_t i = t; i < S::TM * PIECES; i += THREADS) {
+        uint32_t row = i / PIECES, k = i % PIECES * 8;
+        uint64_t from = at.w + 2 * ((uint64_t)least(at.m0 + row, arg.p[1] - 1) * K + k0 + k);
+        fetch16(&to.w[row][k], from, k0 + k < K);
+    }
+    for (uint32_t i = t; i < S::TN * PIECES; i += THREADS) {
+        uint32_t row = i / PIECES, k = i % PIECES * 8;
+        uint64_t from = at.x + (uint64_t)in_row(arg, s.out[row]) * arg.lda + 2 * (uint64_t)(k0 + k);
+        fetch16(&to.x[row][k], from, k0 + k < K);
+    }
+    end_stage();
+}
+
+/* A stage into a warp's sums: MT by NT tiles of 16 by 8. */
+template <int TYPE, class S, int MT, int NT>
+FN void add_stage(const Stage<S> &s, float (&acc)[MT][NT][4])
+{
+    uint32_t l = threadIdx.x, down = threadIdx.y % S::DOWN, across = threadIdx.y / S::DOWN;
+    UNROLL for (uint32_t k = 0; k < S::STEP; k += 16) {
+        uint32_t a[MT][4], b[NT / 2][4];
+        UNROLL for (uint32_t m = 0; m < MT; m++)
+            matrices4(a[m], &s.w[(down * MT + m) * 16 + l % 16][k + l / 16 * 8]);
+        UNROLL for (uint32_t n = 0; n < NT / 2; n++)
+            matrices4(b[n],
+                      &s.x[(across * NT + 2 * n + l / 16) * 8 + l % 8][k + l / 8 % 2 * 8]);
+        UNROLL for (uint32_t m = 0; m < MT; m++)
+            UNROLL for (uint32_t n = 0; n < NT; n++)
+                multiply<TYPE>(acc[m][n], a[m], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+    }
+}
+
+template <class S, int MT, int NT>
+FN void write_sums(const Args &arg, const Tiles<S> &s, const Span &g, uint32_t head, const Tile &at,
+                   const float (&acc)[MT][NT][4])
+{
+    uint32_t l = threadIdx.x, down = threadIdx.y % S::DOWN, across = threadIdx.y / S::DOWN;
+    UNROLL for (uint32_t n = 0; n < NT; n++)
+        UNROLL for (uint32_t e = 0; e < 2; e++) {
+            uint32_t c = (across * NT + n) * 8 + 2 * (l % 4) + e;
+            if (c >= g.n)
+                continue;
+            uint64_t row = arg.a + (uint64_t)in_row(arg, s.out[c]) * arg.lda;
+            float down_by = f32_at(row + 2 * (uint64_t)arg.ldb)[0];
+            UNROLL for (uint32_t i = 0; i < 2 * MT; i++) {
+                uint32_t m = at.m0 + (down * MT + i / 2) * 16 + l / 4 + i % 2 * 8;
+                if (m < arg.p[1])
+                    write_sum(arg, g, head, m, s.out[c], acc[i / 2][n][i % 2 * 2 + e] * down_by);
+            }
+        }
+}
+
+template <int TYPE, class S>
+FN void tiles(const Args &arg, Tiles<S> &s, const Span &g, uint32_t head)
+{
+    enum { MT = S::TM / S::DOWN / 16, NT = S::TN / S::ACROSS / 8 };
+    uint32_t K = arg.p[0], t = threadIdx.y * 32 + threadIdx.x, n = (K + S::STEP - 1) / S::STEP;
+    Tile at = {arg.w + 2 * (uint64_t)g.matrix * arg.p[1] * K,
+               arg.a + (arg.spec[1] == HEADS ? 2 * (uint64_t)head * K : 0), blockIdx.x * S::TM};
+    float acc[MT][NT][4];
+    UNROLL for (int i = 0; i < 4 * MT * NT; i++)
+        acc[i / (4 * NT)][i / 4 % NT][i % 4] = 0;
+    __syncthreads(); /* of the span before */
+    if (t < S::TN)
+        s.out[t] = out_row(arg, g, t);
+    __syncthreads();
+    UNROLL for (uint32_t i = 0; i < S::STAGES - 1; i++)
+        fetch<S>(arg, s, (int)i, at, i * S::STEP);
+    for (uint32_t i = 0; i < n; i++) {
+        wait_stages<S::STAGES - 2>();
+        __syncthreads(); /* the stage is there for all, and nobody reads the one before any more */
+        uint32_t next = i + S::STAGES - 1;
+        fetch<S>(arg, s, (int)(next % S::STAGES), at, next * S::STEP);
+        add_stage<TYPE, S, MT, NT>(s.stage[i % S::STAGES], acc);
+    }
+    wait_stages<0>();
+    write_sums<S, MT, NT>(arg, s, g, head, at, acc);
+}
+
+template <int TYPE, class S> FN void products(const Args &arg)
+{
+    __shared__ Tiles<S> s;
+    for (uint32_t u = blockIdx.y;; u += gridDim.y) {
+        Span g = span_of(arg, u, blockIdx.z, S::TN);
+        if (g.n == 0)
+            break;
+        tiles<TYPE, S>(arg, s, g, blockIdx.z);
+    }
+}
+
+KERNEL(half_f16_32, 128) { products<T_F16, Narrow>(arg); }
+KERNEL(half_f16_128, 256) { products<T_F16, Wide>(arg); }
+KERNEL(half_bf16_32, 128) { products<T_BF16, Narrow>(arg); }
+KERNEL(half_bf16_128, 256) { products<T_BF16, Wide>(arg); }
