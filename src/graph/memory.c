@@ -35,7 +35,7 @@ pith_status buffer_alloc(struct device *d, uint64_t bytes, pith_purpose purpose,
 pith_status buffer_reserve(struct device *d, uint64_t bytes, pith_purpose purpose,
                            struct buffer *out, struct pith_error *err)
 {
-    *out = (struct buffer){.device = d, .bytes = bytes, .purpose = purpose};
+    *out = (struct buffer){.device = d, .bytes = bytes, .reserved = 1, .purpose = purpose};
     pith_status st = d->backend->reserve(out, err);
     if (st != PITH_OK)
         *out = (struct buffer){0};
@@ -161,11 +161,17 @@ pith_status buffer_zero(struct place at, uint64_t n, struct pith_error *err)
 
 /* ---------------------------------------------------------------- slabs */
 
+/* Bytes of a slab of a pool; UINT64_MAX: there is one, which is reserved. */
+static uint64_t slab_bytes(const struct device_limits *lim)
+{
+    return lim->piece ? UINT64_MAX : lim->slab;
+}
+
 /* A slab has 1 << this units: as many as fit, and no more than there are. */
 static int units_shift(const struct device_limits *lim, uint64_t unit, uint64_t n_units)
 {
     int shift = 0;
-    while (shift < 40 && (uint64_t)1 << shift < n_units && unit << shift <= lim->slab / 2)
+    while (shift < 40 && (uint64_t)1 << shift < n_units && unit << shift <= slab_bytes(lim) / 2)
         shift++;
     return shift;
 }
@@ -174,6 +180,8 @@ uint64_t slabs_need(const struct device *d, uint64_t unit, uint64_t n_units)
 {
     struct device_limits lim;
     d->backend->limits(d, &lim);
+    if (lim.piece)
+        return (unit * n_units + lim.piece - 1) / lim.piece * lim.piece;
     if (lim.slab == UINT64_MAX || !unit)
         return unit * n_units;
     uint64_t each = (uint64_t)1 << units_shift(&lim, unit, n_units);
@@ -202,7 +210,7 @@ pith_status slabs_init(struct slabs *s, struct device *d, uint64_t unit, uint64_
     if (!s->slab)
         return error_set(err, PITH_NOMEM, "out of memory for %d slabs of %s", s->cap,
                          pith_purpose_name(purpose));
-    if (lim.slab != UINT64_MAX)
+    if (slab_bytes(&lim) != UINT64_MAX)
         return PITH_OK;
     s->n = s->reserved = 1;
     pith_status st = buffer_reserve(d, unit * n_units, purpose, &s->slab[0], err);

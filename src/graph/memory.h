@@ -43,6 +43,7 @@ struct buffer {
     void *handle;          /* the backend's */
     uint64_t bytes;        /* it can hold */
     uint64_t committed;    /* a beginning of it that is backed by memory and counted */
+    int reserved;          /* made by buffer_reserve */
     int imported;          /* host memory of somebody else's, not counted */
     pith_purpose purpose;
 };
@@ -63,6 +64,7 @@ struct device_limits {
     uint64_t bindable; /* bytes of a weight that a kernel can see at once; 0: all */
     uint64_t slab;    /* what grows is best made of pieces of so many bytes; UINT64_MAX: of one, */
                       /* reserved whole and committed as it grows */
+    uint64_t piece;   /* not 0: pools are so, whatever slab is, in pieces of so many bytes */
     uint32_t align;   /* of offsets that kernels see: a power of two, at least 64 */
     int host;         /* its memory is the machine's, of which all such devices take together */
 };
@@ -70,8 +72,9 @@ struct device_limits {
 /* Zeroed memory. Sizes of 0 give a buffer that holds nothing and has a device. */
 pith_status buffer_alloc(struct device *d, uint64_t bytes, pith_purpose purpose, struct buffer *out,
                          struct pith_error *err);
-/* Addresses only, for devices whose slab is UINT64_MAX; buffer_commit backs bytes [committed, to)
- * and zeroes them, buffer_decommit gives back what is behind `to`. Both count in whole pages. */
+/* Addresses only, for devices that reserve pools (device_limits); buffer_commit backs bytes
+ * [committed, to) and zeroes them, buffer_decommit gives back what is behind `to`. Both count in
+ * whole pages. */
 pith_status buffer_reserve(struct device *d, uint64_t bytes, pith_purpose purpose,
                            struct buffer *out, struct pith_error *err);
 pith_status buffer_commit(struct buffer *b, uint64_t to, struct pith_error *err);

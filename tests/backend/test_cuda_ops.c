@@ -46,7 +46,7 @@ static int halves_are_near(const struct tensor *w, const float *x, int32_t T, co
 {
     static float row[MOST_K];
     int X = w->n_dims == 3 ? (int)w->dims[0] : 1, M = (int)tensor_m(w), K = (int)tensor_k(w);
-    double step = w->type == DT_F16 ? 0x1p-11 : 0x1p-9, adds = (double)K * 0x1p-23;
+    double step = w->type == DT_F16 ? 0x1p-11 : 0x1p-8, adds = (double)K * 0x1p-23;
     for (int r = 0; r < T; r++)
         for (int m = 0; m < X * M; m++) {
             const float *of = x + (r * X + m / M) * K;
@@ -148,6 +148,119 @@ static void what_is_not_of_halves(void)
     CHECK(cu_code_of(&v.dev, &t) == GPU_NONE);
 }
 
+/* ---------------------------------------------------------------- pools */
+
+enum { PIECE = 2 << 20, UNIT = 5000, UNITS = 1300 }; /* three pieces and a bit */
+
+/* Writes a byte to each end of units [from, to). */
+static int mark_units(const struct slabs *s, int from, int to, uint8_t byte)
+{
+    struct pith_error err;
+    uint8_t unit[UNIT];
+    int ok = 1;
+    memset(unit, byte, sizeof unit);
+    for (int i = from; i < to && ok; i++)
+        ok = buffer_write(slabs_at(s, (uint64_t)i), unit, UNIT, NULL, &err) == PITH_OK;
+    return ok;
+}
+
+/* Units of [from, to) that are not this byte throughout. */
+static int other_units(const struct slabs *s, int from, int to, uint8_t byte)
+{
+    struct pith_error err;
+    uint8_t unit[UNIT];
+    int n = 0;
+    for (int i = from; i < to; i++) {
+        int bad = buffer_read(unit, slabs_at(s, (uint64_t)i), UNIT, NULL, &err) != PITH_OK;
+        for (int k = 0; k < UNIT && !bad; k++)
+            bad = unit[k] != byte;
+        n += bad;
+    }
+    return n;
+}
+
+/* A pool grows and shrinks where it is; what it gives back is the device's again, and zero when it
+ * comes once more. */
+static void pools_grow_in_place(void)
+{
+    struct pith_error err;
+    struct device *d;
+    struct slabs s;
+    REQUIRE(backend_cuda.open(0, 0, &d, &err) == PITH_OK, "%s", err.msg);
+    struct cu_gpu *v = cu_of(d);
+    uint64_t before = v->taken;
+    REQUIRE(slabs_init(&s, d, UNIT, UNITS, 4096, PITH_MEM_CACHE, &err) == PITH_OK, "%s", err.msg);
+    CHECK(v->piece == PIECE && s.reserved && s.cap == 1 && v->taken == before);
+    CHECK(slabs_need(d, UNIT, UNITS) == 4 * PIECE);
+    CHECK_MSG(slabs_grow(&s, 1, &err) == PITH_OK && v->taken == before + PIECE, "%s", err.msg);
+    uint64_t at = cu_address(&s.slab[0]);
+    CHECK(other_units(&s, 0, 1, 0) == 0 && mark_units(&s, 0, 1, 7));
+    CHECK_MSG(slabs_grow(&s, UNITS, &err) == PITH_OK && v->taken == before + 4 * PIECE, "%s",
+              err.msg);
+    CHECK(cu_address(&s.slab[0]) == at);
+    CHECK(other_units(&s, 0, 1, 7) == 0 && other_units(&s, 1, UNITS, 0) == 0);
+    CHECK(mark_units(&s, 1, UNITS, 7));
+    CHECK(slabs_trim(&s, 500, &err) == PITH_OK && v->taken == before + 2 * PIECE);
+    CHECK(slabs_grow(&s, 900, &err) == PITH_OK && v->taken == before + 3 * PIECE);
+    CHECK(other_units(&s, 0, 500, 7) == 0 && other_units(&s, 500, 900, 0) == 0);
+    slabs_deinit(&s);
+    CHECK(v->taken == before);
+    d->backend->close(d);
+}
+
+/* A device that is full says so, keeps what it had, and goes on when there is room. */
+static void pools_that_are_full(void)
+{
+    struct pith_error err;
+    struct device *d;
+    struct slabs s;
+    struct buffer b;
+    setenv("PITH_CUDA_MEMORY", "6291456", 1); /* three pieces */
+    pith_status st = backend_cuda.open(0, 0, &d, &err);
+    unsetenv("PITH_CUDA_MEMORY");
+    REQUIRE(st == PITH_OK, "%s", err.msg);
+    struct cu_gpu *v = cu_of(d);
+    REQUIRE(slabs_init(&s, d, UNIT, UNITS, 4096, PITH_MEM_CACHE, &err) == PITH_OK &&
+                slabs_grow(&s, 10, &err) == PITH_OK &&
+                buffer_alloc(d, PIECE, PITH_MEM_SCRATCH, &b, &err) == PITH_OK,
+            "%s", err.msg);
+    CHECK(mark_units(&s, 0, 10, 9));
+    CHECK(slabs_grow(&s, UNITS, &err) == PITH_NOMEM && strstr(err.msg, "cuda0") &&
+          v->taken == 2 * PIECE && s.made == 10);
+    CHECK(slabs_grow(&s, 800, &err) == PITH_OK && v->taken == 3 * PIECE);
+    CHECK(slabs_grow(&s, 900, &err) == PITH_NOMEM && v->taken == 3 * PIECE);
+    buffer_release(&b);
+    CHECK(slabs_grow(&s, 900, &err) == PITH_OK);
+    CHECK(other_units(&s, 0, 10, 9) == 0 && other_units(&s, 10, 900, 0) == 0);
+    cuda_plan(&(struct cuda_plan){.fail_at = 1});
+    CHECK(slabs_grow(&s, 1000, &err) == PITH_NOMEM && v->taken == 3 * PIECE);
+    cuda_plan(&(struct cuda_plan){0});
+    slabs_deinit(&s);
+    CHECK(v->taken == 0);
+    d->backend->close(d);
+}
+
+/* Without addresses to reserve pools are slabs, as on other devices. */
+static void pools_of_slabs(void)
+{
+    struct pith_error err;
+    for (int masked = 0; masked < 2; masked++) {
+        struct device *d;
+        struct slabs s;
+        setenv(masked ? "PITH_CUDA_MASK" : "STANDIN_VMM", masked ? "vmm" : "0", 1);
+        pith_status st = backend_cuda.open(0, 0, &d, &err);
+        unsetenv(masked ? "PITH_CUDA_MASK" : "STANDIN_VMM");
+        REQUIRE(st == PITH_OK, "%s", err.msg);
+        int reserves = cu_of(d)->piece != 0;
+        CHECK(!reserves || (!masked && !standin_is_used()));
+        CHECK(slabs_init(&s, d, UNIT, UNITS, 4096, PITH_MEM_CACHE, &err) == PITH_OK &&
+              (s.reserved != 0) == reserves && slabs_grow(&s, UNITS, &err) == PITH_OK &&
+              other_units(&s, 0, UNITS, 0) == 0);
+        slabs_deinit(&s);
+        d->backend->close(d);
+    }
+}
+
 /* ---------------------------------------------------------------- errors */
 
 /* After these nothing of a context works any more; after others the next call does. */
@@ -183,6 +296,9 @@ int main(void)
         TEST(products_without_rounding);
         TEST(products_of_halves);
         TEST(what_is_not_of_halves);
+        TEST(pools_grow_in_place);
+        TEST(pools_that_are_full);
+        TEST(pools_of_slabs);
     }
     return gpu_test_ops();
 }

@@ -1,4 +1,5 @@
-/* call.c -- how calls of the driver end, and which of them tests make fail: see cuda.h. */
+/* call.c -- how calls of the driver end, and which of them tests make fail: see cuda.h. Marks in a
+ * device's stream. */
 #include "backend/cuda/cuda_impl.h"
 
 struct cu_functions cu;
@@ -61,4 +62,35 @@ pith_status cu_call(struct cu_gpu *v, const char *what, int memory, struct pith_
     if (v->context)
         return cu_check(v, cu.context_set(v->context), what, err);
     return PITH_OK;
+}
+
+/* ---------------------------------------------------------------- the stream */
+
+pith_status cu_mark(struct cu_gpu *v, uint64_t *value, struct pith_error *err)
+{
+    uint64_t next = v->value + 1;
+    pith_status st =
+        cu_check(v, cu.event_record(v->mark[next % CU_MARKS], v->stream), "an event", err);
+    if (st == PITH_OK)
+        *value = v->value = next;
+    return st;
+}
+
+pith_status cu_wait(struct cu_gpu *v, uint64_t value, struct pith_error *err)
+{
+    if (!value)
+        return PITH_OK;
+    cu_enter(v);
+    return cu_check(v, cu.event_wait(v->mark[value % CU_MARKS]), "wait", err);
+}
+
+pith_status cu_fill(struct cu_gpu *v, uint64_t from, uint64_t n, struct pith_error *err)
+{
+    uint64_t value;
+    pthread_mutex_lock(&v->lock);
+    pith_status st = cu_check(v, cu.fill(from, 0, n, v->stream), "zero", err);
+    if (st == PITH_OK)
+        st = cu_mark(v, &value, err);
+    pthread_mutex_unlock(&v->lock);
+    return st;
 }

@@ -41,6 +41,7 @@ struct cu_gpu {
     _Atomic(uint64_t) taken;
     char what[96]; /* its name */
     int arch;      /* 75, 90 */
+    uint64_t piece; /* of memory behind addresses that are reserved; 0: there are none */
 
     pthread_mutex_t lock; /* of all below */
     cu_stream stream;     /* all work, in order */
@@ -83,6 +84,16 @@ pith_status cu_wait(struct cu_gpu *v, uint64_t value, struct pith_error *err);
 pith_status cu_stage_make(struct cu_gpu *v, uint64_t bytes, struct cu_stage *out,
                           struct pith_error *err);
 void cu_stage_free(struct cu_stage *s); /* zeroed is allowed */
+
+/* Zeros, in the stream. */
+pith_status cu_fill(struct cu_gpu *v, uint64_t from, uint64_t n, struct pith_error *err);
+
+/* pool.c: functions of struct backend, where v->piece is set. */
+pith_status cu_pools_open(struct cu_gpu *v, struct pith_error *err);
+pith_status cu_reserve(struct buffer *b, struct pith_error *err);
+pith_status cu_commit(struct buffer *b, uint64_t to, struct pith_error *err);
+void cu_decommit(struct buffer *b, uint64_t to);
+void cu_unreserve(struct buffer *b);
 
 /* kernels.c */
 pith_status cu_kernels_found(struct pith_error *err); /* opens nothing */

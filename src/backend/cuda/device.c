@@ -28,6 +28,13 @@ static pith_status find_functions(void *lib, const char *file, struct pith_error
                          name);
     CU_FUNCTIONS(X)
 #undef X
+    int all = 1;
+#define X(member, name, params)                                                                    \
+    *(void **)&cu.member = dlsym(lib, name);                                                       \
+    all &= cu.member != NULL;
+    CU_POOL_FUNCTIONS(X)
+#undef X
+    cu.address_reserve = all ? cu.address_reserve : NULL;
     return PITH_OK;
 }
 
@@ -119,6 +126,7 @@ static pith_status read_properties(struct cu_gpu *v, struct pith_error *err)
         TRY(error_set(err, PITH_UNSUPPORTED,
                       "%s: %.90s has compute capability %d.%d, 7.5 is needed", v->dev.name, v->what,
                       major, minor));
+    TRY(cu_pools_open(v, err));
     TRY(env_int("PITH_CUDA_MEMORY", 1 << 20, INT64_MAX, 0, &limit, err));
     if (limit && (uint64_t)limit < v->total)
         v->total = (uint64_t)limit;
@@ -259,41 +267,12 @@ static void cuda_memory(struct device *d, struct mem_left *out)
 
 static void cuda_limits(const struct device *d, struct device_limits *out)
 {
-    *out = (struct device_limits){.largest = cu_of(d)->total, .slab = CU_SLAB, .align = GPU_ALIGN};
-}
-
-/* ---------------------------------------------------------------- the stream */
-
-pith_status cu_mark(struct cu_gpu *v, uint64_t *value, struct pith_error *err)
-{
-    uint64_t next = v->value + 1;
-    pith_status st =
-        cu_check(v, cu.event_record(v->mark[next % CU_MARKS], v->stream), "an event", err);
-    if (st == PITH_OK)
-        *value = v->value = next;
-    return st;
-}
-
-pith_status cu_wait(struct cu_gpu *v, uint64_t value, struct pith_error *err)
-{
-    if (!value)
-        return PITH_OK;
-    cu_enter(v);
-    return cu_check(v, cu.event_wait(v->mark[value % CU_MARKS]), "wait", err);
+    const struct cu_gpu *v = cu_of(d);
+    *out = (struct device_limits){
+        .largest = v->total, .slab = CU_SLAB, .piece = v->piece, .align = GPU_ALIGN};
 }
 
 /* ---------------------------------------------------------------- memory */
-
-static pith_status fill(struct cu_gpu *v, uint64_t from, uint64_t n, struct pith_error *err)
-{
-    uint64_t value;
-    pthread_mutex_lock(&v->lock);
-    pith_status st = cu_check(v, cu.fill(from, 0, n, v->stream), "zero", err);
-    if (st == PITH_OK)
-        st = cu_mark(v, &value, err);
-    pthread_mutex_unlock(&v->lock);
-    return st;
-}
 
 static pith_status cuda_alloc(struct buffer *b, struct pith_error *err)
 {
@@ -305,7 +284,7 @@ static pith_status cuda_alloc(struct buffer *b, struct pith_error *err)
     if (st == PITH_OK)
         st = cu_check(v, cu.alloc(&p, b->bytes), "memory", err);
     if (st == PITH_OK)
-        st = fill(v, p, b->bytes, err);
+        st = cu_fill(v, p, b->bytes, err);
     if (st != PITH_OK) {
         if (p)
             cu.free(p);
@@ -320,6 +299,10 @@ static pith_status cuda_alloc(struct buffer *b, struct pith_error *err)
 static void cuda_release(struct buffer *b)
 {
     struct cu_gpu *v = cu_of(b->device);
+    if (b->reserved) {
+        cu_unreserve(b);
+        return;
+    }
     cu_enter(v);
     cu.stream_wait(v->stream);
     cu.free(cu_address(b));
@@ -330,7 +313,7 @@ static pith_status cuda_zero(struct place at, uint64_t n, struct pith_error *err
 {
     struct cu_gpu *v = cu_of(at.buffer->device);
     pith_status st = cu_call(v, "zero", 0, err);
-    return st == PITH_OK ? fill(v, cu_address(at.buffer) + at.offset, n, err) : st;
+    return st == PITH_OK ? cu_fill(v, cu_address(at.buffer) + at.offset, n, err) : st;
 }
 
 /* ---------------------------------------------------------------- copies */
@@ -445,6 +428,9 @@ const struct backend backend_cuda = {
     .memory = cuda_memory,
     .limits = cuda_limits,
     .alloc = cuda_alloc,
+    .reserve = cu_reserve,
+    .commit = cu_commit,
+    .decommit = cu_decommit,
     .release = cuda_release,
     .write = cuda_write,
     .read = cuda_read,

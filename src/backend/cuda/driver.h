@@ -9,6 +9,7 @@
 typedef int cu_result;
 typedef int cu_device;
 typedef uint64_t cu_ptr;
+typedef unsigned long long cu_handle; /* of a piece of memory */
 typedef struct cu_context_ *cu_context;
 typedef struct cu_module_ *cu_module;
 typedef struct cu_function_ *cu_function;
@@ -40,7 +41,22 @@ enum { /* attributes of devices */
        CU_MULTIPROCESSORS = 16,
        CU_INTEGRATED = 18,
        CU_MAJOR = 75,
-       CU_MINOR = 76
+       CU_MINOR = 76,
+       CU_RESERVES = 102 /* addresses, and puts memory behind them */
+};
+enum { CU_PINNED = 1, CU_ON_DEVICE = 1, CU_READ_WRITE = 3 };
+struct cu_location {
+    int type, id;
+};
+struct cu_memory_kind {
+    int type, handles;
+    struct cu_location where;
+    void *metadata;
+    uint64_t flags;
+};
+struct cu_memory_access {
+    struct cu_location where;
+    int flags;
 };
 enum {
     CU_EVENT_NO_TIMING = 2,
@@ -96,9 +112,26 @@ enum {
     X(graph_end, "cuGraphDestroy", (cu_graph g))                                                   \
     X(graph_exec_end, "cuGraphExecDestroy", (cu_graph_exec e))
 
+/* All of them, or none is used (pool.c). */
+#define CU_POOL_FUNCTIONS(X)                                                                       \
+    X(granularity, "cuMemGetAllocationGranularity",                                                \
+      (size_t * bytes, const struct cu_memory_kind *kind, int option))                             \
+    X(address_reserve, "cuMemAddressReserve",                                                      \
+      (cu_ptr * p, size_t n, size_t align, cu_ptr at, unsigned long long flags))                   \
+    X(address_free, "cuMemAddressFree", (cu_ptr p, size_t n))                                      \
+    X(piece_make, "cuMemCreate",                                                                   \
+      (cu_handle * h, size_t n, const struct cu_memory_kind *kind, unsigned long long flags))      \
+    X(piece_end, "cuMemRelease", (cu_handle h))                                                    \
+    X(piece_map, "cuMemMap",                                                                       \
+      (cu_ptr p, size_t n, size_t offset, cu_handle h, unsigned long long flags))                  \
+    X(unmap, "cuMemUnmap", (cu_ptr p, size_t n))                                                   \
+    X(access, "cuMemSetAccess",                                                                    \
+      (cu_ptr p, size_t n, const struct cu_memory_access *who, size_t n_who))
+
 struct cu_functions {
 #define X(member, name, params) cu_result(*member) params;
     CU_FUNCTIONS(X)
+    CU_POOL_FUNCTIONS(X)
 #undef X
 };
 

@@ -108,6 +108,29 @@ static void put_slices(const struct pith_model *m, int json, struct str *out)
     str_putz(out, json ? "]}, " : "\n");
 }
 
+/* How pools of pages on devices of their own memory grow; nothing where there are none. */
+static void put_pools(const struct pith_session *s, int json, struct str *out)
+{
+    int n = 0;
+    for (int d = 0; d < s->model->n_devices; d++) {
+        const struct device *dev = s->model->devices[d];
+        const struct slabs *pool = NULL;
+        struct device_limits lim;
+        dev->backend->limits(dev, &lim);
+        for (int g = 0; g < s->cache.n_groups && !lim.host; g++)
+            if (s->cache.group[g].device == d)
+                pool = &s->cache.group[g].pages;
+        if (!pool)
+            continue;
+        str_putz(out, n++ ? ", " : json ? "\"pools\": [" : "pages of ");
+        str_printf(out, json ? "{\"device\": \"%s\", \"in_place\": %s}" : "%s grow %s", dev->name,
+                   json ? (pool->reserved ? "true" : "false")
+                        : (pool->reserved ? "in place" : "slab by slab"));
+    }
+    if (n)
+        str_putz(out, json ? "], " : "\n");
+}
+
 /* How many op calls have bits that depend on the batch; nothing where none has. */
 static void put_bits(const struct pith_session *s, int json, struct str *out)
 {
@@ -158,6 +181,7 @@ void session_report(const struct pith_session *s, int json, struct str *out)
     put_slices(s->model, json, out);
     put_edits(s, json, out);
     put_recordings(s, json, out);
+    put_pools(s, json, out);
     put_bits(s, json, out);
     if (s->store.disk)
         store_disk_report(s->store.disk, json, out);

@@ -11,6 +11,7 @@
 //   STANDIN_DEVICES=2        how many there are
 //   STANDIN_MEMORY=bytes     of each
 //   STANDIN_NAME=text        what they are called
+//   STANDIN_VMM=0            no addresses can be reserved
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -64,11 +65,24 @@ struct Context {
     std::map<uint64_t, size_t> memory;
     std::set<Stream *> streams;
 };
+/* A piece of memory, which is there as long as its handle or its mapping is. */
+struct Piece {
+    int device;
+    size_t n;
+    int held;
+};
+struct Mapped {
+    Piece *piece;
+    bool access;
+};
+enum { PIECE = 2 << 20 };
 
 std::recursive_mutex lock;
 bool ready;
 thread_local Context *current;
 std::map<int, size_t> taken; /* of each device */
+std::map<uint64_t, size_t> reserved;
+std::map<uint64_t, Mapped> mapped; /* a piece each */
 
 long setting(const char *name, long otherwise)
 {
@@ -106,9 +120,28 @@ int put(Stream *s, Work w)
     s->put++;
     return s->context->failed;
 }
+/* Is address p of a piece that the device can reach, and so are the n behind it? */
+bool is_mapped(int device, uint64_t p, size_t n)
+{
+    for (uint64_t at = p / PIECE * PIECE; at < p + n; at += PIECE) {
+        auto i = mapped.find(at);
+        if (i == mapped.end() || !i->second.access || i->second.piece->device != device)
+            return false;
+    }
+    return n > 0;
+}
+void let_go(Piece *p)
+{
+    if (--p->held)
+        return;
+    taken[p->device] -= p->n;
+    delete p;
+}
 /* Bytes [p, p + n) of a context's memory. */
 bool is_of(Context *c, uint64_t p, size_t n)
 {
+    if (is_mapped(c->device, p, n))
+        return true;
     auto i = c->memory.upper_bound(p);
     if (i == c->memory.begin())
         return false;
@@ -182,7 +215,11 @@ API cuDeviceGetAttribute(int *value, int which, int)
 {
     HOLD;
     long arch = setting("STANDIN_ARCH", 90);
-    *value = which == 75 ? (int)arch / 10 : which == 76 ? (int)arch % 10 : which == 16 ? 4 : 0;
+    *value = which == 75    ? (int)arch / 10
+             : which == 76  ? (int)arch % 10
+             : which == 16  ? 4
+             : which == 102 ? (int)setting("STANDIN_VMM", 1)
+                            : 0;
     return OK;
 }
 
@@ -250,6 +287,112 @@ API cuMemFree_v2(uint64_t p)
     current->memory.erase(m);
     return OK;
 }
+struct Kind {
+    int type, handles, where, device;
+    void *metadata;
+    uint64_t flags;
+};
+struct Access {
+    int where, device, flags;
+};
+API cuMemGetAllocationGranularity(size_t *n, const Kind *kind, int)
+{
+    HOLD;
+    *n = PIECE;
+    return kind->type == 1 && kind->where == 1 ? OK : INVALID_VALUE;
+}
+/* Nothing can be touched there. */
+API cuMemAddressReserve(uint64_t *p, size_t n, size_t, uint64_t, unsigned long long)
+{
+    HOLD;
+    if (!n || n % PIECE)
+        return INVALID_VALUE;
+    char *m = (char *)mmap(NULL, n + PIECE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                           -1, 0);
+    if (m == MAP_FAILED)
+        return OUT_OF_MEMORY;
+    size_t before = (PIECE - (uint64_t)m % PIECE) % PIECE;
+    if (before)
+        munmap(m, before);
+    munmap(m + before + n, PIECE - before);
+    *p = (uint64_t)m + before;
+    reserved[*p] = n;
+    return OK;
+}
+API cuMemAddressFree(uint64_t p, size_t n)
+{
+    HOLD;
+    auto r = reserved.find(p);
+    auto next = mapped.lower_bound(p);
+    if (r == reserved.end() || r->second != n || (next != mapped.end() && next->first < p + n))
+        return INVALID_VALUE;
+    munmap((void *)p, n);
+    reserved.erase(r);
+    return OK;
+}
+API cuMemCreate(Piece **h, size_t n, const Kind *kind, unsigned long long)
+{
+    HOLD;
+    if (!n || n % PIECE)
+        return INVALID_VALUE;
+    if (n > most() || taken[kind->device] > most() - n)
+        return OUT_OF_MEMORY;
+    taken[kind->device] += n;
+    *h = new Piece{kind->device, n, 1};
+    return OK;
+}
+API cuMemRelease(Piece *p)
+{
+    HOLD;
+    let_go(p);
+    return OK;
+}
+API cuMemMap(uint64_t p, size_t n, size_t offset, Piece *piece, unsigned long long)
+{
+    HOLD;
+    auto r = reserved.upper_bound(p);
+    if (r == reserved.begin() || offset || n != PIECE || piece->n != n || p % PIECE ||
+        mapped.count(p))
+        return INVALID_VALUE;
+    --r;
+    if (p + n > r->first + r->second)
+        return INVALID_VALUE;
+    piece->held++;
+    mapped[p] = Mapped{piece, false};
+    return OK;
+}
+/* Nobody waits for what is under way: whoever touches it then is gone. */
+API cuMemUnmap(uint64_t p, size_t n)
+{
+    HOLD;
+    for (uint64_t at = p; at < p + n; at += PIECE)
+        if (p % PIECE || n % PIECE || !mapped.count(at))
+            return INVALID_VALUE;
+    for (uint64_t at = p; at < p + n; at += PIECE) {
+        let_go(mapped[at].piece);
+        mapped.erase(at);
+    }
+    mmap((void *)p, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    return OK;
+}
+/* What is there at first is anything but zero. */
+API cuMemSetAccess(uint64_t p, size_t n, const Access *who, size_t n_who)
+{
+    HOLD;
+    if (n_who != 1 || who->flags != 3)
+        return INVALID_VALUE;
+    for (uint64_t at = p; at < p + n; at += PIECE)
+        if (!mapped.count(at) || mapped[at].piece->device != who->device)
+            return INVALID_VALUE;
+    for (uint64_t at = p; at < p + n; at += PIECE) {
+        mapped[at].access = true;
+        mprotect((void *)at, PIECE, PROT_READ | PROT_WRITE);
+        memset((void *)at, 0xff, 4096);
+        memset((void *)(at + PIECE - 4096), 0xff, 4096);
+    }
+    return OK;
+}
+
 API cuMemHostAlloc(void **p, size_t n, unsigned)
 {
     IN_CONTEXT;
