@@ -39,9 +39,11 @@ static void key_bytes(struct keys *k, const char *key, const void *p, size_t n)
 }
 
 /* Tokens under construction. */
+#ifndef MAX_TOKENS
 #define MAX_TOKENS 1024
+#endif
 struct tokens {
-    char text[MAX_TOKENS][32];
+    char text[MAX_TOKENS][48];
     size_t len[MAX_TOKENS];
     int32_t type[MAX_TOKENS];
     float score[MAX_TOKENS];
@@ -55,7 +57,7 @@ static int add_token(struct tokens *t, const char *text, int type, float score)
     if (t->n == MAX_TOKENS)
         return -1;
     t->len[t->n] = strlen(text);
-    snprintf(t->text[t->n], sizeof t->text[0], "%.31s", text);
+    snprintf(t->text[t->n], sizeof t->text[0], "%.47s", text);
     t->type[t->n] = type;
     t->score[t->n] = score;
     return t->n++;

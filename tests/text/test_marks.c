@@ -4,10 +4,8 @@
  * are put into every value, and wherever one comes out, the byte has to be a value's; markers are
  * put between two of them, and a control token between two of them is forged. Over the recorded
  * cases of all published templates, the cases of the language, and vocabularies of every kind. */
-#include <dirent.h>
-#include <jansson.h>
-
 #include "robust.h"
+#include "templates.h"
 #define tokens jinja_tokens /* vocab_image.h has others */
 #include "text/jinja/jinja_impl.h"
 #undef tokens
@@ -19,49 +17,7 @@
 
 /* ---------------------------------------------------------------- markers */
 
-enum { MOST_MARKERS = 700 };
-static struct markers {
-    char text[MOST_MARKERS][48];
-    int n;
-} markers;
-
-static void add_marker(const char *p, size_t n)
-{
-    for (int i = 0; i < markers.n; i++)
-        if (strlen(markers.text[i]) == n && !memcmp(markers.text[i], p, n))
-            return;
-    if (markers.n == MOST_MARKERS || n >= sizeof markers.text[0])
-        return;
-    memcpy(markers.text[markers.n], p, n);
-    markers.text[markers.n++][n] = 0;
-}
-
-/* All that stands in pointed brackets without white space, and capitals in square ones. */
-static void find_markers(const char *text, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        size_t k = i + 1;
-        if (text[i] == '<')
-            while (k < n && k - i < 32 && !strchr(" \t\n<>'\"{}()\\,;=", text[k]))
-                k++;
-        else if (text[i] == '[')
-            while (k < n && k - i < 32 && strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZ_/", text[k]))
-                k++;
-        else
-            continue;
-        if (k < n && k - i > 2 && text[k] == (text[i] == '<' ? '>' : ']'))
-            add_marker(text + i, k + 1 - i);
-    }
-}
-
-static json_t *read_json(const char *path)
-{
-    size_t n;
-    char *text = test_read(path, &n);
-    json_t *j = text ? json_loadb(text, n, JSON_ALLOW_NUL, NULL) : NULL;
-    free(text);
-    return j;
-}
+static struct markers markers;
 
 /* A vocabulary of bytes and all markers: `type` control, or user-defined. */
 static struct vocab *marker_vocab(int type)
@@ -348,49 +304,26 @@ static void check_case(const char *file, const json_t *c, const struct jinja *t,
     }
 }
 
-static void each_template(void (*take)(const char *file, const char *text, size_t n,
-                                       const char *dir))
-{
-    char dir[512], path[1024];
-    snprintf(dir, sizeof dir, "%s/vectors/templates", test_shared());
-    DIR *d = opendir(dir);
-    for (struct dirent *e; d && (e = readdir(d));) {
-        size_t n = strlen(e->d_name), n_text;
-        if (n < 6 || strcmp(e->d_name + n - 6, ".jinja"))
-            continue;
-        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
-        char *text = test_read(path, &n_text);
-        if (text)
-            take(e->d_name, text, n_text, dir);
-        free(text);
-    }
-    if (d)
-        closedir(d);
-}
-
-static void read_template(const char *file, const char *text, size_t n, const char *dir)
+static void read_template(const char *file, const char *text, size_t n, const json_t *cases)
 {
     (void)file;
-    (void)dir;
-    find_markers(text, n);
+    (void)cases;
+    find_markers(&markers, text, n);
 }
 
-static void check_template(const char *file, const char *text, size_t n, const char *dir)
+static void check_template(const char *file, const char *text, size_t n, const json_t *cases)
 {
-    char path[1024];
     struct rng rng;
     struct pith_error err = {0};
-    snprintf(path, sizeof path, "%s/%.*s.cases.json", dir, (int)strlen(file) - 6, file);
     struct jinja *t = jinja_new(text, n, &err);
-    json_t *cases = read_json(path), *c;
+    json_t *c;
     size_t i;
     rng_init(&rng, 1);
     CHECK_MSG(t, "%s: %s", file, err.msg);
     long before = all.tried;
-    json_array_foreach(cases, i, c) if (t) check_case(file, c, t, &rng);
+    json_array_foreach((json_t *)(uintptr_t)cases, i, c) if (t) check_case(file, c, t, &rng);
     CHECK_MSG(!json_array_size(cases) || all.tried > before, "%s: no marker was tried", file);
     all.templates++;
-    json_decref(cases);
     jinja_free(t);
 }
 
@@ -403,12 +336,12 @@ static void templates(void)
         SKIP("no templates in %s", test_shared());
     char *def = test_read("src/text/chat/chat_formats.def", &n);
     REQUIRE(def, "src/text/chat/chat_formats.def cannot be read");
-    find_markers(def, n);
+    find_markers(&markers, def, n);
     free(def);
     static const char *const others[] = {"]<]minimax[>[", "]~b]", "]~!b[", "[e~[",  "<|eot_id|>",
                                          "<|endoftext|>", "<s>",  "<bos>", "<|\"|>"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        add_marker(others[i], strlen(others[i]));
+        add_marker(&markers, others[i], strlen(others[i]));
     str_init(&s, PITH_MEM_SCRATCH);
     for (int i = 0; i < markers.n; i++)
         str_printf(&s, "QZ%sWK", markers.text[i]);
@@ -774,6 +707,37 @@ static void spelled(void)
     }
 }
 
+/* A user-defined "<s>" strikes text through, but one that begins texts is a marker. */
+static void struck_through(void)
+{
+    for (int role = 0; role < 2; role++) {
+        static const char text[] = "a<s>the";
+        struct pith_span span = {0, sizeof text - 1};
+        struct spans values = {&span, 1, 1};
+        struct keys k = {0};
+        static struct tokens t;
+        struct pith_error err;
+        int32_t ids[64];
+        memset(&t, 0, sizeof t);
+        add_byte_alphabet(&t);
+        add_token(&t, "<s>", VOCAB_USER, 0);
+        add_words(&t, "the");
+        key_str(&k, "tokenizer.ggml.model", "gpt2");
+        if (role)
+            key_u32(&k, "tokenizer.ggml.bos_token_id", 256);
+        key_tokens(&k, &t);
+        struct vocab *v = open_keys(&k, &err);
+        REQUIRE(v, "%s", err.msg);
+        int64_t n = vocab_tokenize_marked(v, text, sizeof text - 1, PITH_PARSE_SPECIAL, &values,
+                                          ids, 64, NULL);
+        int found = 0;
+        for (int64_t i = 0; i < n && i < 64; i++)
+            found += ids[i] == 256;
+        CHECK_MSG(found == !role, "role %d: %d tokens of brackets in a value", role, found);
+        vocab_free(v);
+    }
+}
+
 int main(void)
 {
     TEST(origins);
@@ -782,6 +746,7 @@ int main(void)
     TEST(language);
     TEST(templates);
     TEST(spelled);
+    TEST(struck_through);
     TEST(vocabularies);
     return test_end();
 }

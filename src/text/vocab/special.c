@@ -272,17 +272,21 @@ static int is_html(struct slice s)
     return strstr(names, word) != NULL;
 }
 
-static int looks_like_marker(struct slice s)
+static int in_brackets(struct slice s)
 {
     return s.n > 2 && s.p[0] && strchr("<[{]", s.p[0]) && s.p[s.n - 1] &&
-           strchr(">]}[", s.p[s.n - 1]) && !is_html(s);
+           strchr(">]}[", s.p[s.n - 1]);
 }
 
 static void set_markers(struct vocab *v)
 {
     for (int32_t id = 0; id < v->n; id++) {
-        int by_looks = vocab_type(v, id) == VOCAB_USER || (v->mark[id] & TOKEN_EOG);
-        if (vocab_is_hidden(v, id) || (by_looks && looks_like_marker(vocab_text(v, id))))
+        struct slice s = vocab_text(v, id);
+        /* "<s>" strikes a text through, unless it begins one. */
+        int has_role = id == v->bos || (v->mark[id] & TOKEN_EOG),
+            shown = vocab_type(v, id) == VOCAB_USER;
+        if (vocab_is_hidden(v, id) ||
+            ((has_role || shown) && in_brackets(s) && (has_role || !is_html(s))))
             v->mark[id] |= TOKEN_MARKER;
     }
 }
