@@ -828,6 +828,57 @@ static void factors_come_in_pairs(void)
     free(f.info);
 }
 
+/* q, k and v of a layer in one tensor, behind the others; 0: it has them in another way. */
+static int fuse(struct model_file *f, int l)
+{
+    struct info *t[3];
+    char name[96];
+    uint64_t rows = 0, at = 0;
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "blk.%d.attn_%c.weight", l, "qkv"[i]);
+        t[i] = info_of(f, name);
+        if (!t[i] || t[i]->n_dims != 2 || t[i]->dims[0] != t[0]->dims[0])
+            return 0;
+        rows += t[i]->dims[1];
+    }
+    uint64_t cols = t[0]->dims[0];
+    snprintf(name, sizeof name, "blk.%d.attn_qkv.weight", l);
+    float *all = append_floats(f, name, (uint64_t[3]){cols, rows});
+    for (int i = 0; i < 3; i++) {
+        memcpy(all + at, f->p + f->data + t[i]->offset, 4 * cols * t[i]->dims[1]);
+        at += cols * t[i]->dims[1];
+        snprintf(t[i]->name, sizeof t[i]->name, "gone");
+    }
+    return 1;
+}
+
+/* Any family's files may have them so: the same bits. */
+static void q_k_v_in_one(void)
+{
+    static const char *const archs[] = {
+        "llama",     "falcon-h1", "granitehybrid", "jamba",       "lfm2",     "nemotron_h",
+        "llama4",    "gemma3n",   "gpt-oss",       "kimi-linear", "hrm_text", "minimax-m3",
+        "qwen3next", "minimax-01"};
+    for (size_t a = 0; a < sizeof archs / sizeof *archs; a++) {
+        float z[2][24];
+        struct model_file f;
+        const char *path = made(archs[a], 4, &f);
+        REQUIRE(path, "no model");
+        int ok = last_logits(path, some_ids, 5, z[0], 24), fused = 0, n = 0;
+        for (int l = 0; l < 4; l++)
+            fused += fuse(&f, l);
+        for (int i = 0; i < f.n_infos; i++)
+            if (strcmp(f.info[i].name, "gone"))
+                f.info[n++] = f.info[i];
+        put_together(path, &f, f.info, n, 0);
+        CHECK_MSG(ok && fused && last_logits(path, some_ids, 5, z[1], 24) &&
+                      !memcmp(z[0], z[1], sizeof z[0]),
+                  "%s: %d layers have q, k and v in one, and give other bits", archs[a], fused);
+        free(f.p);
+        free(f.info);
+    }
+}
+
 /* ---------------------------------------------------------------- adapters of tokens */
 
 /* Gives slot `one` of all stacks of adapters the matrices of `other`, and that one its own. */
@@ -1256,6 +1307,7 @@ int main(void)
     TEST(defaults_of_latent_families);
     TEST(biases_that_are_not_added);
     TEST(factors_come_in_pairs);
+    TEST(q_k_v_in_one);
     TEST(tokens_switch_adapters);
     TEST(activations_are_divided);
     TEST(blocks_that_predict_further_on);

@@ -100,14 +100,67 @@ static struct tensor *take(struct binder *b, const struct gguf_tensor *t, const 
     return w;
 }
 
+/* Rows of the tensor of this name in layer l, as its table has it; 0: it has none. */
+static int64_t rows_of(const struct arch_model *a, const char *name, int32_t l)
+{
+    char full[160];
+    int64_t dims[4] = {0};
+    for (const struct tensor_spec *s = a->arch->tensors; s->name; s++) {
+        if (s->layer != (l >= 0) || !arch_tensor_used(a, s, l))
+            continue;
+        arch_tensor_name(a, s, l, full, sizeof full);
+        if (!strcmp(full, name))
+            return arch_tensor_dims(a, s, l, dims) > 0 ? dims[0] : 0;
+    }
+    return 0;
+}
+
+/* Files may have q, k and v in one tensor, the rows of one after those of the other. Where the
+ * architecture's table has them apart, `part` is that of them called `name`. NULL: that is not so;
+ * else the tensor. */
+static const struct gguf_tensor *part_of_fused(const struct pith_model *m, const char *name,
+                                               int32_t l, struct gguf_tensor *part)
+{
+    char other[160];
+    const char *at = strstr(name, "attn_");
+    int64_t rows = 0, first = 0, own = 0;
+    if (l < 0 || !at || !strchr("qkv", at[5]) || at[6] != '.')
+        return NULL;
+    int n = (int)(at - name);
+    snprintf(other, sizeof other, "%.*sattn_qkv%s", n, name, at + 6);
+    const struct gguf_tensor *t = gguf_tensor_find(m->gguf, slice_of(other));
+    if (!t || rows_of(&m->arch, other, l))
+        return NULL;
+    for (const char *c = "qkv"; *c; c++) {
+        snprintf(other, sizeof other, "%.*sattn_%c%s", n, name, *c, at + 6);
+        int64_t some = rows_of(&m->arch, other, l);
+        if (*c == at[5]) {
+            first = rows;
+            own = some;
+        }
+        rows += some;
+    }
+    if (t->dims[0] != rows || !own)
+        return NULL;
+    uint64_t row = t->bytes / (uint64_t)rows;
+    *part = *t;
+    part->dims[0] = own;
+    part->bytes = row * (uint64_t)own;
+    part->offset += row * (uint64_t)first;
+    return t;
+}
+
 static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l)
 {
     struct pith_model *m = b->m;
     char name[160], what[512], found[96], want[96];
     int64_t dims[4], found_dims[4];
     arch_tensor_name(&m->arch, spec, l, name, sizeof name);
-    const struct gguf_tensor *t = gguf_tensor_find(m->gguf, slice_of(name));
+    struct gguf_tensor part;
+    const struct gguf_tensor *t = gguf_tensor_find(m->gguf, slice_of(name)), *whole = t;
     int n = arch_tensor_dims(&m->arch, spec, l, dims);
+    if (!t && (whole = part_of_fused(m, name, l, &part)))
+        t = &part;
     if (!t) {
         if (!spec->optional && !spec->group) {
             shape_text(want, sizeof want, n, dims);
@@ -116,8 +169,8 @@ static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l
         }
         return;
     }
-    uint8_t *seen = &b->seen[t - gguf_tensor_at(m->gguf, 0)];
-    if (*seen) /* two rows of the table name it */
+    uint8_t *seen = &b->seen[whole - gguf_tensor_at(m->gguf, 0)];
+    if (*seen && t == whole) /* two rows of the table name it */
         return;
     *seen = 1;
     if (!fits(t, spec->use, n, dims, found_dims)) {
@@ -144,20 +197,6 @@ static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l
     if (spec->use == TENSOR_OUTPUT)
         m->tied = 0;
     m->tensors[m->n_tensors++] = w;
-}
-
-/* Has the architecture a row for it? */
-static int has_row(const struct arch_model *a, const char *name, int32_t l)
-{
-    char full[160];
-    for (const struct tensor_spec *s = a->arch->tensors; s->name; s++) {
-        if (s->layer != (l >= 0) || !arch_tensor_used(a, s, l))
-            continue;
-        arch_tensor_name(a, s, l, full, sizeof full);
-        if (!strcmp(full, name))
-            return 1;
-    }
-    return 0;
 }
 
 /* The numbers of a stack's NAME.scale as a vector of the model. */
@@ -226,7 +265,7 @@ static void bind_scale(struct binder *b, struct tensor *w)
         return;
     snprintf(name, sizeof name, "%.*s.scale", (int)n - 7, w->name);
     const struct gguf_tensor *t = gguf_tensor_find(b->m->gguf, slice_of(name));
-    if (!t || has_row(&b->m->arch, name, w->layer))
+    if (!t || rows_of(&b->m->arch, name, w->layer))
         return;
     b->seen[t - gguf_tensor_at(b->m->gguf, 0)] = 1;
     if (t->n_dims != 1 || t->dims[0] != wanted || t->type != DT_F32) {
@@ -403,7 +442,8 @@ pith_status model_bind(struct pith_model *m, struct pith_error *err)
     str_init(&b.faults, PITH_MEM_META);
     m->tied = m->gives_logits; /* until an output matrix is found */
     b.seen = mem_zalloc(n_file + 1, PITH_MEM_META);
-    m->tensors = arena_array(&m->arena, n_file + 2, sizeof *m->tensors);
+    /* one may be three of them */
+    m->tensors = arena_array(&m->arena, 3 * n_file + 2, sizeof *m->tensors);
     if (b.seen && m->tensors) {
         for (const struct tensor_spec *s = m->arch.arch->tensors; s->name; s++)
             for (int32_t l = s->layer ? 0 : -1; l < (s->layer ? m->arch.hp.n_layer : 0); l++)
