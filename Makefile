@@ -63,10 +63,11 @@ endif
 PKGS     ?= libpcre2-8 libutf8proc jansson libxxhash
 PKG_CFLAGS := $(if $(PKGS),$(shell pkg-config --cflags $(PKGS)))
 PKG_LIBS := $(if $(PKGS),$(shell pkg-config --libs $(PKGS)))
-# Line editing of chats, where libedit is; the libraries do without it. EDIT= leaves it out.
+# Line editing of chats, where libedit's header is; a chat opens the library. EDIT= leaves it out.
 EDIT     ?= $(shell pkg-config --exists libedit 2>/dev/null && echo libedit)
-EDIT_CFLAGS := $(if $(EDIT),-DPITH_LIBEDIT $(shell pkg-config --cflags $(EDIT)))
-EDIT_LIBS := $(if $(EDIT),$(shell pkg-config --libs $(EDIT)))
+EDIT_LEVEL := $(if $(filter 1,$(STATIC)),2,1)
+EDIT_CFLAGS := $(if $(EDIT),-DPITH_LIBEDIT=$(EDIT_LEVEL) $(shell pkg-config --cflags $(EDIT)))
+EDIT_LIBS :=
 SERVER_PKGS := $(if $(filter 0,$(SERVER)),,libmicrohttpd)
 SERVER_CFLAGS := $(if $(SERVER_PKGS),-DWITH_SERVER $(shell pkg-config --cflags $(SERVER_PKGS)))
 SERVER_LIBS := $(if $(SERVER_PKGS),$(shell pkg-config --libs $(SERVER_PKGS)))
@@ -92,6 +93,10 @@ MHD      := $(wildcard $(shell $(CC) -print-file-name=libmicrohttpd.a))
 ifneq ($(and $(SERVER_PKGS),$(X86_LINUX),$(MHD)),)
 SERVER_LIBS := -Wl,-Bstatic -lmicrohttpd -Wl,-Bdynamic
 LAZY_OBJ := $(B)/obj/lazy_tls.o
+endif
+# And of nettle its SHA-256.
+ifneq ($(and $(PULL_PKGS),$(wildcard $(shell $(CC) -print-file-name=libnettle.a))),)
+PULL_LIBS := -Wl,-Bstatic -lnettle -Wl,-Bdynamic
 endif
 endif
 MACHINE  := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))

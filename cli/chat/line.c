@@ -5,6 +5,9 @@
  * paste by ESC [200~ and ESC [201~ once it is asked to (xterm's bracketed paste): such text is put
  * into the line as it is, with its newlines, and sent by the key Enter alone.
  *
+ * libedit brings three libraries along, so the first line that is edited opens it, and a program
+ * runs where it is not installed. PITH_LIBEDIT=2: it is a part of the program (STATIC=1).
+ *
  * Without editing the terminal gathers the line. Linux keeps 4,095 bytes of it and drops the rest
  * without a word, so a line of that length is refused. */
 #include "cli/chat/line.h"
@@ -15,6 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 #ifdef PITH_LIBEDIT
+#include <dlfcn.h>
 #include <histedit.h>
 #include <locale.h>
 #include <poll.h>
@@ -69,6 +73,36 @@ static enum line_status read_plain(const char *prompt, char **text)
 enum { HISTORY_LINES = 1000 };
 static volatile sig_atomic_t resized, continued;
 
+#define EDIT_FUNCTIONS(X)                                                                          \
+    X(el_end) X(el_get) X(el_gets) X(el_init) X(el_resize) X(el_set) X(el_source) X(el_wgetc)      \
+        X(el_winsertstr) X(history) X(history_end) X(history_init)
+#define FUNCTION(name) __typeof__(name) *name;
+static struct {
+    EDIT_FUNCTIONS(FUNCTION)
+} lib;
+#undef FUNCTION
+
+static int open_library(void)
+{
+#if PITH_LIBEDIT == 2
+#define FUNCTION(name) lib.name = name;
+    EDIT_FUNCTIONS(FUNCTION)
+    return 1;
+#else
+    static const char *const names[] = {"libedit.so.2", "libedit.so.0"}; /* Debian, Fedora */
+    void *file = NULL;
+    if (lib.history_init) /* the last of the list */
+        return 1;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !file; i++)
+        file = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    if (!file)
+        return 0;
+#define FUNCTION(name) &&(lib.name = (__typeof__(lib.name))dlsym(file, #name))
+    return 1 EDIT_FUNCTIONS(FUNCTION);
+#endif
+#undef FUNCTION
+}
+
 static void on_terminal(int sig)
 {
     if (sig == SIGWINCH)
@@ -80,7 +114,7 @@ static void on_terminal(int sig)
 static struct line *line_of(EditLine *el)
 {
     void *l = NULL;
-    el_get(el, EL_CLIENTDATA, &l);
+    lib.el_get(el, EL_CLIENTDATA, &l);
     return l;
 }
 
@@ -93,13 +127,13 @@ static char *get_prompt(EditLine *el)
 static void redraw(EditLine *el)
 {
     if (continued)
-        el_set(el, EL_PREP_TERM, 1); /* the shell had it meanwhile */
+        lib.el_set(el, EL_PREP_TERM, 1); /* the shell had it meanwhile */
     if (resized) {
-        el_resize(el); /* which takes the line to be empty then */
+        lib.el_resize(el); /* which takes the line to be empty then */
         fputs("\r\033[J", stdout);
     }
     resized = continued = 0;
-    el_set(el, EL_REFRESH);
+    lib.el_set(el, EL_REFRESH);
 }
 
 /* One character; bytes that are none become U+FFFD. 0: end, -1: interrupted or failed. */
@@ -140,7 +174,7 @@ static unsigned char paste(EditLine *el, int ch)
     size_t n = 0, cap = 0;
     int ended = 0;
     (void)ch;
-    while (!ended && el_wgetc(el, &wc) == 1) {
+    while (!ended && lib.el_wgetc(el, &wc) == 1) {
         if (cap - n < 2) {
             wchar_t *more = realloc(text, (cap = 2 * cap + 256) * sizeof *more);
             if (!more)
@@ -159,7 +193,7 @@ static unsigned char paste(EditLine *el, int ch)
             if (text[i] == L'\r') /* what terminals make of a newline */
                 text[i] = L'\n';
         }
-        if (n == 0 || el_winsertstr(el, text) == 0)
+        if (n == 0 || lib.el_winsertstr(el, text) == 0)
             result = CC_REFRESH;
     }
     free(text);
@@ -174,36 +208,37 @@ static void bind_keys(EditLine *el)
         {"\033[F", "ed-move-to-end"}, {"\033[4~", "ed-move-to-end"},
         {"^R", "em-inc-search-prev"},
     };
-    el_set(el, EL_ADDFN, "pith-paste", "insert pasted text", paste);
+    lib.el_set(el, EL_ADDFN, "pith-paste", "insert pasted text", paste);
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
-        el_set(el, EL_BIND, keys[i][0], keys[i][1], NULL);
+        lib.el_set(el, EL_BIND, keys[i][0], keys[i][1], NULL);
 }
 
 static void open_editor(struct line *l, const char *path)
 {
     const char *term = getenv("TERM");
     HistEvent ev;
-    if (!isatty(STDOUT_FILENO) || !term || !*term || !strcmp(term, "dumb"))
+    if (!isatty(STDOUT_FILENO) || !term || !*term || !strcmp(term, "dumb") ||
+        !open_library())
         return;
     if (!setlocale(LC_CTYPE, "C.UTF-8"))
         setlocale(LC_CTYPE, "");
-    l->history = history_init();
-    l->el = l->history ? el_init("pith", stdin, stdout, stderr) : NULL;
+    l->history = lib.history_init();
+    l->el = l->history ? lib.el_init("pith", stdin, stdout, stderr) : NULL;
     if (!l->el)
         return;
-    history(l->history, &ev, H_SETSIZE, HISTORY_LINES);
-    history(l->history, &ev, H_SETUNIQUE, 1);
+    lib.history(l->history, &ev, H_SETSIZE, HISTORY_LINES);
+    lib.history(l->history, &ev, H_SETUNIQUE, 1);
     l->path = path;
     if (path)
-        history(l->history, &ev, H_LOAD, path);
-    el_set(l->el, EL_CLIENTDATA, l);
-    el_set(l->el, EL_HIST, history, l->history);
-    el_set(l->el, EL_EDITOR, "emacs");
-    el_set(l->el, EL_SIGNAL, 0);
-    el_set(l->el, EL_PROMPT_ESC, get_prompt, '\1');
-    el_set(l->el, EL_GETCFN, get_char);
+        lib.history(l->history, &ev, H_LOAD, path);
+    lib.el_set(l->el, EL_CLIENTDATA, l);
+    lib.el_set(l->el, EL_HIST, lib.history, l->history);
+    lib.el_set(l->el, EL_EDITOR, "emacs");
+    lib.el_set(l->el, EL_SIGNAL, 0);
+    lib.el_set(l->el, EL_PROMPT_ESC, get_prompt, '\1');
+    lib.el_set(l->el, EL_GETCFN, get_char);
     bind_keys(l->el);
-    el_source(l->el, NULL);
+    lib.el_source(l->el, NULL);
 }
 
 static enum line_status read_edited(struct line *l, const char *prompt, int n_dim, int colours,
@@ -224,9 +259,9 @@ static enum line_status read_edited(struct line *l, const char *prompt, int n_di
     sigprocmask(SIG_BLOCK, &quiet, &l->waiting);
     sigaction(SIGWINCH, &act, &was_winch);
     sigaction(SIGCONT, &act, &was_cont);
-    el_resize(l->el); /* it may have changed while nobody looked */
+    lib.el_resize(l->el); /* it may have changed while nobody looked */
     fputs("\033[?2004h", stdout);
-    const char *line = el_gets(l->el, &n);
+    const char *line = lib.el_gets(l->el, &n);
     fputs("\033[?2004l", stdout);
     fflush(stdout);
     sigaction(SIGWINCH, &was_winch, NULL);
@@ -259,12 +294,12 @@ void line_close(struct line *l)
 #ifdef PITH_LIBEDIT
     HistEvent ev;
     if (l && l->el) {
-        if (l->path && history(l->history, &ev, H_SAVE, l->path) < 0)
+        if (l->path && lib.history(l->history, &ev, H_SAVE, l->path) < 0)
             cli_say(CLI_SYSTEM, "%s: cannot write the history: %s", l->path, strerror(errno));
-        el_end(l->el);
+        lib.el_end(l->el);
     }
     if (l && l->history)
-        history_end(l->history);
+        lib.history_end(l->history);
 #endif
     free(l);
 }
@@ -284,7 +319,7 @@ void line_remember(struct line *l, const char *text)
 #ifdef PITH_LIBEDIT
     HistEvent ev;
     if (l->el)
-        history(l->history, &ev, H_ENTER, text);
+        lib.history(l->history, &ev, H_ENTER, text);
 #else
     (void)l, (void)text;
 #endif

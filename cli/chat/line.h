@@ -1,5 +1,5 @@
-/* line.h -- lines from a terminal: with editing, history and pastes of several lines where the
- * program was built with libedit and the terminal can do it, else as the terminal hands them over.
+/* line.h -- lines from a terminal: with editing, history and pastes of several lines where
+ * libedit is installed and the terminal can do it, else as the terminal hands them over.
  * Text is UTF-8 whatever the locale says. */
 #ifndef PITH_CLI_LINE_H
 #define PITH_CLI_LINE_H

@@ -664,7 +664,7 @@ const struct command cmd_run = {
                 "of \"\"\". The prompt shows how much of the context is used. /help, /clear, /save "
                 "FILE, /load FILE, /system TEXT, /regen, /stats and /exit are commands (/help says "
                 "more); //... is a message that begins with /. Keys edit the line and go through "
-                "earlier ones where the program was built with libedit. Ctrl-C stops an answer and "
+                "earlier ones where libedit is installed. Ctrl-C stops an answer and "
                 "keeps the conversation; twice at the prompt, or Ctrl-D, leaves. Reasoning is "
                 "dimmed, unless NO_COLOR is set. A conversation that outgrows the context is told "
                 "so, with numbers; with --context-shift its oldest messages are left out instead, "

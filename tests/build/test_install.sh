@@ -45,11 +45,13 @@ $(fresh_make -n install PREFIX="$prefix" DESTDIR="$dir/d" | grep -c ldconfig)" "
     read -ra compiler <<<"${CC:-gcc}"
     example example_c "${compiler[@]}" -std=c11 "${strict[@]}" "$dir/example.c" "${flags[@]}"
     example example_static "${compiler[@]}" -std=c11 "${strict[@]}" "$dir/example.c" "${private[@]}"
-    # A start opens what it uses: no TLS, no HTTP client (both when a command wants them).
+    # A start opens what it uses: no TLS, no HTTP client, no line editor (each when a command wants
+    # it), and not a library for one hash.
     if [ "$B" != build ] || [ ! -e "$(${CC:-gcc} -print-file-name=libmicrohttpd.a)" ] ||
         [ "$(uname -m)" != x86_64 ]; then
         skip short_ldd "not an ordinary build with libmicrohttpd.a"
-    elif ldd "$B/pith" | grep -E "gnutls|libcurl|p11-kit|idn2|microhttpd" >"$dir/log"; then
+    elif ldd "$B/pith" | grep -E "gnutls|curl|p11-kit|idn2|microhttpd|nettle|edit|tinfo|bsd|libmd" \
+        >"$dir/log"; then
         fail short_ldd "$(tr '\n' ' ' <"$dir/log")"
     else
         ok short_ldd
