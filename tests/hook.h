@@ -26,6 +26,7 @@ static struct {
     atomic_uint_fast64_t asked_bytes; /* of all blocks so far */
     atomic_uint_fast64_t limit; /* what would pass it is refused and counted in over; 0: none */
     atomic_long over;
+    void (*before)(long i); /* what happens before each of them; NULL: nothing */
 } hook = {.refuse_at = -1};
 
 static uint64_t memory_held(void)
@@ -42,6 +43,8 @@ static int hook_grants(size_t bytes)
 {
     uint64_t limit = atomic_load(&hook.limit);
     long i = atomic_fetch_add(&hook.asked, 1), at = atomic_load(&hook.refuse_at);
+    if (hook.before)
+        hook.before(i);
     if (at >= 0 && (i == at || (i > at && atomic_load(&hook.refuse_rest)))) {
         atomic_fetch_add(&hook.refused, 1);
         return 0;

@@ -311,8 +311,10 @@ static enum http_end request(struct transfer *t, struct http_answer *a, char *wh
 /* The whole file, by as many requests as it takes. */
 static int fetch(struct transfer *t)
 {
-    enum { PROGRESS = 1 << 20 }; /* who brings so much may break as often as it likes */
-    int n_tries = 0, n_restarts = 0, code = CLI_OK;
+    enum { PROGRESS = 1 << 20, PIECES = 32 }; /* who brings so much may break as often as it
+                                                 likes; small pieces of a file whose end nobody
+                                                 tells */
+    int n_tries = 0, n_restarts = 0, n_pieces = 0, code = CLI_OK;
     while (!code && !(t->total >= 0 && t->have == t->total)) {
         struct http_answer a;
         char why[600];
@@ -323,7 +325,7 @@ static int fetch(struct transfer *t)
         int no_rest = end == HTTP_DONE && a.status == 416 && t->have;
         if (t->code)
             return t->code;
-        if (no_rest && t->total < 0 && a.total == t->have)
+        if (no_rest && t->total < 0 && (a.total == t->have || (n_pieces && a.total < 0)))
             return CLI_OK;
         if ((t->restart || no_rest) && n_restarts++)
             return cli_say(CLI_SYSTEM, "%s: the server does not give the bytes that are asked for",
@@ -336,8 +338,13 @@ static int fetch(struct transfer *t)
         if (end == HTTP_DONE && (a.status == 200 || a.status == 206)) {
             if (a.status == 200 && !t->answered)
                 return cli_say(CLI_INPUT, "%s: the server has an empty file", t->name);
-            if (t->total < 0 || t->have == t->total)
+            if (t->total < 0 ? a.status == 200 : t->have == t->total)
                 return CLI_OK;
+            n_pieces = t->have - before >= PROGRESS ? 1 : n_pieces + 1;
+            if (t->total < 0 && t->have > before && n_pieces <= PIECES)
+                continue; /* a range, of what nobody says: there may be more */
+            if (t->total < 0)
+                return cli_say(CLI_SYSTEM, "%s: the server does not tell where it ends", t->name);
             snprintf(why, sizeof why, "the connection ended after %lld of %lld bytes",
                      (long long)t->have, (long long)t->total);
             end = HTTP_BROKEN;

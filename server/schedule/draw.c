@@ -103,6 +103,21 @@ static void take_named(struct branch *b, const float *logits, struct token_info 
     t->n_top = r->n_named;
 }
 
+/* 0: no logit is a number, and the request has failed: the model cannot be what it was. */
+static int has_numbers(struct sched *s, struct branch *b, const float *logits)
+{
+    struct fault f = {0};
+    for (int32_t i = 0; logits && i < s->n_vocab; i++)
+        if (isfinite(logits[i]))
+            return 1;
+    fault_set(&f, 500, "model_damaged", NULL,
+              "the model's scores behind %lld tokens are no numbers: its weights are damaged, or "
+              "its file was changed while it is in use",
+              (long long)b->n);
+    request_fail(s, b->r, &f);
+    return 0;
+}
+
 /* Samplers and masks are what some choices cost most by. */
 static void count_sampling(struct branch *b)
 {
@@ -135,6 +150,8 @@ void draw_tell(struct sched *s, int k)
         return;
     }
     if (s->drawn[k].i == b->n) {
+        if (t.id < 0 && !has_numbers(s, b, pith_logits(s->hosted->generate, d->output)))
+            return;
         if (b->r->left && d->id >= 0)
             take_left(b, &t, s->top + (size_t)k * TOP_MAX);
         take_named(b, b->r->n_named ? pith_logits(s->hosted->generate, d->output) : NULL, &t,
@@ -162,6 +179,8 @@ static void draw_masked(struct sched *s, struct branch *b, const float *logits, 
         return;
     }
     t.id = pith_sample_masked(b->sampler, masked);
+    if (t.id < 0 && !has_numbers(s, b, logits))
+        return;
     if (r->n_logprobs >= 0 || r->rank)
         t.n_top = pith_logprobs(logits, s->n_vocab, t.id, &t.logprob, top,
                                 r->n_logprobs > 0 ? r->n_logprobs : 0);

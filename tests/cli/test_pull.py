@@ -138,6 +138,31 @@ def file(data, etag='"v1"', cut=None, hold=None, length=None, ranges=True, from_
     return answer
 
 
+def piece(data, size, total="*"):
+    """So many bytes behind those that are asked for, of a file whose size is not told."""
+    def answer(r):
+        at = start_of(r, data, '"v1"')
+        if at >= len(data):
+            return status(416, **({"Content_Range": "bytes */%s" % total}
+                                  if total != "*" else {}))(r)
+        part = data[at:at + size]
+        r.begin(206, Content_Length=len(part), ETag='"v1"',
+                Content_Range="bytes %d-%d/*" % (at, at + len(part) - 1))
+        r.send(part)
+
+    return answer
+
+
+def first_of(data, size):
+    """The same of an answer without a length that breaks."""
+    def answer(r):
+        r.begin(200, Transfer_Encoding="chunked", ETag='"v1"')
+        r.send(b"%x\r\n" % size + data[:size] + b"\r\n")
+        r.close_connection = True
+
+    return answer
+
+
 def chunked(data, whole=True):
     def answer(r):
         r.begin(200, Transfer_Encoding="chunked")
@@ -488,6 +513,14 @@ def test_address(c):
     c.good("no_length", p, p.pull(url), path)
     p = fresh(chunked(c.model, whole=False), chunked(c.model))
     c.good("no_length_broken", p, p.pull(url), path)
+    # Ranges of a file whose size nobody tells: the first is not the whole rest.
+    for name, total in (("pieces", "*"), ("pieces_and_their_sum", n)):
+        p = fresh(first_of(c.model, n // 3), piece(c.model, n // 5, total))
+        c.good(name, p, p.pull(url), path)
+    p = fresh(first_of(c.model, n // 3), piece(c.model, 1))
+    c.bad("pieces_without_end", p, p.pull(url), 3, "does not tell where it ends", left)
+    p = fresh(first_of(c.model, n // 3), piece(c.model, n // 5, n + 5))
+    c.bad("pieces_and_another_sum", p, p.pull(url, "--retries", "1"), 3, "", left)
     p = fresh(file(c.model[:n // 2]))
     c.bad("cut_short", p, p.pull(url), 2, "thrown away")
     p = fresh(file(c.model, length=n + 1000))

@@ -11,8 +11,8 @@ import random
 import resource
 import tempfile
 
-from serving import (SANITIZED, SCALE, SEED, SHARED, Server, begin, bits, check, completion, run,
-                     skip, synth)
+from serving import (LIMIT, SANITIZED, SCALE, SEED, SHARED, Server, begin, bits, check, completion,
+                     run, skip, synth)
 
 N_CTX = 192
 # path: a body with a text, and how many tokens the answer says that it had
@@ -112,6 +112,52 @@ def test_memory(model):
                                     for path, body in asks.items()))
 
 
+def test_file_changes(model, folder):
+    """A model's file that somebody writes to while it is in use: requests are told, the server
+    lives, and is what it was when the bytes are. Cut short, it ends with a message: the system
+    tells that by a signal and no other way."""
+    path = os.path.join(folder, "changes.gguf")
+    with open(model, "rb") as f:
+        right = f.read()
+    with open(path, "wb") as f:
+        f.write(right)
+
+    def write(data):
+        with open(path, "r+b") as f:
+            f.write(data)
+
+    asks = (("/v1/completions", completion([3, 4, 5], 4)),
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": "w3"}],
+                                      "max_tokens": 3, "logprobs": True}))
+    with Server(path, "--ctx", "256", "--prefix-store", "0") as s:
+        want = [bits(s.post(*asks[0])[1])]
+        write(b"\xff" * len(right))
+        for ask in asks:
+            status, a, _ = s.post(*ask)
+            check("weights_that_are_no_numbers " + ask[0], status == 500
+                  and a["error"]["code"] == "model_damaged", str(a)[:300])
+        write(bytes(random.Random(SEED).randrange(256) for _ in range(4096)) * (len(right) // 4096))
+        seen = [s.post(*ask)[0] for ask in asks]
+        seen += [s.post("/tokenize", {"content": "w3 w4"})[0], s.get("/props")[0],
+                 s.get("/health")[0], s.post("/apply-template", asks[1][1])[0]]
+        check("lives_with_any_weights", set(seen) <= {200, 400, 500} and seen[4] == 200
+              and s.process.poll() is None, seen)
+        write(right)
+        check("is_what_it_was", s.post(*asks[0])[0] == 200
+              and [bits(s.post(*asks[0])[1])] == want)
+        if SANITIZED:
+            skip("cut_short", "a sanitizer sees to SIGBUS itself")
+            return
+        os.truncate(path, 4096)
+        try:
+            s.post(*asks[0])
+        except (ConnectionError, http.client.HTTPException):
+            pass
+        check("cut_short", s.process.wait(LIMIT) == 3)
+        s.end()
+        check("cut_short_is_told", "cannot be read any more" in s.said, s.said)
+
+
 # ---------------------------------------------------------------- killed and started again
 
 
@@ -204,6 +250,7 @@ def main():
         s.end()
         test_memory(model)
         test_beside_the_steps(model)
+        test_file_changes(model, folder)
         if SCALE >= 10:
             test_large_answer(synth(os.path.join(folder, "long.gguf"), "--ctx", "4096", "--layers",
                                     "2", "--seed", "5"))

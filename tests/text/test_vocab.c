@@ -1002,6 +1002,69 @@ static void failed_allocations(void)
     }
 }
 
+/* A file that somebody edits while it is read: a token is 6 MB long from some allocation on.
+ * Lengths that were read before and those that are read then need not agree. */
+static struct {
+    uint8_t *p;
+    uint64_t length;
+    long at;
+} edited;
+
+static void edit(long i)
+{
+    if (i == edited.at)
+        memcpy(edited.p, &edited.length, sizeof edited.length);
+}
+
+static void edited_meanwhile(void)
+{
+    enum { LONG = 8 << 20, MOST = 400 };
+    static const uint64_t lengths[] = {6 << 20, 1, (uint64_t)1 << 40};
+    struct str text;
+    int n_refused = 0, n_taken = 0;
+    str_init(&text, PITH_MEM_SCRATCH);
+    for (int i = 0; i < LONG; i++)
+        str_putc(&text, 'x');
+    str_putc(&text, 0);
+    for (int k = 0; k < 3; k++) {
+        for (long n = 0, done = 0; !done && n < MOST && !test_bad; n++) {
+            struct keys keys = {0};
+            struct pith_error err = {0};
+            key_str(&keys, "tokenizer.ggml.model", "rwkv");
+            put_array(&keys.body, "tokenizer.ggml.tokens", GGUF_STR, 3);
+            put_text(&keys.body, "<end>");
+            put_text(&keys.body, "edited");
+            put_text(&keys.body, "b");
+            put_array(&keys.body, "tokenizer.ggml.token_type", GGUF_I32, 3);
+            for (int i = 0; i < 3; i++)
+                put_int(&keys.body, i ? VOCAB_NORMAL : VOCAB_CONTROL, 4);
+            keys.n += 2;
+            key_str(&keys, "general.description", text.p);
+            struct image im = finish_keys(&keys);
+            edited.p = memmem(im.p, im.n, "edited", 6);
+            edited.p -= 8;
+            edited.length = lengths[k];
+            struct gguf *g = gguf_open_memory(im.p, im.n, &err);
+            REQUIRE(g, "%s", err.msg);
+            atomic_store(&hook.asked, 0);
+            edited.at = n;
+            hook.before = edit;
+            struct vocab *v = vocab_new(g, &err);
+            hook.before = NULL;
+            done = atomic_load(&hook.asked) <= n; /* nobody edits any more */
+            CHECK_MSG(v || (err.code == PITH_FORMAT && strstr(err.msg, "was changed while")), "%s",
+                      err.msg);
+            n_refused += !v;
+            n_taken += v != NULL;
+            vocab_free(v);
+            gguf_close(g);
+            free(im.p);
+        }
+    }
+    CHECK_MSG(n_refused && n_taken, "%d refused, %d taken", n_refused, n_taken);
+    str_deinit(&text);
+}
+
 int main(void)
 {
     hook_install();
@@ -1025,6 +1088,7 @@ int main(void)
     TEST(odd_vocabularies);
     TEST(damaged_files);
     TEST(failed_allocations);
+    TEST(edited_meanwhile);
     check_nothing_held(test_name);
     return test_end();
 }

@@ -54,8 +54,8 @@ pith_status chat_templates_open(struct chat_templates *c, const struct gguf *g,
     c->v = arena_array(arena, (size_t)n, sizeof *c->v);
     for (uint64_t i = 0; c->v && i < gguf_n_kv(g); i++) {
         const struct gguf_kv *kv = gguf_kv_at(g, i);
-        if (!template_name(kv->key, &name) || !gguf_str(g, kv, &text))
-            continue;
+        if (c->n == n || !template_name(kv->key, &name) || !gguf_str(g, kv, &text))
+            continue; /* n: of a file that was changed meanwhile there may be more */
         struct chat_template *t = &c->v[c->n++];
         t->name = name;
         pith_status st = open_one(t, text, v, arena, err);

@@ -90,6 +90,7 @@ static pith_status load_map(struct ugm *m, const struct gguf *g, struct pith_err
     for (uint32_t i = 0; i < m->n_trie; i++)
         m->trie[i] = cursor_u32(&c, "character map");
     memcpy(m->replaced, strings, m->n_replaced);
+    m->replaced[n - 1] = 0; /* whoever has changed the file meanwhile */
     return PITH_OK;
 }
 

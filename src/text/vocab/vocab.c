@@ -84,7 +84,10 @@ static pith_status load_tokens(struct vocab *v, const struct gguf *g, struct pit
     if (!v->text || !v->at || !v->score || !v->mark)
         return vocab_nomem(err);
     gguf_strs_begin(&it, g, kv);
-    for (uint64_t i = 0; i < n && gguf_strs_next(&it, &s); i++) {
+    for (uint64_t i = 0; i < n; i++) {
+        if (!gguf_strs_next(&it, &s) || s.n > bytes - v->at[i]) /* who counts twice may differ */
+            return error_set(err, PITH_FORMAT,
+                             "tokenizer.ggml.tokens: the file was changed while it was read");
         if (s.n)
             memcpy(v->text + v->at[i], s.p, s.n);
         v->at[i + 1] = v->at[i] + (uint32_t)s.n;
