@@ -586,9 +586,131 @@ static void known_parts_are_counted(void)
     vocab_free(v);
 }
 
+/* ---------------------------------------------------------------- items that differ */
+
+static void put_number(struct str *s, int i, int n)
+{
+    (void)n;
+    str_printf(s, "%d", i);
+}
+
+static void put_word(struct str *s, int i, int n)
+{
+    str_printf(s, "\"%08d\"", (int)((int64_t)i * 7919 % (100 * n)));
+}
+
+/* Opens a grammar of lists of n items that differ, and in *text the list of all of them, or of all
+ * but one. */
+static pith_grammar *open_differing(const char *items, void (*put)(struct str *s, int i, int n),
+                                    int n, struct str *text)
+{
+    struct str s;
+    struct pith_error err = {0};
+    str_init(&s, PITH_MEM_SCRATCH);
+    str_putz(&s, "{\"type\":\"array\",\"uniqueItems\":true,\"items\":{");
+    if (*items) {
+        str_putz(&s, items);
+    } else {
+        str_putz(&s, "\"enum\":[");
+        for (int i = 0; i < n; i++) {
+            str_putz(&s, i ? "," : "");
+            put(&s, i, n);
+        }
+        str_putz(&s, "]");
+    }
+    str_putz(&s, "}}");
+    str_putz(text, "[");
+    for (int i = 0; i < n - !*items; i++) {
+        str_putz(text, i ? "," : "");
+        put(text, i, n);
+    }
+    pith_grammar *g = pith_grammar_open(NULL, PITH_GRAMMAR_SCHEMA, s.p, s.n, NULL, &err);
+    CHECK_MSG(g != NULL, "%s", err.msg);
+    str_deinit(&s);
+    return g;
+}
+
+/* An item is compared with those that were there by what it has in common with them, not with each,
+ * and however many there are: so is what is left of a long enum. */
+static void many_items_that_differ_stay_cheap(void)
+{
+    static const struct {
+        const char *items;
+        void (*put)(struct str *s, int i, int n);
+    } v[] = {{"", put_word},
+             {"\"type\":\"string\"", put_word},
+             {"\"type\":\"integer\"", put_number},
+             {"\"type\":\"integer\",\"minimum\":0,\"maximum\":1000", put_number}};
+    for (size_t i = 0; i < sizeof v / sizeof *v; i++) {
+        struct str text;
+        struct pith_error err = {0};
+        struct pith_work w = PITH_WORK_INIT;
+        str_init(&text, PITH_MEM_SCRATCH);
+        pith_grammar *g = open_differing(v[i].items, v[i].put, 1000, &text);
+        pith_work_begin(&w, NULL);
+        CHECK_MSG(g && pith_grammar_accept_text(g, text.p, text.n, &err) == PITH_OK, "%s: %s",
+                  v[i].items, err.msg);
+        pith_work_end(&w);
+        CHECK_MSG(w.steps < 40 * text.n, "%s: %llu steps for %zu bytes", v[i].items,
+                  (unsigned long long)w.steps, text.n);
+        pith_grammar_close(g);
+        str_deinit(&text);
+    }
+}
+
+/* What is remembered is each answer's own, though what they share tells one list after the other;
+ * and a list of all that there is has no comma behind it, however long its items are. */
+static void answers_remember_their_own(void)
+{
+    enum { N = 40, ANSWERS = 7, TRIES = 3000, LONG = 300 };
+    struct str text;
+    struct rng dice;
+    pith_grammar *g[ANSWERS];
+    uint8_t used[ANSWERS][N] = {{0}};
+    int n_used[ANSWERS] = {0}, n_wrong = 0;
+    rng_init(&dice, 1);
+    str_init(&text, PITH_MEM_SCRATCH);
+    g[0] = open_differing("", put_word, N, &text);
+    for (int k = 1; k < ANSWERS; k++)
+        g[k] = pith_grammar_clone(g[0], NULL);
+    for (int n = 0; n < TRIES && g[0]; n++) {
+        uint32_t k = rng_below(&dice, ANSWERS), i = rng_below(&dice, N);
+        str_clear(&text);
+        str_putz(&text, n_used[k] ? "," : "[");
+        put_word(&text, (int)i, N);
+        int took = pith_grammar_accept_text(g[k], text.p, text.n, NULL) == PITH_OK;
+        n_wrong += took != !used[k][i];
+        n_used[k] += took;
+        used[k][i] |= (uint8_t)took;
+        n_wrong += n_used[k] == N && pith_grammar_accept_text(g[k], ",", 1, NULL) == PITH_OK;
+    }
+    CHECK_MSG(!n_wrong && n_used[0] == N, "%d wrong, %d of %d", n_wrong, n_used[0], N);
+    for (int k = 0; k < ANSWERS; k++)
+        pith_grammar_close(g[k]);
+    for (int i = 0; i < 2; i++) {
+        str_clear(&text);
+        if (!i)
+            str_putz(&text, "{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"enum\":");
+        str_putz(&text, "[");
+        for (int n = 0; n < 100; n++)
+            str_printf(&text, "%s\"%0*d\"", n ? "," : "", LONG, n);
+        if (!i) {
+            str_putz(&text, "]}}");
+            g[0] = pith_grammar_open(NULL, PITH_GRAMMAR_SCHEMA, text.p, text.n, NULL, NULL);
+        }
+    }
+    CHECK(g[0] && pith_grammar_accept_text(g[0], text.p, text.n, NULL) == PITH_OK);
+    CHECK(pith_grammar_accept_text(g[0], ",", 1, NULL) != PITH_OK);
+    CHECK(pith_grammar_accept_text(g[0], "]", 1, NULL) == PITH_OK);
+    pith_grammar_close(g[0]);
+    str_deinit(&text);
+}
+
 int main(void)
 {
     hook_install();
+    TEST(many_items_that_differ_stay_cheap);
+    TEST(answers_remember_their_own);
     TEST(compiling_is_linear);
     TEST(compiling_can_be_ended);
     TEST(checking_is_linear);

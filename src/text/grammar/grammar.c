@@ -270,6 +270,7 @@ static void leave(struct grammar_core *c)
                      s->cap_more * sizeof *s->state + c->masks.used +
                      (s->cap_pairs + (uint64_t)s->cap_merge + s->cap_spare) * sizeof *s->pair +
                      s->cap_parts * sizeof *s->part + s->seen_cap * sizeof *s->seen +
+                     stacks_differ_bytes(s) +
                      (uint64_t)s->cap_sets * 16 + 4 * (uint64_t)s->table_cap);
     pthread_mutex_unlock(&c->busy);
 }

@@ -382,18 +382,19 @@ static void add_state(struct masks *m, const struct state_mask *k)
 
 /* Takes back the tokens by which an item becomes one that was there, of those below node i, where
  * it has a text, unless the mask had them before. As deep as the tree is. */
-static void bar_repeats(struct masks *m, uint32_t i, uint32_t state, uint32_t list, uint32_t text)
+static void bar_repeats(struct masks *m, uint32_t i, uint32_t state, struct stack_state item)
 {
     struct stacks *s = m->stacks;
     const struct trie *t = m->trie;
-    uint32_t n = 0;
+    uint32_t n = 0, list = (uint32_t)(item.seen >> 32), text = (uint32_t)item.seen;
     for (uint32_t k = i + 1; k < t->node[i].next; k = t->node[k].next, n++) {
         uint32_t to = automaton_next(s->a, state, t->node[k].byte),
                  more = to ? stacks_text(s, text, t->node[k].byte) : 0;
-        if (!more || !stacks_item_begun(s, list, more))
+        if (!more || !stacks_item_begun(s, item.set, list, more))
             continue;
-        if (!stacks_item_over(s, to, list, more)) {
-            bar_repeats(m, k, to, list, more);
+        if (!stacks_item_over(s, item.set, list, more)) {
+            item.seen = (uint64_t)list << 32 | more;
+            bar_repeats(m, k, to, item);
             continue;
         }
         for (uint32_t j = t->node[k].first; j < t->node[t->node[k].next].first; j++) {
@@ -448,7 +449,7 @@ static void add_pair(struct masks *m, struct stack_pair p)
         }
         memcpy(m->had, m->word, m->n_words * sizeof *m->word);
         add_state(m, k);
-        bar_repeats(m, 0, p.state, (uint32_t)(item->seen >> 32), (uint32_t)item->seen);
+        bar_repeats(m, 0, p.state, *item);
         for (uint32_t j = 0; j < k->n_leave && !m->failed && !s->failed; j++)
             walk_behind(m, k->leave[j], p.state, q);
     }

@@ -94,6 +94,200 @@ static int grow_table(struct stacks *s, uint32_t cap)
     return 1;
 }
 
+/* ---------------------------------------------------------------- lists whose items differ */
+
+static uint32_t list_of(const struct stack_state *x)
+{
+    return (uint32_t)(x->seen >> 32);
+}
+
+static uint32_t text_of(const struct stack_state *x)
+{
+    return (uint32_t)x->seen;
+}
+
+/* What was made later has the higher place, so of two lists the higher one is no beginning of the
+ * other. */
+enum { N_VIEWS = sizeof((struct differ *)0)->view / sizeof(struct differ_view) };
+
+/* Places of texts and lists have changed. */
+static void differ_forget(struct differ *d)
+{
+    for (int i = 0; i < N_VIEWS; i++)
+        d->view[i].set = 0;
+    d->now = NULL;
+}
+
+static void differ_deinit(struct differ *d)
+{
+    for (int i = 0; i < N_VIEWS; i++)
+        mem_free(d->view[i].text);
+    mem_free(d->path);
+    mem_free(d->more);
+    *d = (struct differ){.clock = 0};
+}
+
+uint64_t stacks_differ_bytes(const struct stacks *s)
+{
+    uint64_t n = sizeof(uint32_t) * ((uint64_t)s->differ.cap_path + s->differ.cap_more);
+    for (int i = 0; i < N_VIEWS; i++)
+        n += (uint64_t)s->differ.view[i].cap * sizeof *s->differ.view[i].text;
+    return n;
+}
+
+static uint16_t bytes_on(const struct automaton *a, uint32_t state)
+{
+    const struct automaton_row *r = &a->row[state];
+    uint32_t n = r->several || !r->to ? 0 : r->width + 1u;
+    for (int b = 0; r->several && b < 256; b++)
+        n += automaton_next(a, state, (uint8_t)b) != 0;
+    return (uint16_t)n;
+}
+
+/* The texts that an item begins with, from the whole of it to its first byte. How many; UINT32_MAX:
+ * no memory. */
+static uint32_t path_of(struct differ *d, const struct stack_state *state, uint32_t text)
+{
+    uint32_t n = 0;
+    for (; text; text = list_of(&state[text])) {
+        if (!mem_grow(&d->path, &d->cap_path, (uint64_t)n + 1, sizeof *d->path, PITH_MEM_SCRATCH))
+            return UINT32_MAX;
+        d->path[n++] = text;
+    }
+    return n;
+}
+
+static void judge(struct differ_view *v, const struct automaton *a, uint32_t text, uint32_t parent)
+{
+    struct differ_text *t = &v->text[text];
+    int over = t->n && t->n_over == t->n_next &&
+               (t->whole || !(automaton_flags(a, t->state) & STATE_FINAL));
+    if (text && over != t->over)
+        v->text[parent].n_over += over ? 1 : UINT32_MAX;
+    t->over = (uint8_t)over;
+}
+
+/* by: 1, or -1 as UINT32_MAX. Returns the texts it has touched; UINT32_MAX: no memory. */
+static uint32_t put_item(struct differ *d, struct differ_view *v, const struct automaton *a,
+                         const struct stack_state *state, uint32_t text, uint32_t by)
+{
+    uint32_t n = path_of(d, state, text), at = v->text[0].state;
+    if (n == UINT32_MAX)
+        return n;
+    for (uint32_t i = n; i-- > 0;) {
+        struct differ_text *t = &v->text[d->path[i]];
+        at = automaton_next(a, at, (uint8_t)text_of(&state[d->path[i]]));
+        if (!t->n)
+            *t = (struct differ_text){.state = at, .n_next = bytes_on(a, at)};
+        t->n += by;
+    }
+    v->text[0].n += by;
+    v->n_items += by;
+    v->text[text].whole = by == 1;
+    for (uint32_t i = 0; i < n; i++)
+        judge(v, a, d->path[i], list_of(&state[d->path[i]]));
+    judge(v, a, 0, 0);
+    return n + 1;
+}
+
+static int is_near(const struct differ_view *v, const struct stack_state *state, uint32_t list)
+{
+    uint32_t up = list ? list_of(&state[list]) : 0, own = v->list ? list_of(&state[v->list]) : 0;
+    return v->list == up || own == list || own == up;
+}
+
+/* The view of a set whose list is the same, or near; else the one that was used longest ago. */
+static struct differ_view *choose(struct differ *d, const struct stack_state *state, uint32_t set,
+                                  uint32_t list)
+{
+    struct differ_view *oldest = d->view, *close = NULL;
+    for (struct differ_view *v = d->view; v < d->view + N_VIEWS; v++) {
+        if (v->set == set + 1 && v->list == list)
+            return v;
+        if (v->set == set + 1 && is_near(v, state, list))
+            close = v;
+        if (v->used < oldest->used)
+            oldest = v;
+    }
+    return close ? close : oldest;
+}
+
+/* Empties a view for a set. */
+static void begin_view(struct differ_view *v, const struct automaton *a, uint32_t set)
+{
+    uint32_t start = a->member[a->set[set].member].start;
+    memset(v->text, 0, v->cap * sizeof *v->text);
+    v->text[0] = (struct differ_text){.state = start, .n_next = bytes_on(a, start)};
+    v->set = set + 1;
+    v->list = v->n_items = 0;
+}
+
+static uint64_t go_to(struct differ *d, struct differ_view *v, const struct automaton *a,
+                      const struct stack_state *state, uint32_t list)
+{
+    uint64_t steps = 0;
+    uint32_t n_more = 0, n = 0;
+    while (v->list != list && n != UINT32_MAX) {
+        if (v->list > list) {
+            n = put_item(d, v, a, state, text_of(&state[v->list]), UINT32_MAX);
+            v->list = list_of(&state[v->list]);
+            steps += n;
+            continue;
+        }
+        if (!mem_grow(&d->more, &d->cap_more, (uint64_t)n_more + 1, sizeof *d->more,
+                      PITH_MEM_SCRATCH))
+            n = UINT32_MAX;
+        else
+            d->more[n_more++] = list;
+        list = list_of(&state[list]);
+        steps++;
+    }
+    while (n_more && n != UINT32_MAX) {
+        v->list = d->more[--n_more];
+        n = put_item(d, v, a, state, text_of(&state[v->list]), 1);
+        steps += n;
+    }
+    return n == UINT32_MAX ? UINT64_MAX : steps;
+}
+
+/* Looks at a list of a set; n of state[] are there. The texts touched and lists looked at;
+ * UINT64_MAX: no memory. */
+static uint64_t differ_look(struct differ *d, const struct automaton *a,
+                            const struct stack_state *state, uint32_t n, uint32_t set,
+                            uint32_t list)
+{
+    enum { CLEARED_A_STEP = 64 };
+    struct differ_view *v = d->now;
+    uint64_t steps = 0, went;
+    if (v && v->set == set + 1 && v->list == list)
+        return 0;
+    v = choose(d, state, set, list);
+    uint32_t was = v->cap;
+    if (!mem_grow(&v->text, &v->cap, (uint64_t)n + 1, sizeof *v->text, PITH_MEM_SCRATCH))
+        return UINT64_MAX;
+    if (v->cap > was)
+        memset(v->text + was, 0, (v->cap - was) * sizeof *v->text);
+    if (v->set != set + 1) {
+        begin_view(v, a, set);
+        steps += v->cap / CLEARED_A_STEP;
+    }
+    v->used = ++d->clock;
+    d->now = v;
+    went = go_to(d, v, a, state, list);
+    if (went != UINT64_MAX)
+        return steps + went;
+    v->set = 0;
+    d->now = NULL;
+    return UINT64_MAX;
+}
+
+/* Of the list that was looked at last. */
+static const struct differ_text *differ_text(const struct differ *d, uint32_t text)
+{
+    static const struct differ_text none;
+    return d->now && text < d->now->cap ? &d->now->text[text] : &none;
+}
+
 /* ---------------------------------------------------------------- states of sets */
 
 static uint8_t flags_of(const struct stacks *s, uint32_t state)
@@ -217,6 +411,7 @@ void stacks_deinit(struct stacks *s)
     mem_free(s->wait[CALLS].state);
     mem_free(s->merge);
     mem_free(s->spare);
+    differ_deinit(&s->differ);
 }
 
 /* ---------------------------------------------------------------- making a position */
@@ -397,16 +592,6 @@ static void add_call(struct stacks *s, uint32_t start, uint32_t back, uint32_t b
 
 /* ---------------------------------------------------------------- items that differ */
 
-static uint32_t list_of(const struct stack_state *x)
-{
-    return (uint32_t)(x->seen >> 32);
-}
-
-static uint32_t text_of(const struct stack_state *x)
-{
-    return (uint32_t)x->seen;
-}
-
 /* The place of a text or a list with one more; 0: the failure is in s. */
 static uint32_t longer(struct stacks *s, uint32_t of, uint32_t more, enum stack_phase what)
 {
@@ -427,48 +612,25 @@ uint32_t stacks_text(const struct stacks *s, uint32_t text, uint8_t byte)
     return at ? at - 1 : 0;
 }
 
-static int was_there(struct stacks *s, uint32_t list, uint32_t text)
+/* What a text is to a list of a set. */
+static const struct differ_text *look(struct stacks *s, uint32_t set, uint32_t list, uint32_t text)
 {
-    uint32_t n = 1;
-    while (list && text_of(&s->state[list]) != text) {
-        list = list_of(&s->state[list]);
-        n++;
-    }
-    return !stacks_spend(s, n) || list;
+    uint64_t n = differ_look(&s->differ, s->a, s->state, s->n_more, set, list);
+    if (n == UINT64_MAX)
+        s->failed = STACKS_NO_MEMORY;
+    else
+        stacks_spend(s, 1 + n);
+    return differ_text(&s->differ, text);
 }
 
-int stacks_item_begun(struct stacks *s, uint32_t list, uint32_t text)
+int stacks_item_begun(struct stacks *s, uint32_t set, uint32_t list, uint32_t text)
 {
-    uint32_t n = 1;
-    int begun = list && !text;
-    for (; list && !begun; list = list_of(&s->state[list]))
-        for (uint32_t t = text_of(&s->state[list]); t && !begun; t = list_of(&s->state[t])) {
-            begun = t == text; /* texts are interned */
-            n++;
-        }
-    return stacks_spend(s, n) && begun;
+    return look(s, set, list, text)->n > 0 && !s->failed;
 }
 
-/* deep: bytes that are looked ahead. A text that none of those that were there begins with can
- * become a new one, since every state can reach the end of its rule. */
-static int is_over(struct stacks *s, uint32_t state, uint32_t list, uint32_t text, int deep)
+int stacks_item_over(struct stacks *s, uint32_t set, uint32_t list, uint32_t text)
 {
-    if (!deep || !stacks_item_begun(s, list, text) ||
-        ((flags_of(s, state) & STATE_FINAL) && !was_there(s, list, text)))
-        return 0;
-    for (int b = 0; b < 256; b++) {
-        uint32_t to = automaton_next(s->a, state, (uint8_t)b),
-                 more = to ? stacks_text(s, text, (uint8_t)b) : 0;
-        if (to && (!more || !is_over(s, to, list, more, deep - 1)))
-            return 0;
-    }
-    return 1;
-}
-
-int stacks_item_over(struct stacks *s, uint32_t state, uint32_t list, uint32_t text)
-{
-    enum { DEEP = 256 };
-    return is_over(s, state, list, text, DEEP);
+    return look(s, set, list, text)->over && !s->failed;
 }
 
 int stacks_item_step(struct stacks *s, uint32_t *state, struct stack_pair *p, uint8_t byte)
@@ -482,7 +644,7 @@ int stacks_item_step(struct stacks *s, uint32_t *state, struct stack_pair *p, ui
         return 1;
     struct stack_state x = *item;
     uint32_t text = stacks_text(s, text_of(&x), byte);
-    if (text && stacks_item_over(s, to, list_of(&x), text))
+    if (text && stacks_item_over(s, x.set, list_of(&x), text))
         return 0;
     text = text ? text : longer(s, text_of(&x), byte, SET_TEXT);
     if (!text)
@@ -496,19 +658,19 @@ int stacks_item_step(struct stacks *s, uint32_t *state, struct stack_pair *p, ui
 static void add_differing(struct stacks *s, struct stack_state x, uint32_t below)
 {
     const struct automaton_set *set = &s->a->set[x.set];
-    uint32_t list = list_of(&x), start = s->a->member[set->member].start, n = 0;
-    if (x.phase == SET_ITEM && was_there(s, list, text_of(&x)))
+    uint32_t list = list_of(&x), start = s->a->member[set->member].start, n;
+    if (x.phase == SET_ITEM && look(s, x.set, list, text_of(&x))->whole)
         return;
     if (x.phase == SET_ITEM)
         list = longer(s, list, text_of(&x), SET_LIST);
-    for (uint32_t i = list; i; i = list_of(&s->state[i]))
-        n++;
-    if (!stacks_spend(s, n + 1))
+    int over = stacks_item_over(s, x.set, list, 0);
+    if (s->failed)
         return;
+    n = s->differ.now->n_items;
     uint64_t seen = (uint64_t)list << 32;
     if (x.phase != SET_NEXT && n >= set->min)
         stacks_add(s, set->close, below);
-    if (n >= set->max || stacks_item_over(s, start, list, 0))
+    if (n >= set->max || over)
         return;
     if (x.phase == SET_ITEM)
         add_call(s, set->comma, set_state(s, (struct stack_state){seen, x.set, SET_NEXT}), below);
@@ -751,6 +913,7 @@ static int keep_states(struct stacks *s, const uint32_t *to)
         s->state[moved[i]] = x;
     }
     s->n_more = n;
+    differ_forget(&s->differ);
     for (uint32_t k = 0; k < s->n_sets; k++) {
         for (uint32_t i = 0; to[k] && i < s->set[k].n; i++) {
             uint32_t *state = &s->pair[s->set[k].at + i].state;

@@ -51,6 +51,34 @@ struct stack_state {
     uint32_t set;
     uint32_t phase;
 };
+/* Lists of texts that were there, where all items of a list must differ: what a text
+ * is to a list, in a step.
+ *
+ *     texts are a tree by their bytes, lists one by their last item (struct stack_state):
+ *         list 5 = list 3 + "ab"       list 7 = list 5 + "b"       list 9 = list 5 + "ac"
+ *     a view of a list marks, for each text, how many items begin with it, whether it is one, and
+ *         whether all that it can become is one
+ *
+ * A view goes from list to list by the items that the one has and the other has not, each of which
+ * touches as many texts as it has bytes. There are a few: for sets that take turns. */
+struct differ_text {
+    uint32_t n, n_over; /* items that begin with it; bytes behind it that lead to what is over */
+    uint32_t state;     /* of the item's rule, behind it */
+    uint16_t n_next;    /* bytes that lead on from there */
+    uint8_t whole, over;
+};
+struct differ_view {
+    uint32_t set, list, n_items; /* set: its number + 1, 0: of none */
+    struct differ_text *text;    /* [cap] by their places; 0: the empty one */
+    uint32_t cap;
+    uint64_t used;
+};
+struct differ {
+    struct differ_view view[4], *now;
+    uint32_t *path, *more; /* texts of an item, from its end; items to be added */
+    uint32_t cap_path, cap_more;
+    uint64_t clock;
+};
 struct stacks {
     const struct automaton *a;
     struct stack_pair *pair;
@@ -61,6 +89,7 @@ struct stacks {
         *state; /* [n_more] numbers from a->n_states on; the first of each set come first */
     uint32_t *state_table; /* hash -> place in `state` + 1 */
     uint32_t n_more, cap_more, state_cap;
+    struct differ differ; /* what texts are to lists of them */
     /* The position being made: states in it, and what lies below each. */
     struct stack_at {
         uint32_t stamp; /* `now`: it is in the position */
@@ -95,6 +124,7 @@ struct stacks {
 enum { STACKS_NO_MEMORY = 1, STACKS_TOO_MANY, STACKS_LATE, STACKS_CANCELLED }; /* why it failed */
 enum { STACKS_MOST_PAIRS = 1 << 20, STACKS_MOST_WORK = 1 << 26 };
 
+uint64_t stacks_differ_bytes(const struct stacks *s); /* of these views */
 int stacks_spend(struct stacks *s, uint64_t n); /* counts work; 0: too much, now or before */
 int stacks_init(struct stacks *s, const struct automaton *a); /* 0: no memory */
 void stacks_deinit(struct stacks *s);
@@ -126,10 +156,10 @@ uint32_t stacks_push(struct stacks *s, struct stack_pair p); /* the set of it al
 int stacks_item_step(struct stacks *s, uint32_t *state, struct stack_pair *p, uint8_t byte);
 /* A text of an item that is there with one byte more; 0: none such was ever met. */
 uint32_t stacks_text(const struct stacks *s, uint32_t text, uint8_t byte);
-/* Whether all that an item can become from a state of its rule on was there already. */
-int stacks_item_over(struct stacks *s, uint32_t state, uint32_t list, uint32_t text);
-/* Whether one that was there begins with a text. */
-int stacks_item_begun(struct stacks *s, uint32_t list, uint32_t text);
+/* Whether all that a text of an item of a set can become was there already; whether one that was
+ * there begins with it. */
+int stacks_item_over(struct stacks *s, uint32_t set, uint32_t list, uint32_t text);
+int stacks_item_begun(struct stacks *s, uint32_t set, uint32_t list, uint32_t text);
 
 uint32_t stacks_mark(const struct stacks *s);
 void stacks_cut(struct stacks *s, uint32_t mark); /* sets made since are gone */
