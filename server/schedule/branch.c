@@ -392,6 +392,7 @@ static int ends(const struct sched *s, const struct request *r, int32_t id)
  * leaves no room. */
 static int shift(struct sched *s, struct branch *b)
 {
+    enum { PAGE = 64 };
     const struct request *r = b->r;
     int64_t n = b->n, keep = r->n_keep < 0 || r->n_keep > r->n_prompt ? r->n_prompt : r->n_keep;
     if (!r->shifts || keep + 1 >= n)
@@ -400,17 +401,21 @@ static int shift(struct sched *s, struct branch *b)
     drop = drop < n - keep ? drop : n - keep - 1;
     memmove(b->token + keep, b->token + keep + drop, (size_t)(n - keep - drop) * sizeof *b->token);
     b->n -= drop;
+    b->n_anew += b->n - (r->forgets ? 0 : keep) + PAGE; /* what stays ends within a page */
     b->truncated = 1;
     branch_release(s, b);
     return 1;
 }
 
-/* Whether a choice has what was asked for: else nothing ends one that shifts. */
+/* Whether a choice has what was asked for: else nothing ends one that shifts. Where little goes
+ * each time nearly all is computed anew for each token, so that is bounded, too. */
 static int has_all(const struct sched *s, const struct branch *b)
 {
+    enum { ANEW = 32 }; /* contexts computed anew for each that may be made */
     const struct request *r = b->r;
     return (r->n_max > 0 && b->n_made >= r->n_max) ||
-           (r->shifts && b->n_made / s->n_ctx >= r->server->p.shift_contexts);
+           (r->shifts && (b->n_made / s->n_ctx >= r->server->p.shift_contexts ||
+                          b->n_anew / s->n_ctx / ANEW >= r->server->p.shift_contexts));
 }
 
 void branch_take(struct sched *s, struct branch *b, const struct token_info *t)

@@ -34,6 +34,7 @@ struct branch {
     int in_indent;           /* its text ends in the blanks that a line begins with */
     int64_t indent;          /* so many */
     int has_line, truncated; /* its text has a line end; it has lost its middle */
+    int64_t n_anew;          /* tokens computed again since */
     int64_t first;           /* when its first token came */
     pith_fill *fill; /* of models that fill in masks: its text; NULL: not begun */
     pith_sampler *sampler;

@@ -319,6 +319,20 @@ def test_shift(s):
                                  "n_keep": -1})[0] == 200)
 
 
+def check_anew(s, more):
+    """Of 3 contexts of 128: where one token goes each time, or can go, all is computed anew for it;
+    rows are counted."""
+    for given in ({"prompt": "w5", "n_discard": 1}, {"prompt": [5] * 126, "n_keep": -1},
+                  {"prompt": [5] * 126, "n_keep": -1, "cache_prompt": False}):
+        before = s.metric("vllm:prompt_tokens_total")
+        status, a, _ = s.post("/completion", {**given, **more, "timeout": 60})
+        n = s.metric("vllm:prompt_tokens_total") - before
+        check("rows computed anew: %s" % str(given)[:60],
+              status == 200 and n <= (3 * 32 + 4) * 128 and a["stop_type"] == "limit", (n, a))
+    a = s.post("/completion", {"prompt": "w5", "n_discard": 16, **more, "timeout": 60})[1]
+    check("an eighth each time is as much as is asked for", a["tokens_predicted"] == 3 * 128, a)
+
+
 def test_shift_ends(model):
     """A choice that shifts ends without a maximum, and with one that is none, in every form."""
     more = {"context_shift": True, "ignore_eos": True, "temperature": 0}
@@ -347,6 +361,7 @@ def test_shift_ends(model):
         check("a maximum of -1", a["tokens_predicted"] == 3 * 128, a["tokens_predicted"])
         a = s.post(CHAT, {"messages": user, "n": 2, **more, "timeout": 60})[1]
         check("each of two choices", a["usage"]["completion_tokens"] == 6 * 128, a["usage"])
+        check_anew(s, more)
     with Server(model, "--ctx", "64") as s:
         a = s.post("/completion", {"prompt": "w5", **more, "timeout": 60})[1]
         check("ten contexts unless told", a["tokens_predicted"] == 640, a["tokens_predicted"])
