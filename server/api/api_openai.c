@@ -495,6 +495,30 @@ static int take_parts(struct answer *a, struct fields *b, struct fault *f)
     return functions_take(b, &of(a)->older, f);
 }
 
+/* The choices are those of a beam search: as many as are made. */
+static int take_beams(struct answer *a, const struct fields *b, struct request *r, struct fault *f)
+{
+    const json_t *early = b->v[F_early_stopping];
+    const char *word = json_string_value(early);
+    if (word && strcmp(word, "never") != 0)
+        return fault_set(f, 400, "invalid_value", "early_stopping",
+                         "early_stopping is %s, wanted true, false or \"never\"",
+                         json_found(early));
+    if (!field_bool(b, F_use_beam_search))
+        return 1;
+    if (a->stream)
+        return fault_set(f, 400, "invalid_value", "use_beam_search",
+                         "use_beam_search cannot be streamed");
+    if (a->per_prompt > BEAMS_MAX)
+        return fault_set(f, 400, "out_of_range", "use_beam_search",
+                         "use_beam_search with %d texts at a time, at most %d are followed",
+                         a->per_prompt, BEAMS_MAX);
+    r->beams = a->ranked = r->rank = 1;
+    r->length_penalty = field_real(b, F_length_penalty);
+    r->early_stopping = word ? BEAMS_NEVER : json_is_true(early) ? BEAMS_EARLY : BEAMS_USUAL;
+    return 1;
+}
+
 static int take_chat(struct answer *a, struct fields *b, struct request *r, struct fault *f)
 {
     a->logprobs = field_bool(b, F_chat_logprobs) ? (int)field_int(b, F_top_logprobs) : -1;
@@ -511,7 +535,7 @@ static int take_chat(struct answer *a, struct fields *b, struct request *r, stru
         return 0;
     return refuse(b, f) && take_parts(a, b, f) && tools_functions(b, f) &&
            answer_continue(b, &a->lead, f) &&
-           take_both(a, b, r, f);
+           take_both(a, b, r, f) && take_beams(a, b, r, f);
 }
 
 static const struct dialect gap;
@@ -541,7 +565,7 @@ static int take_text(struct answer *a, struct fields *b, struct request *r, stru
                          a->stream ? "best_of cannot be streamed"
                                    : "best_of is %d, wanted at least n = %d",
                          a->per_prompt, a->n);
-    return 1;
+    return take_beams(a, b, r, f);
 }
 
 /* Where the probabilities of prompts are kept: the first token of each has none. */

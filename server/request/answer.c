@@ -365,7 +365,7 @@ static void on_choice(struct answer *a, int i, const struct event *e)
     h->truncated = e->truncated;
     if (h->ids && e->end_id >= 0)
         json_array_append_new(h->ids, json_integer(e->end_id));
-    h->mean = e->i ? e->logprob_sum / (double)e->i : 0;
+    h->mean = a->ranked ? -e->choice : e->i ? e->logprob_sum / (double)e->i : 0;
     int by_text = e->stopped_by && strcmp(e->stopped_by, a->m->ends) != 0;
     h->stopped_by = by_text ? strdup(e->stopped_by) : NULL;
     a->lost |= by_text && !h->stopped_by;
@@ -989,7 +989,7 @@ static int submit(struct answer *a, struct fields *b, struct fault *f)
     if (!r)
         return fault_memory(f);
     const struct dialect *d = a->dialect;
-    int made = 0, ok = take(a, b, r, f) && request_fills_in(a->m, b, r, f);
+    int made = 0, ok = take(a, b, r, f) && request_can(a->m, b, r, f);
     if (ok) {
         made = 1;
         ok = make_requests(a, b, r, f);

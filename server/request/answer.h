@@ -56,6 +56,7 @@ struct answer {
                          template has it */
     int tells_ids;    /* the tokens of prompts and choices */
     int named_by_id;  /* logprobs name a token by its number */
+    int ranked;       /* choices come in their order, the best first */
     int left;         /* they are of what the samplers left */
     int timings, verbose; /* told with every piece; told at the end */
     json_t *only;         /* names of the fields that it has, NULL: all */

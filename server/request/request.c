@@ -205,35 +205,50 @@ int request_take(struct hosted *m, struct exchange *x, const struct fields *b, s
            (request_format_waits(b) || request_format(m, b, NULL, r, f));
 }
 
-int request_fills_in(const struct hosted *m, const struct fields *b, const struct request *r,
-                     struct fault *f)
+int request_can(const struct hosted *m, const struct fields *b, const struct request *r,
+                struct fault *f)
 {
+    enum { FILL = 1, BEAMS = 2, BOTH = FILL | BEAMS };
     const struct pith_sampler_params *p = &r->sampler;
     const char *format = json_array_size(b->v[F_tools]) ? "tools" : guided_source(b);
     const struct {
-        int asked;
+        int asked, cannot;
         const char *field;
     } rows[] = {
-        {r->grammar || request_format_waits(b), format},
-        {r->n_logprobs >= 0, b->v[F_n_probs] ? "n_probs" : "logprobs"},
-        {r->echo, "prompt_logprobs"},
-        {r->rank, "best_of"},
-        {r->shifts, "context_shift"},
-        {r->n_loras > 0, "lora"},
-        {p->n_late > 0, "min_tokens"},
-        {b->v[F_repeat_penalty] && p->repeat_penalty != 1, "repeat_penalty"},
-        {b->v[F_repetition_penalty] && field_real(b, F_repetition_penalty) != 1,
+        {r->grammar || request_format_waits(b), BOTH, format},
+        {json_array_size(b->v[F_tools]) > 0, BEAMS, "tools"},
+        {r->n_logprobs >= 0, FILL, b->v[F_n_probs] ? "n_probs" : "logprobs"},
+        {r->n_named > 0, BEAMS, "logprob_token_ids"},
+        {r->left, BEAMS, "post_sampling_probs"},
+        {r->echo, FILL, "prompt_logprobs"},
+        {r->beams, FILL, "use_beam_search"},
+        {r->rank, FILL, "best_of"},
+        {r->shifts, BOTH, "context_shift"},
+        {r->n_loras > 0, FILL, "lora"},
+        {r->n_force > 0, BEAMS, "reasoning_budget"},
+        {r->predict_ns > 0, BEAMS, "t_max_predict_ms"},
+        {p->n_late > 0, BOTH, "min_tokens"},
+        {b->v[F_logit_bias] != NULL, BEAMS, "logit_bias"},
+        {b->v[F_banned_tokens] != NULL, BEAMS, "banned_tokens"},
+        {b->v[F_allowed_token_ids] != NULL, BEAMS, "allowed_token_ids"},
+        {b->v[F_repeat_penalty] && p->repeat_penalty != 1, BOTH, "repeat_penalty"},
+        {b->v[F_repetition_penalty] && field_real(b, F_repetition_penalty) != 1, BOTH,
          "repetition_penalty"},
-        {b->v[F_frequency_penalty] && p->frequency_penalty != 0, "frequency_penalty"},
-        {b->v[F_presence_penalty] && p->presence_penalty != 0, "presence_penalty"},
-        {b->v[F_dry_multiplier] && p->dry_multiplier > 0, "dry_multiplier"},
+        {b->v[F_frequency_penalty] && p->frequency_penalty != 0, BOTH, "frequency_penalty"},
+        {b->v[F_presence_penalty] && p->presence_penalty != 0, BOTH, "presence_penalty"},
+        {b->v[F_dry_multiplier] && p->dry_multiplier > 0, BOTH, "dry_multiplier"},
     };
-    for (size_t i = 0; hosted_fills_in(m) && i < sizeof rows / sizeof *rows; i++)
-        if (rows[i].asked)
-            return fault_set(f, 400, "not_supported", rows[i].field,
-                             "%s fills in masks, all of a block at a time: there is no %s; leave "
-                             "it out",
-                             m->info.arch, rows[i].field);
+    int fills = hosted_fills_in(m), kind = fills ? FILL : r->beams ? BEAMS : 0;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (!rows[i].asked || !(rows[i].cannot & kind))
+            continue;
+        return fault_set(f, 400, "not_supported", rows[i].field,
+                         "%s%s: there is no %s; leave it out",
+                         fills ? m->info.arch : "use_beam_search",
+                         fills ? " fills in masks, all of a block at a time"
+                               : " goes by the model's probabilities alone",
+                         rows[i].field);
+    }
     return 1;
 }
 

@@ -63,9 +63,9 @@ int request_open_grammar(
 /* Everything but the prompt, by the fields that all which make text share. */
 int request_take(struct hosted *m, struct exchange *x, const struct fields *b, struct request *r,
                  struct fault *f);
-/* Of a model that fills in masks: nothing was asked for that it cannot do. */
-int request_fills_in(const struct hosted *m, const struct fields *b, const struct request *r,
-                     struct fault *f);
+/* Of a model that fills in masks, and of a beam search: nothing was asked for that it cannot do. */
+int request_can(const struct hosted *m, const struct fields *b, const struct request *r,
+                struct fault *f);
 int request_ends_by(struct request *r, const char *text, struct fault *f); /* one stop text more */
 int request_choices(const struct fields *b); /* of each prompt */
 /* The grammar of a body, with more of it (NULL: nothing). Where tools may be called beside a format

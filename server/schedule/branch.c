@@ -48,12 +48,13 @@ void request_free(struct request *r)
     free((void *)(uintptr_t)r->sampler.logit_bias);
     free((void *)(uintptr_t)r->sampler.dry_breakers);
     pith_grammar_close(r->grammar);
+    found_free(r->found);
     free(r);
 }
 
 /* What an answer has is in the account of its key while it is made: who comes next may find no
  * room. It ends itself where it is more than a request, or all of its key, may have. */
-static void count_answer(struct request *r)
+void request_grows(struct request *r)
 {
     enum { OFTEN = 64 << 10 };
     int64_t held = r->answer > 0 ? r->answer : 0, more = held - r->told;
@@ -70,7 +71,7 @@ void request_tell(struct request *r, const struct event *e)
     json_meter = &r->answer;
     r->on_event(r, e);
     json_meter = NULL;
-    count_answer(r);
+    request_grows(r);
 }
 
 void request_over(const struct request *r, struct fault *f)
@@ -88,6 +89,7 @@ static void free_branch(struct branch *b)
     pith_stream_close(b->stream);
     pith_stopper_close(b->stopper);
     pith_grammar_close(b->grammar);
+    beam_close(b);
     free(b->token);
     free(b);
 }
@@ -113,6 +115,10 @@ static int open_parts(struct sched *s, struct branch *b, struct pith_error *err)
     b->stopper = b->stream ? pith_stopper_open((const char *const *)r->stop, err) : NULL;
     if (!b->stopper)
         return 0;
+    if (r->beams && r->n_max && !beam_open(b)) {
+        *err = (struct pith_error){PITH_NOMEM, "out of memory for a request"};
+        return 0;
+    }
     pith_stream_continue(b->stream);
     pith_stream_show_control(b->stream, r->shows_control);
     if (!r->grammar)
@@ -236,7 +242,7 @@ static void observe_end(struct sched *s, const struct request *r)
         metrics_observe(m, H_PER_TOKEN, 1e-9 * (now - first) / (double)(n - 1));
 }
 
-/* by: the token that ended it and is none of its text, -1: none */
+/* by: the token that ended it and is none of its text, -1: none. Returns 1. */
 static int branch_finish(struct sched *s, struct branch *b, const char *reason,
                          const char *stopped_by, int32_t by)
 {
@@ -286,7 +292,7 @@ static int branch_finish(struct sched *s, struct branch *b, const char *reason,
 
 /* ---------------------------------------------------------------- tokens */
 
-static int put_token(struct branch *b, int32_t id)
+int branch_put(struct branch *b, int32_t id)
 {
     if (b->n == b->cap) {
         int32_t *more = realloc(b->token, 2 * (size_t)b->cap * sizeof *more);
@@ -379,7 +385,7 @@ static int tell_token(struct branch *b, const struct token_info *t, int *cut)
     return hit;
 }
 
-static int ends(const struct sched *s, const struct request *r, int32_t id)
+int branch_ends(const struct sched *s, const struct request *r, int32_t id)
 {
     for (int i = 0; i < r->n_stop_ids; i++)
         if (r->stop_ids[i] == id)
@@ -418,23 +424,20 @@ static int has_all(const struct sched *s, const struct branch *b)
                           b->n_anew / s->n_ctx / ANEW >= r->server->p.shift_contexts));
 }
 
-void branch_take(struct sched *s, struct branch *b, const struct token_info *t)
+int branch_take(struct sched *s, struct branch *b, const struct token_info *t)
 {
     struct request *r = b->r;
-    if (r->n_max == 0) {
-        branch_finish(s, b, "length", NULL, -1);
-        return;
-    }
+    if (r->n_max == 0)
+        return branch_finish(s, b, "length", NULL, -1);
     if (t->id < 0 && b->grammar && b->n_made &&
         pith_token_is_eog(s->hosted->model, b->token[b->n - 1]) &&
-        pith_sampler_error(b->sampler, NULL) == PITH_STATE) {
-        branch_finish(s, b, "stop", NULL, -1); /* of an answer whose end tokens are text; behind the
-                                                  whole text of a grammar there is nothing */
-        return;
-    }
+        pith_sampler_error(b->sampler, NULL) == PITH_STATE) /* of an answer whose end tokens are
+                                                               text; behind the whole text of a
+                                                               grammar there is nothing */
+        return branch_finish(s, b, "stop", NULL, -1);
     if (t->id < 0) {
         fail_sampling(s, b);
-        return;
+        return 1;
     }
     struct token_info forced = *t;
     if (b->n_made == 0 && r->forces_first)
@@ -451,27 +454,31 @@ void branch_take(struct sched *s, struct branch *b, const struct token_info *t)
     b->n_made++;
     r->figures.n_made++;
     observe_token(s, b);
-    if (ends(s, r, t->id)) {
-        branch_finish(s, b, "stop", NULL, t->id);
-        return;
-    }
+    if (branch_ends(s, r, t->id))
+        return branch_finish(s, b, "stop", NULL, t->id);
     r->enough = r->forces = 0;
     int cut, hit = tell_token(b, t, &cut);
     if (r->forces)
         b->n_forced = r->n_force;
     if (hit >= 0)
-        branch_finish(s, b, "stop", r->stop[hit], -1);
-    else if (cut)
-        branch_finish(s, b, "length", NULL, -1);
-    else if (r->enough)
-        branch_finish(s, b, "stop", NULL, -1);
-    else if (!put_token(b, t->id) || has_all(s, b))
-        branch_finish(s, b, "length", NULL, -1);
-    else if (b->n > s->n_ctx && !shift(s, b)) {
+        return branch_finish(s, b, "stop", r->stop[hit], -1);
+    if (cut)
+        return branch_finish(s, b, "length", NULL, -1);
+    if (r->enough)
+        return branch_finish(s, b, "stop", NULL, -1);
+    if (!branch_put(b, t->id) || has_all(s, b))
+        return branch_finish(s, b, "length", NULL, -1);
+    if (b->n > s->n_ctx && !shift(s, b)) {
         b->truncated = 1;
-        branch_finish(s, b, "length", NULL, -1);
-    } else if (r->predict_ns && b->has_line && b->last - b->first > r->predict_ns)
-        branch_finish(s, b, "length", NULL, -1);
+        return branch_finish(s, b, "length", NULL, -1);
+    }
+    return r->predict_ns && b->has_line && b->last - b->first > r->predict_ns &&
+           branch_finish(s, b, "length", NULL, -1);
+}
+
+void branch_end(struct sched *s, struct branch *b, const char *reason)
+{
+    branch_finish(s, b, reason, NULL, -1);
 }
 
 void end_long_prompts(struct sched *s)

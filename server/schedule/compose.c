@@ -174,6 +174,28 @@ static void put_salt(struct sched *s, int32_t q, const struct branch *b)
     pith_salt(s->hosted->generate, q, both, (size_t)n, NULL);
 }
 
+int take_over(struct sched *s, struct branch *to, const struct branch *from)
+{
+    int32_t q = 0;
+    if (s->n_held == s->n_seq || to->share->n_held >= s->parallel)
+        return 0;
+    if (!(pith_edits(s->hosted->generate) & PITH_EDIT_COPY))
+        return -1;
+    while (s->seq[q])
+        q++;
+    if (!room_for_sampler(s, to))
+        return 0;
+    if (pith_copy(s->hosted->generate, q, from->seq, 0, -1, NULL) != PITH_OK)
+        return -1;
+    s->seq[q] = to;
+    to->seq = q;
+    to->n_fed = from->n_fed;
+    to->tried = 1;
+    s->n_held++;
+    to->share->n_held++;
+    return 1;
+}
+
 enum admission { ADMITTED, FOLLOWS, NO_ROOM };
 static enum admission admit(struct sched *s, struct branch *b)
 {
@@ -223,7 +245,7 @@ static struct branch *next_in_turns(const struct sched *s, const struct share *t
 {
     struct branch *best = NULL;
     for (struct branch *b = t->first; b; b = b->next)
-        if (!b->beside && is_decoding(b) && b->moved != s->steps &&
+        if (!stands_by(b) && is_decoding(b) && b->moved != s->steps &&
             (!best || b->r->priority < best->r->priority ||
              (b->r->priority == best->r->priority && b->moved < best->moved)))
             best = b;
@@ -238,7 +260,7 @@ static struct share *next_share(struct sched *s, int decoding)
         struct share *t = &s->share[i];
         if (decoding && t->in_turns)
             t->cursor = next_in_turns(s, t);
-        while (t->cursor && (t->cursor->beside || is_decoding(t->cursor) != decoding ||
+        while (t->cursor && (stands_by(t->cursor) || is_decoding(t->cursor) != decoding ||
                              (t->full && t->cursor->seq < 0)))
             t->cursor = t->cursor->next;
         if (t->cursor && (!best || t->pass < best->pass))
@@ -332,7 +354,7 @@ static int decode_most(struct sched *s)
         n_here += t->first != NULL;
         t->n_decoding = 0;
         for (const struct branch *b = t->first; b; b = b->next)
-            t->n_decoding += !b->beside && is_decoding(b);
+            t->n_decoding += !stands_by(b) && is_decoding(b);
         n += t->n_decoding;
         n_shares += t->n_decoding > 0;
     }

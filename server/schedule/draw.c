@@ -18,10 +18,12 @@ static void put_draw(struct sched *s, struct branch *b, int64_t i, int32_t out)
                                     .n_top = -1};
     if (!samples)
         s->draw[k].id = r->prompt[i];
-    else if (r->n_max != 0)
+    else if (r->n_max != 0 && !b->beam)
         s->draw[k].sampler = b->sampler;
     if (!samples)
         s->draw[k].n_top = r->n_prompt_top;
+    else if (b->beam)
+        s->draw[k].n_top = r->n_logprobs > 2 * r->n ? r->n_logprobs : 2 * r->n;
     else if (r->n_max != 0 && (r->n_logprobs >= 0 || r->rank))
         s->draw[k].n_top = r->n_logprobs > 0 ? r->n_logprobs : 0;
 }
@@ -31,27 +33,16 @@ static void put_draw(struct sched *s, struct branch *b, int64_t i, int32_t out)
  * sampler are made at its first draw, which takes longer than those that follow. */
 static void share_prompt(struct sched *s, struct branch *b, int32_t out)
 {
-    int can = (pith_edits(s->hosted->generate) & PITH_EDIT_COPY) != 0;
-    for (int i = 0; can && i < s->n_shares; i++) {
-        for (struct branch *o = s->share[i].first; o; o = o->next) {
-            if ((s->apart && o->share != b->share) || o->seq >= 0 || o->beside || o->n_made ||
+    int over = 0;
+    for (int i = 0; over >= 0 && i < s->n_shares; i++) {
+        for (struct branch *o = s->share[i].first; o && over >= 0; o = o->next) {
+            if ((s->apart && o->share != b->share) || o->seq >= 0 || stands_by(o) || o->n_made ||
                 o->n != b->n || !may_share(o->r, b->r) || tells_prompt(o) ||
-                s->n_held == s->n_seq || s->n_draws >= s->most_draws ||
-                o->share->n_held >= s->parallel || o->r->forgets ||
+                s->n_draws >= s->most_draws || o->r->forgets ||
                 memcmp(o->token, b->token, (size_t)b->n * sizeof *b->token) != 0)
                 continue;
-            int32_t q = 0;
-            while (s->seq[q])
-                q++;
-            if (!room_for_sampler(s, o))
+            if ((over = take_over(s, o, b)) <= 0)
                 continue;
-            if (pith_copy(s->hosted->generate, q, b->seq, 0, -1, NULL) != PITH_OK)
-                return;
-            s->seq[q] = o;
-            o->seq = q;
-            o->n_fed = o->n;
-            s->n_held++;
-            o->share->n_held++;
             if (!o->choice) {
                 o->r->started = clock_now();
                 o->r->figures.queue_ns = o->r->started - o->r->arrived;
@@ -59,7 +50,6 @@ static void share_prompt(struct sched *s, struct branch *b, int32_t out)
                 metrics_add(s->hosted->metrics, M_PREFIX_HITS, (double)o->n);
                 metrics_add(s->hosted->metrics, M_PREFIX_QUERIES, (double)o->n);
             }
-            o->tried = 1;
             put_draw(s, o, o->n, out);
         }
     }
@@ -142,6 +132,10 @@ void draw_tell(struct sched *s, int k)
     count_sampling(b);
     struct token_info t = {
         .id = d->id, .logprob = d->logprob, .top = d->top, .n_top = d->n_top > 0 ? d->n_top : 0};
+    if (b->beam && s->drawn[k].i == b->n) {
+        beam_take(s, b, d->top, d->n_top > 0 ? d->n_top : 0);
+        return;
+    }
     if (t.id == PITH_TOKEN_LATER) {
         struct fault f = {0};
         if (beside_put(s, b, pith_logits(s->hosted->generate, d->output), &f))

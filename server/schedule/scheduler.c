@@ -351,6 +351,7 @@ static void step(struct sched *s)
     pith_status st;
     int64_t began;
     s->n_draws = s->crowded = 0;
+    beams_settle(s);
     do {
         compose(s);
         s->stuck = !s->n_rows && s->n_beside > 0;

@@ -8,6 +8,10 @@
 #include "server/hosted.h"
 
 enum { CHOICES_MAX = 128, TOP_MAX = 20, NAMED_MAX = 128, SALT_BYTES = 1024 };
+enum { BEAMS_MAX = TOP_MAX / 2 }; /* each looks at twice as many tokens as there are beams */
+/* When a beam search ends that has found as many texts as it has beams: when those that go on, as
+ * long as they are, are not better; at once; when they cannot get better. */
+enum { BEAMS_USUAL, BEAMS_EARLY, BEAMS_NEVER };
 
 struct token_info {
     int32_t id;
@@ -78,6 +82,9 @@ struct request {
     int n_logprobs; /* -1: none (a whole pass over the logits less); 0: the token's own alone */
     int32_t *named; /* [n_named] tokens told with each one instead of the most probable ones */
     int n_named;
+    int beams; /* its choices are those of a beam search, the best first (beams.c) */
+    int early_stopping; /* BEAMS_EARLY ... */
+    double length_penalty;
     int rank;       /* logprob_sum is wanted */
     int echo;       /* tell the logprobs of the prompt, too */
     int n_prompt_top, rank_prompt; /* with so many most probable tokens, and their ranks */
@@ -112,6 +119,7 @@ struct request {
 
     /* The scheduler's own. */
     struct request *next;
+    struct found *found; /* by its beam search; NULL: nothing to be told */
     int n_open, n_embedded;
     int64_t arrived, started;
 };

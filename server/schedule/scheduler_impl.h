@@ -3,8 +3,10 @@
  *
  *     slots.c      the tokens that slots keep
  *     beside.c     masks that are made beside the steps
+ *     lines.c      texts of a beam search
  *     branch.c     a choice: its tokens, text and events, its beginning and end
  *     compose.c    which rows a step has
+ *     beams.c      beam search
  *     draw.c       what is drawn from the outputs of a step
  *     embed.c      inputs that are embedded or ranked
  *     fill.c       texts of models that fill in masks
@@ -43,6 +45,8 @@ struct branch {
     pith_grammar *grammar; /* a position of its own */
     struct job *beside; /* its mask is made beside the steps (beside.c): it takes no part in them;
                            NULL: it is not */
+    struct beam *beam; /* of a beam search; NULL: it is none */
+    int parked;        /* it has its row, or is none of the beams: it takes no part in steps */
     double logprob_sum;
     int64_t last;             /* when the last token came */
     int64_t bytes, sample_ns; /* of its sampler: what the account has for it */
@@ -126,12 +130,28 @@ static inline int tells_prompt(const struct branch *b)
     return b->r->echo && b->choice == 0;
 }
 
+/* It takes no part in steps for now. */
+static inline int stands_by(const struct branch *b)
+{
+    return b->beside || b->parked;
+}
+
+/* lines.c */
+int beam_open(struct branch *b); /* 0: out of memory */
+void beam_close(struct branch *b);
+void found_free(struct found *f); /* NULL allowed */
+
 /* branch.c */
 int branch_open(struct sched *s, struct request *r, int choice, struct pith_error *err);
 void branch_close(struct sched *s, struct branch *b);   /* takes it out of its share's list, too */
 void branch_release(struct sched *s, struct branch *b); /* gives its sequence up */
-/* A token has been drawn for a branch, or none could be. */
-void branch_take(struct sched *s, struct branch *b, const struct token_info *t);
+/* A token has been drawn for a branch, or none could be. 1: the branch has ended. */
+int branch_take(struct sched *s, struct branch *b, const struct token_info *t);
+void branch_end(struct sched *s, struct branch *b, const char *reason);
+int branch_ends(const struct sched *s, const struct request *r,
+                int32_t id);               /* whether a token ends a choice */
+int branch_put(struct branch *b, int32_t id); /* behind its tokens; 0: out of memory */
+void request_grows(struct request *r); /* request.answer has: to the account of its key */
 /* Choices whose prompt takes longer than it may. */
 void end_long_prompts(struct sched *s);
 void request_fail(struct sched *s, struct request *r,
@@ -153,6 +173,9 @@ int room_for_sampler(const struct sched *s,
 int64_t rows_in_gap(const struct sched *s, double row_ns, int64_t least, int64_t most);
 /* Their texts may share what was computed. */
 int may_share(const struct request *a, const struct request *b);
+/* A branch without a sequence takes over what another one with the same tokens has computed. 0:
+ * there is no room; -1: nor will there be. */
+int take_over(struct sched *s, struct branch *to, const struct branch *from);
 /* Frees pages for the step that did not fit. 0: there is nothing to give up. */
 int make_room(struct sched *s);
 
@@ -160,6 +183,12 @@ int make_room(struct sched *s);
 /* In the slot that the request names. 0: there is none, or no room, and it is empty. */
 int slot_keep(struct sched *s, const struct request *r, const int32_t *ids, int64_t n);
 void slots_free(struct sched *s);
+
+/* beams.c */
+/* The best tokens of the row of a beam: [n]. Its request may end. */
+void beam_take(struct sched *s, struct branch *b, const struct pith_logprob *best, int n);
+/* Beams that have their rows leave their sequences to those that have none. */
+void beams_settle(struct sched *s);
 
 /* draw.c */
 /* Output `out` of the step tells about token i of a branch: it is to be drawn (sched.draw), for all

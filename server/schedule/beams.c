@@ -1,0 +1,215 @@
+/* beams.c -- beam search: the choices of a request are its beams, texts of the same length that
+ * grow by a token at a time.
+ *
+ *     choice 0: prompt -> best tokens of its row    all others are parked until there is a beam for
+ *         each: parked, with its best tokens           them
+ *     all that go on are parked: the best of all their best tokens are the beams from there on
+ *         an end token: a text that is found; its beam goes no further by it
+ *         the first use of a beam stays where it is, a further one takes an idle choice and shares
+ *             what was computed (take_over)
+ *     the search is over: choice k says the k-th best of what was found, as if it had been drawn
+ *
+ * A parked branch needs no sequence: it gives it up where one of its own has none, so beams that do
+ * not fit into the cache together take turns. Bits do not depend on it. Texts are ranked by the sum
+ * of their log-probabilities divided by length ** length_penalty; the end token is one of them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/hosted.h"
+#include "server/json.h"
+#include "server/schedule/lines.h"
+
+/* The branches of a request by their choices; how many. */
+static int branches_of(const struct sched *s, const struct request *r, struct branch **all)
+{
+    int n = 0;
+    for (struct branch *b = s->share[r->tenant->index].first; b; b = b->next) {
+        if (b->r != r)
+            continue;
+        all[b->choice] = b;
+        n++;
+    }
+    return n;
+}
+
+void beams_settle(struct sched *s)
+{
+    struct branch *all[BEAMS_MAX];
+    for (struct request *r = s->all; r; r = r->next) {
+        int n = r->beams && r->n_max ? branches_of(s, r, all) : 0, waits = 0;
+        for (int i = 0; i < n; i++)
+            waits |= !all[i]->parked && all[i]->seq < 0;
+        for (int i = 0; waits && i < n; i++)
+            if (all[i]->parked)
+                branch_release(s, all[i]);
+    }
+}
+
+/* ---------------------------------------------------------------- the end */
+
+/* Nothing that goes on gets among the best of what was found. best: the sum of the most probable
+ * one, of n tokens. */
+static int is_over(const struct sched *s, const struct request *r, double best, int64_t n)
+{
+    const struct found *f = r->found;
+    int64_t room = s->n_ctx + 1 - r->n_prompt, most = r->n_max > 0 && r->n_max < room ? r->n_max
+                                                                                     : room;
+    if (f->n < r->n)
+        return 0;
+    if (r->early_stopping == BEAMS_NEVER && r->length_penalty > 0)
+        n = most;
+    return r->early_stopping == BEAMS_EARLY || line_score(r, best, n) <= f->score[f->n - 1];
+}
+
+/* Choice k says the k-th best text. */
+static void tell(struct sched *s, struct branch *b, const struct line *l)
+{
+    branch_release(s, b);
+    b->parked = 0;
+    b->n = b->r->n_prompt;
+    b->n_made = 0;
+    for (int64_t i = 0; l && i < l->n; i++) {
+        const struct kept *t = line_at(b->r, l, i);
+        struct token_info info = {
+            .id = t->id, .logprob = t->logprob, .top = t->top, .n_top = t->n_top};
+        if (branch_take(s, b, &info))
+            return;
+    }
+    branch_end(s, b, "length");
+}
+
+static void finish(struct sched *s, struct request *r)
+{
+    struct branch *all[BEAMS_MAX];
+    struct found *f = r->found;
+    int n = branches_of(s, r, all);
+    r->found = NULL; /* which outlives the request */
+    for (int k = 0; k < n; k++)
+        tell(s, all[k], k < f->n ? &f->line[k] : NULL);
+    found_free(f);
+}
+
+/* ---------------------------------------------------------------- a step of the search */
+
+static int by_sum(const void *p, const void *q)
+{
+    const struct way *a = p, *b = q;
+    if (a->sum != b->sum)
+        return a->sum < b->sum ? 1 : -1;
+    if (a->from->choice != b->from->choice)
+        return a->from->choice - b->from->choice;
+    return a->id < b->id ? -1 : a->id > b->id;
+}
+
+/* Every way from the beams, the best first. */
+static int ways_of(struct branch *const *all, int n, struct way *ways)
+{
+    int n_ways = 0;
+    for (int i = 0; i < n; i++) {
+        const struct beam *m = all[i]->beam;
+        for (int k = 0; k < m->n_best; k++)
+            ways[n_ways++] = (struct way){all[i], m->best[k].id, m->best[k].logprob,
+                                          m->line.sum + (double)m->best[k].logprob};
+    }
+    qsort(ways, (size_t)n_ways, sizeof *ways, by_sum);
+    return n_ways;
+}
+
+/* `to` is the same text as `from`, and has what was computed of it where there is room. */
+static int copy(struct sched *s, struct branch *to, struct branch *from)
+{
+    struct request *r = to->r;
+    branch_release(s, to);
+    if (!line_copy(r, &to->beam->line, &from->beam->line))
+        return 0;
+    memcpy(to->beam->best, from->beam->best, sizeof to->beam->best);
+    to->beam->n_best = from->beam->n_best;
+    to->n = r->n_prompt;
+    for (int64_t i = 0; i < from->beam->line.n; i++)
+        if (!branch_put(to, line_at(r, &from->beam->line, i)->id))
+            return 0;
+    if (from->seq >= 0)
+        take_over(s, to, from);
+    return 1;
+}
+
+/* The ways become the beams; who has none is idle. */
+static int go_on(struct sched *s, struct branch **all, int n, const struct way *ways, int n_ways)
+{
+    struct branch *to[BEAMS_MAX];
+    int used[BEAMS_MAX] = {0}, idle = 0;
+    for (int k = 0; k < n_ways; k++) {
+        int first = !used[ways[k].from->choice]++;
+        to[k] = first ? ways[k].from : NULL;
+    }
+    for (int k = 0; k < n_ways; k++) {
+        if (to[k])
+            continue;
+        while (used[idle])
+            idle++;
+        to[k] = all[idle++];
+        if (!copy(s, to[k], ways[k].from))
+            return 0;
+    }
+    for (int i = 0; i < n; i++)
+        all[i]->parked = 1;
+    for (int k = 0; k < n_ways; k++) {
+        struct branch *b = to[k];
+        if (!line_put(b->r, &b->beam->line, b->beam, &ways[k]) || !branch_put(b, ways[k].id))
+            return 0;
+        b->parked = 0;
+    }
+    for (int i = 0; i < n; i++) {
+        all[i]->n_made++;
+        all[i]->beam->n_best = 0;
+        if (all[i]->parked)
+            branch_release(s, all[i]);
+    }
+    return 1;
+}
+
+/* All that go on are parked, and have so many tokens with the next one. 0: out of memory. */
+static int choose(struct sched *s, struct request *r, struct branch **all, int n, int64_t length)
+{
+    struct way ways[BEAMS_MAX * TOP_MAX], next[BEAMS_MAX];
+    int n_ways = ways_of(all, n, ways), n_next = 0;
+    int full = length == r->n_max || r->n_prompt + length > s->n_ctx;
+    for (int k = 0; k < n_ways; k++) {
+        int ends = branch_ends(s, r, ways[k].id);
+        if (ends || (full && n_next < r->n)) {
+            if (!found_put(r, ways[k].from->beam, &ways[k]))
+                return 0;
+        } else if (!full && n_next < r->n) {
+            next[n_next] = ways[k];
+        }
+        n_next += !ends;
+    }
+    n_next = n_next < r->n ? n_next : r->n;
+    if (full || !n_next || is_over(s, r, next[0].sum, length)) {
+        finish(s, r);
+        return 1;
+    }
+    if (!go_on(s, all, n, next, n_next))
+        return 0;
+    request_grows(r); /* what its lines have */
+    return 1;
+}
+
+void beam_take(struct sched *s, struct branch *b, const struct pith_logprob *best, int n)
+{
+    struct branch *all[BEAMS_MAX];
+    struct request *r = b->r;
+    struct fault f = {0};
+    b->beam->n_best = n;
+    memcpy(b->beam->best, best, (size_t)n * sizeof *best);
+    b->parked = 1;
+    int n_all = branches_of(s, r, all), runs = 0;
+    for (int i = 0; i < n_all; i++)
+        runs |= !all[i]->parked;
+    if (runs)
+        return;
+    if (choose(s, r, all, n_all, b->n_made + 1))
+        return;
+    fault_memory(&f);
+    request_fail(s, r, &f);
+}
