@@ -763,6 +763,21 @@ static void scales_of_nothing(void)
           logits_with(path, none, some_ids, 5, z[1], 24) && !memcmp(z[0], z[1], sizeof z[0]));
 }
 
+/* A shared expert whose width is 0, or not told, is as wide as its family has it. */
+static void shared_experts_of_no_width(void)
+{
+    float z[2][24];
+    static const char *const none[] = {"qwen2moe.expert_shared_feed_forward_length=int:0", NULL};
+    const char *path = made("qwen2moe", 2, NULL);
+    CHECK(path && last_logits(path, some_ids, 5, z[0], 24) &&
+          logits_with(path, none, some_ids, 5, z[1], 24) && !memcmp(z[0], z[1], sizeof z[0]));
+    path = made("laguna", 2, NULL);
+    int ok = path && last_logits(path, some_ids, 5, z[0], 24);
+    if (ok) /* written or not: it is as without it */
+        without_key(path, "laguna.expert_shared_count");
+    CHECK(ok && last_logits(path, some_ids, 5, z[1], 24) && !memcmp(z[0], z[1], sizeof z[0]));
+}
+
 /* How experts are chosen is the family's to say where the file says 0; and the layers that decide
  * are those that run, not the block behind them. */
 static void defaults_of_latent_families(void)
@@ -1304,6 +1319,7 @@ int main(void)
     TEST(layers_that_share);
     TEST(windows_of_nothing);
     TEST(scales_of_nothing);
+    TEST(shared_experts_of_no_width);
     TEST(defaults_of_latent_families);
     TEST(biases_that_are_not_added);
     TEST(factors_come_in_pairs);

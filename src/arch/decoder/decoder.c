@@ -438,6 +438,11 @@ static double width_of_shared(const struct arch_model *m, int32_t l)
            : s == SHARED_BY_COUNT ? one * m->hp.n_expert_shared
                                   : 0;
 }
+static double shared_default(const struct arch_model *m, int32_t l)
+{
+    (void)l;
+    return variant_of(m)->shared_default;
+}
 static double gating_default(const struct arch_model *m, int32_t l)
 {
     (void)l;
@@ -546,8 +551,8 @@ const struct key_spec decoder_keys[] = {
     KEYS_FF,
     {I32("expert_feed_forward_length", n_ff_exp), RANGE(0, MAX_FF), .from = width_of_expert,
      .when = experts_have_width, .size = 1},
-    {I32("expert_shared_count", n_expert_shared), RANGE(0, MAX_EXPERTS), .when = counts_shared,
-     .synth = 1},
+    {I32("expert_shared_count", n_expert_shared), RANGE(0, MAX_EXPERTS), .from = shared_default,
+     .when = counts_shared, .synth = 1},
     {I32("expert_shared_feed_forward_length", n_ff_shexp), RANGE(0, MAX_FF),
      .from = width_of_shared, .when = has_shared},
     {I32("leading_dense_block_count", n_dense), RANGE(0, MAX_LAYERS), .when = has_dense_layers,
@@ -764,6 +769,8 @@ pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
     struct hparams *hp = &m->hp;
     int32_t first_moe = -1;
     int before = place_of(m) <= NORM_SANDWICH;
+    if (has_experts(m) && !hp->n_ff_shexp) /* a width of 0 says nothing */
+        hp->n_ff_shexp = (int32_t)width_of_shared(m, 0);
     for (int32_t l = 0; l < hp->n_layer; l++) {
         int moe = hp->n_expert && is_moe(m, l);
         first_moe = moe && first_moe < 0 ? l : first_moe;

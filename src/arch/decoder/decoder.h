@@ -173,6 +173,7 @@ struct variant {
     int expert_scale;          /* they are times expert_weights_scale */
     enum ff_of_expert ff_of_expert;
     enum shared shared;
+    int shared_default; /* expert_shared_count without the key */
     int fused_shared; /* ffn_up_shexp holds the gate's rows, then its own */
     int shared_mean;  /* the mean of shared and chosen, not the sum */
     int shared_gate;  /* the shared one is times sigmoid(ffn_gate_inp_shexp x) */

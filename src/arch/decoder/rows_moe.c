@@ -103,7 +103,7 @@ DECODER(arch_laguna, "laguna", PLAIN, .rope = ROPE_HALVES, .qk_norm = QK_HEAD,
         .attn_gate = GATE_BY_ROWS, .gate_act = GLU_SOFTPLUS, .window_period = 4, .full_first = 1,
         .swa_base = BY_KEY, .swa_unscaled = 1, .swa_rot = 1, .experts = EXPERTS_BEHIND,
         .choice_bias = MUST, .gating = BY_KEY, .gating_default = 2, .renorm = BY_KEY,
-        .expert_scale = 1, .shared = SHARED_BY_COUNT)
+        .expert_scale = 1, .shared = SHARED_BY_COUNT, .shared_default = 1)
 DECODER(arch_cohere2moe, "cohere2moe", PLAIN, .norms = NORMS_LAYER_OR_RMS, .parallel = PARALLEL,
         .scales = SCALES_LOGITS, .window = MUST, .window_period = 4, .full_first = 1,
         .rotates = ROTATES_WINDOWED, .dense_rotates = 1, .experts = EXPERTS_BEHIND,
