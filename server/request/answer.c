@@ -25,6 +25,7 @@ enum {
     LOGPROBS_MAX =
         1 << 20, /* that one answer keeps until it is whole: some 150 to 700 bytes each */
     REPEATED_MAX = 32 << 20, /* bytes of the request that an answer tells, for each choice anew */
+    REPEATED_AT_ONCE = 4 << 20, /* the same of choices of a stream, who tell it while steps wait */
 };
 
 static void answer_free(struct answer *a)
@@ -767,7 +768,7 @@ static int64_t told_of(const struct answer *a, const struct prompt *p, int64_t s
 {
     enum { ID = 8, LOGPROB = 80 };
     int peer = (a->dialect->endpoint & E_PEER) != 0;
-    int64_t n = a->tells_ids && !a->chat ? ID * p->n_ids : 0;
+    int64_t n = a->tells_ids && (!a->chat || a->stream) ? ID * p->n_ids : 0;
     if (peer || a->echo)
         n += pith_detokenize(a->m->model, p->ids, (size_t)p->n_ids, PITH_RENDER_SPECIAL, NULL, 0,
                              NULL);
@@ -785,12 +786,14 @@ static int count_repeated(struct answer *a, struct fault *f)
         a->settings ? (int64_t)json_dumpb(a->settings, NULL, 0, JSON_COMPACT) : 0;
     for (int i = 0; i < a->n_prompts; i++)
         a->n_repeated += a->per_prompt * told_of(a, &a->prompt[i], settings);
-    return a->n_repeated <= REPEATED_MAX ||
+    int several = a->n_prompts * a->per_prompt > 1,
+        most = a->stream && several && !a->dialect->keeps ? REPEATED_AT_ONCE : REPEATED_MAX;
+    return a->n_repeated <= most ||
            fault_set(f, 400, "answer_too_large", "n",
                      "the choices of this answer would tell %lld bytes of the request itself (its "
                      "prompt, its settings), at most %d are told; ask for fewer choices, or for "
                      "less of it",
-                     (long long)a->n_repeated, REPEATED_MAX);
+                     (long long)a->n_repeated, most);
 }
 
 /* The prompt of a conversation. What an answer begins with is ours where it is the begin of a call,

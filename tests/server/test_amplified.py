@@ -106,6 +106,13 @@ def test_repeated(s, token):
         a = ask(s, path, prompt=prompt, n=128, **more)
         check("prompts of all choices: %s %s" % (path, list(more)),
               a[0] == 400 and a[1]["error"]["code"] == "answer_too_large", str(a[1])[:300])
+    for length, n, status in ((60000, 16, 400), (600, 4, 200)):
+        said = "w3 " * (length // 5)
+        for path, more in ((TEXT, {"prompt": prompt[:length]}),
+                           (CHAT, {"messages": [{"role": "user", "content": said}]})):
+            a = ask(s, path, n=n, max_tokens=1, stream=True, return_token_ids=True, **more)
+            check("a stream of tokens of a prompt, %s, n %d" % (path, n), a[0] == status
+                  and (status == 200 or "4194304" in a[1]["error"]["message"]), str(a[1])[:300])
     a = ask(s, TEXT, prompt=[token] * 50, n=4, echo=True, max_tokens=1)
     check("few of them are told", a[0] == 200 and len(a[1]["choices"]) == 4, str(a[1])[:300])
 
