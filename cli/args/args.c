@@ -316,15 +316,42 @@ static int bad_flag(const struct args_spec *spec, const char *word)
     return ARGS_BAD;
 }
 
+/* Up to the "=" of a long flag. */
+static size_t flag_length(const char *word)
+{
+    return strncmp(word, "--", 2) ? strlen(word) : strcspn(word, "=");
+}
+
+/* The flags behind one that is unknown which are so, too: a command line of another program is
+ * mended at once. A word that may be the value of one is no flag. */
+static void bad_flags_behind(const struct args_spec *spec, int argc, char **argv, int i)
+{
+    while (++i < argc && strcmp(argv[i], "--") != 0) {
+        const char *word = argv[i];
+        if (word[0] != '-' || !word[1] || strchr("0123456789.", word[1]))
+            continue;
+        size_t n = flag_length(word);
+        const struct arg *a = find(spec->rows, word, n);
+        a = a ? a : find(common, word, n);
+        if (!a)
+            bad_flag(spec, word);
+        else if (a->type != ARG_SWITCH && !word[n])
+            i++;
+    }
+}
+
 /* One flag at argv[*i]; moves *i to its last word. */
 static int parse_flag(const struct args_spec *spec, int argc, char **argv, int *i, void *opts,
                       char *given, const char **config)
 {
     char *word = argv[*i], *value = NULL;
-    size_t n = strncmp(word, "--", 2) ? strlen(word) : strcspn(word, "=");
+    size_t n = flag_length(word);
     const struct arg *a = find(spec->rows, word, n), *shared = a ? NULL : find(common, word, n);
-    if (!a && !shared)
-        return bad_flag(spec, word);
+    if (!a && !shared) {
+        bad_flag(spec, word);
+        bad_flags_behind(spec, argc, argv, *i);
+        return ARGS_BAD;
+    }
     if (word[n] == '=') {
         value = word + n + 1;
     } else if (a && a->type == ARG_SWITCH) {

@@ -180,6 +180,12 @@ static json_t *props(struct exchange *x, struct hosted *m, struct fault *f)
     return j;
 }
 
+void api_version(struct server *s, struct exchange *x)
+{
+    (void)s;
+    exchange_json(x, 200, json_pack("{s:s}", "version", pith_version()));
+}
+
 void api_props(struct server *s, struct exchange *x)
 {
     api_tell(s, x, props);

@@ -230,7 +230,7 @@ static json_t *answers_of(const struct server *s, const struct route *r, int key
         bad_answer(answers, "404", "there is no such slot or model");
         bad_answer(answers, "409", "the model is not loaded");
     }
-    if (!strcmp(r->path, "/health"))
+    if (strstr(r->path, "/health") || !strcmp(r->path, "/ping"))
         json_object_set_new(answers, "503",
                             json_pack("{s:s}", "description", "the first model is being loaded"));
     if (!(r->flags & ROUTE_OPEN) || !strcmp(r->path, "/ready"))

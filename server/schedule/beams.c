@@ -200,6 +200,7 @@ void beam_take(struct sched *s, struct branch *b, const struct pith_logprob *bes
     struct branch *all[BEAMS_MAX];
     struct request *r = b->r;
     struct fault f = {0};
+    request_begins(s, r, clock_now());
     b->beam->n_best = n;
     memcpy(b->beam->best, best, (size_t)n * sizeof *best);
     b->parked = 1;

@@ -306,19 +306,25 @@ int branch_put(struct branch *b, int32_t id)
     return 1;
 }
 
+void request_begins(struct sched *s, struct request *r, int64_t now)
+{
+    if (r->figures.first_ns)
+        return;
+    r->figures.first_ns = now - r->arrived;
+    metrics_observe(s->hosted->metrics, H_FIRST, 1e-9 * (double)r->figures.first_ns);
+}
+
 static void observe_token(struct sched *s, struct branch *b)
 {
     int64_t now = clock_now();
     struct metrics *m = s->hosted->metrics;
     metrics_add(m, M_MADE_TOKENS, 1);
-    if (b->n_made == 1 && !b->r->figures.first_ns) {
-        b->r->figures.first_ns = now - b->r->arrived;
-        metrics_observe(m, H_FIRST, 1e-9 * (double)b->r->figures.first_ns);
-    } else if (b->n_made > 1) {
+    if (b->n_made > 1) {
         metrics_observe(m, H_GAP, 1e-9 * (double)(now - b->last));
-    }
-    if (b->n_made == 1)
+    } else {
+        request_begins(s, b->r, now);
         b->first = now;
+    }
     b->r->figures.made_ns = now - b->r->arrived - b->r->figures.first_ns;
     b->last = now;
 }

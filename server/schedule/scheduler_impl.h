@@ -154,6 +154,7 @@ int branch_put(struct branch *b, int32_t id); /* behind its tokens; 0: out of me
 void request_grows(struct request *r); /* request.answer has: to the account of its key */
 /* Choices whose prompt takes longer than it may. */
 void end_long_prompts(struct sched *s);
+void request_begins(struct sched *s, struct request *r, int64_t now); /* there is a first token */
 void request_fail(struct sched *s, struct request *r,
                   const struct fault *f);          /* ends it, whatever it was doing */
 void share_back(struct sched *s, struct share *t); /* before it is given something to do */

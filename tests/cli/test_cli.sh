@@ -76,6 +76,12 @@ gives flag_short_no_guess 1 "unknown flag -xyz; 'pith bench --help'" bench m -xy
 gives flag_no_wild_guess 1 "unknown flag --dxlxy; 'pith bench --help'" bench m --dxlxy
 gives flag_of_bench 1 'unknown flag -pg; --total with -p and -n' bench m -pg 1,2
 gives flag_elsewhere_pattern 1 'unknown flag --spec-draft-n-max; drafts of' run m --spec-draft-n-max
+# all flags of another program's command line at once, and no value among them
+said=$("$pith" serve -m x.gguf -ngl 99 --jinja --logit-bias -5 -np -1 -fa on -c 4096 --port=9 -cb \
+    -- --never 2>&1)
+same flags_elsewhere_all "$(sed 's/.*unknown flag \([^;]*\);.*/\1/' <<<"$said" | tr '\n' ' ')" \
+    '-m --jinja --logit-bias -fa -cb '
+same flags_elsewhere_status 1 "$("$pith" serve -m x --jinja >/dev/null 2>&1; echo $?)"
 # each row is said somewhere: what it names is there
 lost=
 for flag in $(sed -n 's/^ELSEWHERE("\([^"]*\)".*/\1/p' cli/args/elsewhere.def | tr '*' x | sort -u)

@@ -97,6 +97,9 @@ def test_told(s, rows):
     prompt = PROMPTS[0]
     a = s.post(TEXT, asked(prompt, 3, 5))[1]
     want = searched(rows, prompt, 3, 5, {2})
+    t = s.post(TEXT, asked(prompt, 2, 300, ignore_eos=True))[1]["timings"]
+    check("its 300 steps are no part of the prompt's time, which takes one",
+          t["predicted_n"] == 600 and 0 < t["prompt_ms"] < t["predicted_ms"], t)
     check("usage", a["usage"]["completion_tokens"] == sum(len(w[0]) for w in want), a["usage"])
     for c, w in zip(a["choices"], want):
         tops = c["logprobs"]["top_logprobs"]

@@ -488,6 +488,9 @@ def test_paths(s):
           and p["model_path"].endswith(".gguf")
           and p["default_generation_settings"]["params"]["temperature"]
           == p["sampling"]["temperature"] and p["chat_template"] == "" and "bos_token" in p, p)
+    check("/health by other names", [s.get(p)[:2] for p in ("/v1/health", "/ping")]
+          == [(200, {"status": "ok"})] * 2)
+    check("/version", s.get("/version")[1] == {"version": p["version"]}, s.get("/version"))
     check("/health", s.get("/health") [:2] == (200, {"status": "ok"}) and s.get("/live")[0] == 200)
     one = s.post("/tokenize", {"content": "w5 w6", "with_pieces": True})[1]["tokens"]
     check("pieces are the text", written(one).strip() == b"w5 w6", one)
