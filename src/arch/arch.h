@@ -285,7 +285,7 @@ struct rope_params {
     int32_t n_rot;
     int neox; /* halves of a head are paired, not neighbours */
     float base;
-    int scaled;           /* by hp.rope_scaling */
+    int scaled;           /* by hp.rope_scaling, and hp.rope_attn_factor long */
     const float *factors; /* [n_rot / 2] divisors, or NULL; */
     const float *far;     /* [n_rot / 2] those of contexts longer than hp.rope_ctx_orig, or NULL */
     const uint8_t *axis; /* [n_rot / 2] which of the four positions turns a pair; NULL: the first */

@@ -32,7 +32,7 @@ static struct rope_set *one_set(struct arch_model *m, const struct rope_params *
     *set = (struct rope_set){.n_rot = p->n_rot,
                              .neox = p->neox,
                              .freq = freq,
-                             .mscale = hp->rope_attn_factor,
+                             .mscale = p->scaled ? hp->rope_attn_factor : 1,
                              .axis = p->axis};
     if (yarn) {
         low = floor(yarn_dim(p->n_rot, hp->rope_ctx_orig, hp->yarn_beta_fast, p->base));

@@ -778,6 +778,36 @@ static void shared_experts_of_no_width(void)
     CHECK(ok && last_logits(path, some_ids, 5, z[1], 24) && !memcmp(z[0], z[1], sizeof z[0]));
 }
 
+/* What stretches positions and lengthens rotated parts is of full layers alone, where windowed ones
+ * are not scaled: Olmo 3. */
+static void windows_are_not_scaled(void)
+{
+    static const char *const archs[] = {"olmo2", "mellum", "laguna", "gemma3"};
+    for (size_t a = 0; a < sizeof archs / sizeof *archs; a++) {
+        static const char *const of_keys[] = {"type=str:yarn", "factor=float:4",
+                                              "attn_factor=float:1.25"};
+        char keys[3][96];
+        const char *const overrides[] = {keys[0], keys[1], keys[2], NULL};
+        struct pith_error err = {PITH_OK, ""};
+        struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+        const char *path = made(archs[a], 8, NULL);
+        for (int i = 0; i < 3; i++)
+            snprintf(keys[i], sizeof keys[i], "%s.rope.scaling.%s", archs[a], of_keys[i]);
+        mp.n_threads = 1;
+        mp.overrides = overrides;
+        pith_model *m = path ? pith_model_open(path, &mp, &err) : NULL;
+        REQUIRE(m, "%s: %s", archs[a], err.msg);
+        for (int32_t l = 0, n = 0; l < 8; l++) {
+            double want = m->arch.hp.windowed[l] ? 1 : 1.25 * (1 + 0.1 * log(4));
+            n += m->arch.hp.windowed[l];
+            CHECK_MSG(fabs((double)m->arch.rope[l]->mscale - want) < 1e-6 && (l < 7 || n > 3),
+                      "%s, layer %d: %g, wanted %g", archs[a], l,
+                      (double)m->arch.rope[l]->mscale, want);
+        }
+        pith_model_close(m);
+    }
+}
+
 /* How experts are chosen is the family's to say where the file says 0; and the layers that decide
  * are those that run, not the block behind them. */
 static void defaults_of_latent_families(void)
@@ -889,6 +919,31 @@ static void q_k_v_in_one(void)
         CHECK_MSG(ok && fused && last_logits(path, some_ids, 5, z[1], 24) &&
                       !memcmp(z[0], z[1], sizeof z[0]),
                   "%s: %d layers have q, k and v in one, and give other bits", archs[a], fused);
+        free(f.p);
+        free(f.info);
+    }
+    /* Their biases, too, unless these are blocks. */
+    for (int blocks = 0; blocks < 2; blocks++) {
+        struct model_file f;
+        struct pith_error err = {PITH_OK, ""};
+        const char *path = made("falcon-h1", 4, &f);
+        REQUIRE(path, "no model");
+        uint64_t rows = 0;
+        for (int i = 0; i < 3; i++) {
+            char name[96];
+            snprintf(name, sizeof name, "blk.0.attn_%c.weight", "qkv"[i]);
+            rows += info_of(&f, name)->dims[1];
+        }
+        for (int l = 0; l < 4; l++) {
+            char name[96];
+            snprintf(name, sizeof name, "blk.%d.attn_qkv.bias", l);
+            memset(append_floats(&f, name, (uint64_t[3]){rows}), 0, 4 * rows);
+            f.info[f.n_infos - 1].type = blocks ? 8 : 0; /* q8_0 */
+        }
+        put_together(path, &f, f.info, f.n_infos, 0);
+        pith_model *m = pith_model_open(path, NULL, &err);
+        CHECK_MSG(blocks ? !m && strstr(err.msg, "attn_qkv.bias") : m != NULL, "%s", err.msg);
+        pith_model_close(m);
         free(f.p);
         free(f.info);
     }
@@ -1319,6 +1374,7 @@ int main(void)
     TEST(layers_that_share);
     TEST(windows_of_nothing);
     TEST(scales_of_nothing);
+    TEST(windows_are_not_scaled);
     TEST(shared_experts_of_no_width);
     TEST(defaults_of_latent_families);
     TEST(biases_that_are_not_added);

@@ -129,8 +129,8 @@ static const struct gguf_tensor *part_of_fused(const struct pith_model *m, const
     int n = (int)(at - name);
     snprintf(other, sizeof other, "%.*sattn_qkv%s", n, name, at + 6);
     const struct gguf_tensor *t = gguf_tensor_find(m->gguf, slice_of(other));
-    if (!t || rows_of(&m->arch, other, l))
-        return NULL;
+    if (!t || rows_of(&m->arch, other, l) || (t->n_dims != 2 && dtypes[t->type].block != 1))
+        return NULL; /* a vector of blocks has no parts */
     for (const char *c = "qkv"; *c; c++) {
         snprintf(other, sizeof other, "%.*sattn_%c%s", n, name, *c, at + 6);
         int64_t some = rows_of(&m->arch, other, l);
