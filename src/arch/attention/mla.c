@@ -9,12 +9,12 @@
  * k_b and v_b in one matrix, kv_b, are computed as they are: K and V of every head are kept.
  *
  *   deepseek2   DeepSeek V2, V3, R1; arXiv:2405.04434, 2412.19437. Experts: biased choice, groups.
- *   mistral4    the same; its rotation has a magnitude of its own
+ *   mistral4    as deepseek2; its rotation has a magnitude of its own
  *   deepseek32  DeepSeek V3.2, arXiv:2512.02556: each row attends to the slots that an indexer
  *               chooses. Its heads rotate halves, their first elements.
  *   dots3note   dots3-note model card: windowed layers have a geometry and a base of their own, the
  *               others an indexer; kr is normalised, heads are gated
- *   glm-dsa     GLM-5: the same by pairs; some layers take the choice of the one before
+ *   glm-dsa     GLM-5: as deepseek32, by pairs; some layers take the choice of the one before
  *   minicpm3    MiniCPM3 model card. Dense, kv_b, halves; scales of its own
  *   plm         PLM, arXiv:2503.12167. Dense, kv_b, squared ReLU without a gate
  *   hy_v4       Hy4 model card: several residual streams that are not mixed (nn.h, struct

@@ -13,16 +13,17 @@
  *   starcoder2  arXiv:2402.19173
  *   codeshell   arXiv:2403.15747; files without token_embd embed by the output matrix
  *   nemotron    arXiv:2402.16819: down(relu(up x)^2)
- *   jais2       Jais 2: the same with biases
+ *   jais2       Jais 2: as nemotron, with biases
  *   pockettts   arXiv:2509.06926, the text side: its rows go on to a flow head in another file
  *   phimoe      arXiv:2404.14219: RMS with biases, experts
- *   bloom       arXiv:2211.05100: no positions but slopes (ALiBi, arXiv:2108.12409); so have
- *   jais        arXiv:2308.16149, with SiLU and a gate, scores over d,
- *   refact      Refact 1.6B model card, which is llama otherwise, and
- *   baichuan    arXiv:2309.10305, with 40 layers (13B); with 32 (7B) it rotates, as llama does
+ *   bloom       arXiv:2211.05100: no positions but slopes (ALiBi, arXiv:2108.12409)
+ *   jais        arXiv:2308.16149: slopes as bloom has, SiLU and a gate, scores over d
+ *   refact      Refact 1.6B model card: llama with slopes as bloom has
+ *   baichuan    arXiv:2309.10305: slopes with 40 layers (13B); with 32 (7B) it rotates, as llama
+ *               does
  *   mpt         MPT model cards: biases and more as the file has them
  *   gpt2        Radford et al. 2019: a vector for each position
- *   starcoder   arXiv:2305.06161: the same with one head of K and V
+ *   starcoder   arXiv:2305.06161: as gpt2, with one head of K and V
  *   olmo        arXiv:2402.00838: LayerNorm without weights, q, k and v may be cut off */
 #include "arch/decoder/decoder.h"
 

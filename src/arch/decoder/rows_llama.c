@@ -9,26 +9,28 @@
  *   smollm3         SmolLM3: every fourth layer has no positions
  *   arcee           AFM-4.5B: down(relu(up x)^2)
  *   apertus         arXiv:2509.14233: down(xielu(up x)), half-split rotation
- *   maincoder       q and k are normalised per head after rotation
+ *   maincoder       Maincoder-1B: q and k are normalised per head after rotation
  *   ernie4_5        ERNIE 4.5
- *   paddleocr       its half-split relative, with positions of three axes
+ *   paddleocr       PaddleOCR-VL, arXiv:2510.14528: half-split rotation, positions of three axes
  *   deci            DeciLM, arXiv:2411.19146: heads and widths by layer; a layer may have a product
  *                   in place of attention, or nothing
  *   granite         Granite 3: scales of embedding, residual, scores and logits, which are divided;
  *                   granitemoe with experts; granite may have no positions
  *   minicpm         arXiv:2404.06395: as granite, with defaults
- *   granite_swa     windows, sinks; the file says which layers have positions
+ *   granite_swa     Granite with windows and sinks; the file says which layers have positions
  *   cogvlm          CogVLM, arXiv:2311.03079, the text side
  *   chameleon       arXiv:2405.09818, the text side: heads of q and k have norms of their own, and
  *                   the tokens of images are never said
- *   nanbeige        the layers are run several times
- *   exaone          arXiv:2408.03541: half-split rotation from here on
- *   seed_oss        the norm before the feed-forward is called post_attention_norm
+ *   nanbeige        Nanbeige4.2: the layers are run several times
+ *   exaone          EXAONE 3, arXiv:2408.03541: half-split rotation
+ *   seed_oss        Seed-OSS 36B model card: the norm before the feed-forward is called
+ *                   post_attention_norm
  *   pangu-embedded  arXiv:2505.22375: the output projection has a bias
  *   openelm         arXiv:2404.14619: heads and widths by layer
  *   bitnet          arXiv:2402.17764: norms before both output matrices
  *   chatglm         arXiv:2406.12793: a part of each head is rotated; gate and up are one matrix
- *   phi3            arXiv:2404.14219: the same form, half-split; factors for long texts
+ *   phi3            arXiv:2404.14219: half-split rotation, gate and up are one matrix; factors for
+ *                   long texts
  *   glm4            GLM-4-0414: norms before and behind
  *   talkie          Talkie: norms have no weights, each layer adds the embedding once more
  *   spark2_5        Spark-X2.5: a gate of each head, windows with a rotation of their own, GELU */

@@ -4,19 +4,19 @@
  *   qwen           arXiv:2309.16609: the key feed_forward_length is twice the width
  *   qwen2          arXiv:2407.10671: biases on q, k, v
  *   qwen2vl        arXiv:2409.12191, the text side: positions of three axes
- *   qwen2moe       a shared expert that has a gate
+ *   qwen2moe       Qwen1.5-MoE model card: qwen2 with experts and a shared one that has a gate
  *   dream          arXiv:2508.15487: qwen2 that fills in masks, every row sees every other
  *   qwen3          arXiv:2505.09388: q and k normalised per head
- *   qwen3moe       experts whose weights are renormalised
- *   rnd1           qwen3moe that fills in masks
+ *   qwen3moe       arXiv:2505.09388: experts whose weights are renormalised
+ *   rnd1           RND1: qwen3moe that fills in masks
  *   llada          arXiv:2502.09992: llama that fills in masks; llada-moe with experts
  *   mellum         Mellum 2: qwen3moe with windows, whose layers' positions are not scaled
  *   olmo2          arXiv:2501.00656: norms behind the blocks only, and of whole q and k
  *   olmoe          arXiv:2409.02060
  *   exaone4        arXiv:2507.11407: norms behind; windows in the large model, whose full layers
  *                  have no positions
- *   hunyuan-dense  q and k are normalised after rotation; hunyuan-moe with experts;
- *                  hunyuan_vl with positions of three axes */
+ *   hunyuan-dense  Hunyuan model cards: q and k are normalised after rotation; hunyuan-moe with
+ *                  experts; hunyuan_vl with positions of three axes */
 #include "arch/decoder/decoder.h"
 
 #include "base/fmath.h"

@@ -5,7 +5,8 @@
  *     for each layer:  x = norm(x + attention(x));  x = norm(x + ffn(x))
  *     the rows are embeddings, pooled or scored as the file says
  *
- *   bert            learned positions, down(GELU(up x)); RoBERTa, XLM-R, BGE, MiniLM
+ *   bert            arXiv:1810.04805: learned positions, down(GELU(up x)); RoBERTa, XLM-R, BGE,
+ *                   MiniLM
  *   jina-bert-v2    arXiv:2310.19923. ALiBi in both directions, gated GELU, q and k may be
  *                   normalised over the row, and a second norm may add the layer's input again.
  *   jina-bert-v3    arXiv:2409.10173. Half-split RoPE

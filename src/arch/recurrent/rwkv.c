@@ -5,9 +5,9 @@
  *     for each layer:  x += time_mix(norm(x));  x += channel_mix(norm(x))
  *     logits = output(norm(x))
  *
- *   rwkv7    as told
+ *   rwkv7    RWKV-7 "Goose", arXiv:2503.14456: time mixing by a generalised delta rule
  *   arwkv7   ARWKV, arXiv:2501.15570: a Qwen2 whose attention became time mixing. RMS norms, none
- * of the embedding, a gated feed-forward that does not look at the row before
+ *            of the embedding, a gated feed-forward that does not look at the row before
  *
  * Both mixings see the row before as well (token shift) and blend it with the row itself by learned
  * vectors. Low-rank pairs give decay w, learning rate a, value residual v and gate g. */

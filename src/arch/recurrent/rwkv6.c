@@ -1,12 +1,15 @@
 /* rwkv6.c -- RWKV-6 "Finch", arXiv:2404.05892: linear-time layers whose decay and token shift
  * depend on the data, and a Qwen2 that was converted to them (QRWKV6, arXiv:2505.03005).
  *
- *   rwkv6        x = norm(embed(token))
- *                for each layer:  x += time_mix(norm(x));  x += channel_mix(norm(x));
- *                                 [x /= 2 after every n-th layer]
- *                logits = output(norm(x))
- *   rwkv6qwen2   x += time_mix(norm(x));  x += ffn(norm(x)), RMS norms; fewer heads of k and v;
- * what decays makes room: k (1 - w); no bonus for the row itself, no norm of heads
+ *     x = norm(embed(token))
+ *     for each layer:  x += time_mix(norm(x));  x += channel_mix(norm(x));
+ *                      [x /= 2 after every n-th layer]
+ *     logits = output(norm(x))
+ *
+ *   rwkv6        RWKV-6 "Finch", arXiv:2404.05892
+ *   rwkv6qwen2   QRWKV6, arXiv:2505.03005: a Qwen2 whose attention became time mixing. Its
+ *                feed-forward, RMS norms, fewer heads of k and v; what decays makes room:
+ *                k (1 - w); no bonus for the row itself, no norm of heads
  *
  * Token shift: each of five inputs of a mixing is the row drawn towards the row before by a vector
  * that is learned, plus one that a low-rank product makes of both rows. */
