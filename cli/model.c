@@ -170,12 +170,17 @@ pith_model *cli_model_open(const struct model_opts *o, struct pith_model_params 
 
 /* "context 32768 tokens, as trained; cache of 32768 tokens, at most 576.0 MiB of 22893.6 MiB left".
  */
-static void tell_room(const pith_session *s, const struct model_opts *o,
+static void tell_room(const pith_session *s, pith_model *m, const struct model_opts *o,
                       const struct pith_session_plan *plan)
 {
-    char why[64] = "as asked for", left[240] = "";
+    struct pith_model_info info = PITH_MODEL_INFO_INIT;
+    char why[100] = "as asked for", left[240] = "";
     if (!o->n_ctx && pith_n_ctx(s) < plan->n_ctx_train)
         snprintf(why, sizeof why, "of %d trained, as memory allows", plan->n_ctx_train);
+    else if (!o->n_ctx && pith_model_get_info(m, &info, NULL) == PITH_OK &&
+             plan->n_ctx_train < info.n_ctx_train)
+        snprintf(why, sizeof why, "as trained at first; --ctx up to %d takes its factors for more",
+                 info.n_ctx_train);
     else if (!o->n_ctx)
         snprintf(why, sizeof why, "as trained");
     if (plan->left_bytes != UINT64_MAX)
@@ -223,7 +228,7 @@ pith_session *cli_session_try(pith_model *m, const struct model_opts *o, int32_t
         (o->tells_room || cli_chatty(o)) && pith_plan_session(m, params, &plan, NULL) == PITH_OK;
     pith_session *s = pith_session_open(m, params, err);
     if (s && told)
-        tell_room(s, o, &plan);
+        tell_room(s, m, o, &plan);
     if (s)
         tell_slow(s);
     struct pith_model_info info = {.size = sizeof info};

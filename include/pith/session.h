@@ -27,7 +27,9 @@ struct pith_session_params {
     size_t size;
     /* Most positions of one sequence. 0: as many as the model was trained for, if the cache of one
      * sequence fits into half of the memory that is left beside the weights, else the largest that
-     * does (pith_plan_session tells). What is computed does not depend on it. */
+     * does (pith_plan_session tells). What is computed does not depend on it, but of models with
+     * two sets of factors for RoPE (LongRoPE): more than their original context takes the second,
+     * and 0 is at most that context. */
     int32_t n_ctx;
     int32_t n_seq; /* most sequences, default 1 */
     /* Most cached positions over all sequences; 0: n_ctx * n_seq, or as many as fit into that half,
@@ -76,7 +78,7 @@ PITH_API pith_session *pith_session_open(pith_model *m, const struct pith_sessio
 PITH_API void pith_session_close(pith_session *s);
 struct pith_session_plan { /* what pith_session_open would make now */
     size_t size;
-    int32_t n_ctx, n_ctx_train;
+    int32_t n_ctx, n_ctx_train; /* n_ctx_train: what n_ctx 0 is where memory allows */
     int64_t n_tokens;
     uint64_t cache_bytes; /* of cache, recurrent state, prefix store and their tables, when they are
                              full */

@@ -292,6 +292,10 @@ struct rope_params {
 };
 /* NULL: memory is short. */
 const struct rope_set *rope_set_new(struct arch_model *m, const struct rope_params *p);
+/* The context that it is trained for with the first set of its layers; and whether one of n_ctx
+ * takes another. */
+int32_t rope_near(const struct arch_model *m);
+int rope_is_far(const struct arch_model *m, int32_t n_ctx);
 /* Two sets of divisors: the file says so, or has them, as Phi-3's do that name no type. */
 int rope_is_long(const struct arch_model *m);
 /* The divisors that the file has, checked, into p: io->rope_freqs, or the short ones and the long

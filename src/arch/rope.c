@@ -69,6 +69,23 @@ const struct rope_set *rope_set_new(struct arch_model *m, const struct rope_para
     return set->longer ? set : NULL;
 }
 
+int32_t rope_near(const struct arch_model *m)
+{
+    int32_t n = m->hp.n_ctx_train;
+    for (int32_t l = 0; m->rope && l < m->hp.n_layer; l++)
+        if (m->rope[l] && m->rope[l]->longer && m->rope[l]->n_ctx < n)
+            n = m->rope[l]->n_ctx;
+    return n;
+}
+
+int rope_is_far(const struct arch_model *m, int32_t n_ctx)
+{
+    for (int32_t l = 0; m->rope && l < m->hp.n_layer; l++)
+        if (rope_set_for(m->rope[l], n_ctx) != m->rope[l])
+            return 1;
+    return 0;
+}
+
 static pith_status factors_of(const struct arch_model *m, const struct tensor *t, const float **out,
                               struct pith_error *err)
 {

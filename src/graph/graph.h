@@ -72,7 +72,7 @@ struct graph {
     int32_t n_states;
     const struct tensor *tok_embd;
     int64_t n_embd;
-    int32_t n_ctx;     /* positions of a sequence, which choose among RoPE sets; 0: few */
+    int32_t n_ctx;     /* positions asked for, which choose among RoPE sets; 0: few */
     node logits, embd; /* results: either may be NULL */
     node best;         /* the best of logits' rows (ops/index.h), NULL: nobody asks for them */
     int32_t layer;     /* given to new nodes */

@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 
 #include "run/model/model.h"
+#include "run/session/session.h"
 
 /* ---------------------------------------------------------------- files taken apart */
 
@@ -873,6 +874,85 @@ static void factors_come_in_pairs(void)
     free(f.info);
 }
 
+/* The last logits of a session with these parameters; n_ctx: what it has. *m stays open. */
+static pith_session *of_context(pith_model *m, int32_t n_ctx, int64_t n_tokens, float *out)
+{
+    struct pith_error err = {0};
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    sp.n_ctx = n_ctx;
+    sp.n_tokens = n_tokens;
+    sp.store_bytes = 1 << 20;
+    pith_session *s = pith_session_open(m, &sp, &err);
+    CHECK_MSG(s && pith_feed(s, 0, some_ids, 5, &err) == PITH_OK, "%s", err.msg);
+    if (s)
+        memcpy(out, pith_logits(s, 0), 24 * sizeof *out);
+    return s;
+}
+
+/* Which of two sets of factors turns K and Q goes by the context that is asked for: never by what
+ * memory leaves room for. What one set computed is no use to a session with the other. */
+static void contexts_choose_factors(void)
+{
+    struct model_file f;
+    struct pith_error err = {PITH_OK, ""};
+    const char *path = made("phi3", 2, &f);
+    char with[300];
+    static const char *const keys[] = {"phi3.context_length=int:512",
+                                       "phi3.rope.scaling.original_context_length=int:128", NULL};
+    pith_model *m = path ? opened(path, keys[0], PITH_OK, "") : NULL;
+    REQUIRE(m, "no model");
+    uint64_t pairs = (uint64_t)m->arch.hp.n_rot / 2;
+    pith_model_close(m);
+    for (int i = 0; i < 2; i++) {
+        float *v = append_floats(&f, i ? "rope_factors_short.weight" : "rope_factors_long.weight",
+                                 (uint64_t[3]){pairs});
+        for (uint64_t k = 0; k < pairs; k++)
+            v[k] = i ? 1 : 3;
+    }
+    snprintf(with, sizeof with, "%s", tmp_path("factors"));
+    put_together(with, &f, f.info, f.n_infos, 0);
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    mp.n_threads = 1;
+    mp.overrides = keys;
+    REQUIRE(m = pith_model_open(with, &mp, &err), "%s", err.msg);
+    static const struct {
+        int32_t n_ctx;
+        int64_t n_tokens;
+        int32_t is;
+        int far;
+    } rows[] = {{0, 0, 128, 0},   {0, 64, 64, 0},   {64, 0, 64, 0},
+                {128, 0, 128, 0}, {129, 0, 129, 1}, {512, 0, 512, 1}};
+    enum { N = sizeof rows / sizeof *rows };
+    pith_session *s[N];
+    float z[N][24];
+    for (int i = 0; i < N; i++) {
+        REQUIRE(s[i] = of_context(m, rows[i].n_ctx, rows[i].n_tokens, z[i]), "row %d", i);
+        CHECK_MSG(pith_n_ctx(s[i]) == rows[i].is, "row %d: a context of %d", i, pith_n_ctx(s[i]));
+        size_t n = 0;
+        CHECK(pith_save_memory(s[i], 0, NULL, 0, &n, &err) == PITH_OK);
+        char *saved = malloc(n + 1);
+        CHECK_MSG(pith_save_memory(s[i], 0, saved, n, &n, &err) == PITH_OK, "%s", err.msg);
+        for (int k = 0; k <= i; k++) {
+            int same = rows[i].far == rows[k].far;
+            int bits = !memcmp(z[i], z[k], sizeof z[0]),
+                pages = !memcmp(s[i]->store.root, s[k]->store.root, sizeof s[i]->store.root);
+            CHECK_MSG(bits == same && pages == same, "rows %d and %d: bits %d, pages %d", i, k,
+                      bits, pages);
+            pith_status st = pith_load_memory(s[k], 0, saved, n, &err);
+            CHECK_MSG(same ? st == PITH_OK
+                           : st == PITH_STATE && strstr(err.msg, "another set of factors"),
+                      "rows %d and %d: %s", i, k, err.msg);
+        }
+        free(saved);
+    }
+    for (int i = 0; i < N; i++)
+        pith_session_close(s[i]);
+    pith_model_close(m);
+    unlink(with);
+    free(f.p);
+    free(f.info);
+}
+
 /* q, k and v of a layer in one tensor, behind the others; 0: it has them in another way. */
 static int fuse(struct model_file *f, int l)
 {
@@ -1379,6 +1459,7 @@ int main(void)
     TEST(defaults_of_latent_families);
     TEST(biases_that_are_not_added);
     TEST(factors_come_in_pairs);
+    TEST(contexts_choose_factors);
     TEST(q_k_v_in_one);
     TEST(tokens_switch_adapters);
     TEST(activations_are_divided);

@@ -118,10 +118,11 @@ static uint64_t one_context(struct pith_session *s, struct cache_params p, int32
     return charge(s, &p);
 }
 
-/* As trained, or the largest that `bytes` have room for. */
+/* As trained, with the set of RoPE that nobody has to ask for, or the largest that `bytes` have
+ * room for. */
 static int32_t choose_context(struct pith_session *s, const struct cache_params *p, uint64_t bytes)
 {
-    int32_t train = s->model->arch.hp.n_ctx_train, lo = 1, hi;
+    int32_t train = rope_near(&s->model->arch), lo = 1, hi;
     train = train < 1 ? 1 : train > CONTEXT_MOST ? CONTEXT_MOST : train;
     if (train <= CONTEXT_STEP || one_context(s, *p, train) <= bytes)
         return train;

@@ -74,6 +74,7 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
         return error_set(err, PITH_RANGE, "n_ctx is %d, the model has learned %d positions",
                          p->n_ctx, m->arch.hp.n_positions);
     s->n_ctx = p->n_ctx; /* room_choose */
+    s->rope_ctx = p->n_ctx;
     s->n_seq = p->n_seq ? p->n_seq : 1;
     if (p->n_batch < 0 || p->n_batch > 65536)
         return error_set(err, PITH_RANGE, "n_batch is %d, wanted 0..65536", p->n_batch);
@@ -175,7 +176,7 @@ static pith_status build(struct pith_session *s, enum role role, struct pith_err
     g->states = s->states;
     g->n_states = s->n_states;
     g->n_embd = m->arch.hp.n_embd;
-    g->n_ctx = s->n_ctx;
+    g->n_ctx = s->rope_ctx;
     g->adapter_rank = s->adapter_rank;
     arch_build(&m->arch, &want, g);
     pith_status st = graph_finish(g, err);
@@ -424,6 +425,8 @@ static void store_root(const struct pith_session *s, uint64_t root[2])
         const int64_t mtime = gguf_part(s->model->gguf, p)->mtime_ns;
         seed = XXH3_64bits_withSeed(&mtime, sizeof mtime, seed);
     }
+    if (rope_is_far(&s->model->arch, s->rope_ctx))
+        seed = ~seed;
     for (int32_t i = 0; i < s->n_states; i++) {
         const struct state *kv = &s->states[i];
         int32_t what[] = {kv->n_head_kv,
@@ -475,7 +478,7 @@ static pith_status prepare(struct pith_session *s, const struct pith_session_par
     uint64_t device_bytes[MAX_DEVICES];
     memcpy(s->states, m->arch.states, (size_t)s->n_states * sizeof *s->states);
     for (struct state *t = s->states; t < s->states + s->n_states; t++) {
-        t->rope = rope_set_for(t->rope, s->n_ctx);
+        t->rope = rope_set_for(t->rope, s->rope_ctx);
         if (!t->fixed) {
             t->k_type = cp->k_type;
             t->v_type = cp->v_type;
@@ -557,7 +560,7 @@ pith_status session_plan(struct pith_model *m, const struct pith_session_params 
     pith_status st = prepare(s, params, &cp, &left, err);
     if (st == PITH_OK) {
         out->n_ctx = cp.n_ctx;
-        out->n_ctx_train = m->arch.hp.n_ctx_train;
+        out->n_ctx_train = rope_near(&m->arch);
         out->n_tokens = cp.n_tokens;
         out->cache_bytes = room_cache(s, &cp);
         out->left_bytes = left.bytes;

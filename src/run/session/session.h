@@ -56,6 +56,9 @@ struct pith_session {
     int32_t n_states;
     int n_threads, n_threads_prefill; /* of steps with at most PREFILL_ROWS rows, and with more */
     int32_t n_ctx, n_seq, n_batch, cap_outputs;
+    /* The context that was asked for, which chooses among sets of RoPE; 0: none, the first set.
+     * What memory allows has no say in it. */
+    int32_t rope_ctx;
     enum pool_kind pool_kind;
     int pooled, causal, ranks; /* ranks: what is pooled goes through the head */
     struct lane lane[SESSION_LANES];

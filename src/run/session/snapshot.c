@@ -50,7 +50,8 @@ static const char *const section_names[N_SECTIONS] = {"layout",    "sequences", 
 
 struct layout {
     uint64_t fingerprint[2], layers, block_bytes;
-    uint32_t type_k, type_v, page, n_groups, n_seq, whole, numerics, zero;
+    uint32_t type_k, type_v, page, n_groups, n_seq, whole, numerics;
+    uint32_t far; /* another set of RoPE than the first */
 };
 struct seq_head {
     int32_t n, pure, edited, pending, n_tab;
@@ -72,7 +73,8 @@ static struct layout layout_of(const struct pith_session *s, int32_t seq)
                        .n_groups = (uint32_t)s->cache.n_groups,
                        .n_seq = seq < 0 ? (uint32_t)s->n_seq : 1,
                        .whole = seq < 0,
-                       .numerics = NUMERICS_VERSION};
+                       .numerics = NUMERICS_VERSION,
+                       .far = (uint32_t)rope_is_far(&s->model->arch, s->rope_ctx)};
     memcpy(y.fingerprint, s->model->fingerprint, sizeof y.fingerprint);
     for (int32_t i = 0; i < s->n_states; i++) {
         const struct state *kv = &s->states[i];
@@ -582,6 +584,8 @@ static pith_status check_layout(struct load *v, struct pith_error *err)
         field = "cache type of K";
     else if (have.type_v != want.type_v)
         field = "cache type of V";
+    else if (have.far != want.far)
+        field = "set of factors of RoPE, which goes by the context asked for";
     else if (have.layers != want.layers || have.n_groups != want.n_groups ||
              have.page != want.page || have.block_bytes != want.block_bytes)
         field = "layout of the cache (windows that fit the context, devices)";
