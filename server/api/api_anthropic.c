@@ -198,13 +198,10 @@ static int take_conversation(struct fields *b, json_t **lead, struct fault *f)
         ok && put_message(out, m, i, b->x, f);
     ok = ok && (!b->v[F_tools] || tools_nest(b, "input_schema", "custom", 1, f)) &&
          (!b->v[F_tool_choice] || take_choice(b, f));
-    const char *thinking = json_string_value(json_object_get(b->v[F_thinking], "type")),
-               *effort = json_string_value(json_object_get(b->v[F_output_config], "effort"));
+    const char *effort = json_string_value(json_object_get(b->v[F_output_config], "effort"));
     if (ok && effort)
         ok = answer_variable(b, "reasoning_effort", json_string(effort), f);
-    if (ok && thinking)
-        ok = answer_variable(b, "enable_thinking", json_boolean(strcmp(thinking, "disabled")), f);
-    if (!ok) {
+    if (!ok || !answer_thinking(b, f)) {
         json_decref(out);
         return 0;
     }
@@ -226,13 +223,8 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
         return fault_set(f, 400, "not_supported", "container",
                          "container is not supported: this server runs no tools; leave it out");
     r->n_max = field_int(b, F_messages_max_tokens);
-    const json_t *budget = json_object_get(b->v[F_thinking], "budget_tokens");
-    if (budget && (!json_is_integer(budget) || json_integer_value(budget) < 0))
-        return fault_set(f, 400, "invalid_value", "thinking",
-                         "thinking.budget_tokens is %s, wanted a count of tokens",
-                         json_found(budget));
-    if (budget)
-        a->reasoning = json_integer_value(budget);
+    if (!answer_thinking_budget(a, b, f))
+        return 0;
     if (b->v[F_stop_sequences] &&
         !fields_put(b, F_stop, json_incref((json_t *)(uintptr_t)b->v[F_stop_sequences]), f))
         return 0;

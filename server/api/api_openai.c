@@ -519,6 +519,65 @@ static int take_beams(struct answer *a, const struct fields *b, struct request *
     return 1;
 }
 
+/* How many choices are made, of which the best are told. */
+static int take_best(struct answer *a, const struct fields *b, struct request *r, struct fault *f)
+{
+    if (b->v[F_best_of])
+        a->per_prompt = (int)field_int(b, F_best_of);
+    r->rank = a->per_prompt > a->n;
+    if (a->per_prompt < a->n || (r->rank && a->stream))
+        return fault_set(f, 400, "invalid_value", "best_of",
+                         a->stream ? "best_of cannot be streamed"
+                                   : "best_of is %d, wanted at least n = %d",
+                         a->per_prompt, a->n);
+    return take_beams(a, b, r, f);
+}
+
+/* What the template is told of reasoning, by all the names that there are for it. */
+static int take_thinking(struct fields *b, struct fault *f)
+{
+    const json_t *effort = json_object_get(b->v[F_reasoning], "effort"),
+                 *enabled = json_object_get(b->v[F_reasoning], "enabled");
+    if (effort && !json_is_string(effort) && !json_is_null(effort))
+        return fault_set(f, 400, "wrong_type", "reasoning", "reasoning.effort is %s, wanted a text",
+                         json_found(effort));
+    if (enabled && !json_is_boolean(enabled) && !json_is_null(enabled))
+        return fault_set(f, 400, "wrong_type", "reasoning",
+                         "reasoning.enabled is %s, wanted true or false", json_found(enabled));
+    if (json_is_boolean(enabled) &&
+        !answer_variable(b, "enable_thinking", json_boolean(json_is_true(enabled)), f))
+        return 0;
+    if (json_is_string(effort) && !answer_effort(b, json_string_value(effort), f))
+        return 0;
+    if (b->v[F_reasoning_effort] && !answer_effort(b, field_text(b, F_reasoning_effort), f))
+        return 0;
+    if (b->v[F_enable_thinking] &&
+        !answer_variable(b, "enable_thinking", json_boolean(field_bool(b, F_enable_thinking)), f))
+        return 0;
+    return answer_thinking(b, f);
+}
+
+/* Most tokens of reasoning, and whether it is returned. */
+static int take_budget(struct answer *a, const struct fields *b, struct fault *f)
+{
+    const json_t *most = json_object_get(b->v[F_reasoning], "max_tokens"),
+                 *exclude = json_object_get(b->v[F_reasoning], "exclude");
+    if (most && !json_is_null(most) && (!json_is_integer(most) || json_integer_value(most) < 0))
+        return fault_set(f, 400, "invalid_value", "reasoning",
+                         "reasoning.max_tokens is %s, wanted a count of tokens", json_found(most));
+    if (exclude && !json_is_null(exclude) && !json_is_boolean(exclude))
+        return fault_set(f, 400, "wrong_type", "reasoning",
+                         "reasoning.exclude is %s, wanted true or false", json_found(exclude));
+    if (json_is_integer(most))
+        a->reasoning = json_integer_value(most);
+    if (json_is_true(exclude))
+        of(a)->apart = a->reasons_here = 0;
+    if (b->v[F_thinking_budget_tokens] || b->v[F_thinking_token_budget])
+        a->reasoning = field_int(b, b->v[F_thinking_budget_tokens] ? F_thinking_budget_tokens
+                                                                   : F_thinking_token_budget);
+    return answer_thinking_budget(a, b, f);
+}
+
 static int take_chat(struct answer *a, struct fields *b, struct request *r, struct fault *f)
 {
     a->logprobs = field_bool(b, F_chat_logprobs) ? (int)field_int(b, F_top_logprobs) : -1;
@@ -528,14 +587,10 @@ static int take_chat(struct answer *a, struct fields *b, struct request *r, stru
         return fault_set(f, 400, "invalid_value", "top_logprobs",
                          "top_logprobs needs logprobs: true");
     r->left = a->left = field_bool(b, F_left_probs) && a->logprobs >= 0;
-    if (b->v[F_thinking_budget_tokens] || b->v[F_thinking_token_budget])
-        a->reasoning = field_int(b, b->v[F_thinking_budget_tokens] ? F_thinking_budget_tokens
-                                                                   : F_thinking_token_budget);
-    if (b->v[F_reasoning_effort] && !answer_effort(b, field_text(b, F_reasoning_effort), f))
-        return 0;
-    return refuse(b, f) && take_parts(a, b, f) && tools_functions(b, f) &&
+    return refuse(b, f) && take_parts(a, b, f) && take_thinking(b, f) && take_budget(a, b, f) &&
+           tools_functions(b, f) &&
            answer_continue(b, &a->lead, f) &&
-           take_both(a, b, r, f) && take_beams(a, b, r, f);
+           take_both(a, b, r, f) && take_best(a, b, r, f);
 }
 
 static const struct dialect gap;
@@ -550,9 +605,6 @@ static int take_text(struct answer *a, struct fields *b, struct request *r, stru
         a->logprobs = answer_n_probs(b);
     if (!take_both(a, b, r, f))
         return 0;
-    if (b->v[F_best_of])
-        a->per_prompt = (int)field_int(b, F_best_of);
-    r->rank = a->per_prompt > a->n;
     if (a->echo && own) {
         r->echo = 1;
         r->n_prompt_top = a->logprobs > r->n_prompt_top ? a->logprobs : r->n_prompt_top;
@@ -560,12 +612,7 @@ static int take_text(struct answer *a, struct fields *b, struct request *r, stru
     r->left = field_bool(b, F_left_probs) && a->logprobs >= 0;
     if (json_string_length(b->v[F_suffix]))
         a->dialect = &gap;
-    if (a->per_prompt < a->n || (r->rank && a->stream))
-        return fault_set(f, 400, "invalid_value", "best_of",
-                         a->stream ? "best_of cannot be streamed"
-                                   : "best_of is %d, wanted at least n = %d",
-                         a->per_prompt, a->n);
-    return take_beams(a, b, r, f);
+    return take_best(a, b, r, f);
 }
 
 /* Where the probabilities of prompts are kept: the first token of each has none. */
@@ -645,7 +692,8 @@ static json_t *count(struct hosted *m, struct fields *b, struct fault *f)
     json_t *lead = NULL;
     int older;
     int64_t n =
-        functions_take(b, &older, f) && tools_functions(b, f) && answer_continue(b, &lead, f)
+        functions_take(b, &older, f) && take_thinking(b, f) && tools_functions(b, f) &&
+                answer_continue(b, &lead, f)
             ? request_count(m, b, lead, f)
             : -1;
     json_decref(lead);

@@ -156,6 +156,26 @@ int answer_effort(struct fields *b, const char *effort, struct fault *f)
            (none || answer_variable(b, "reasoning_effort", json_string(effort), f));
 }
 
+int answer_thinking(struct fields *b, struct fault *f)
+{
+    const char *type = json_string_value(json_object_get(b->v[F_thinking], "type"));
+    return !type ||
+           answer_variable(b, "enable_thinking", json_boolean(strcmp(type, "disabled")), f);
+}
+
+int answer_thinking_budget(struct answer *a, const struct fields *b, struct fault *f)
+{
+    const json_t *budget = json_object_get(b->v[F_thinking], "budget_tokens");
+    if (!budget || json_is_null(budget))
+        return 1;
+    if (!json_is_integer(budget) || json_integer_value(budget) < 0)
+        return fault_set(f, 400, "invalid_value", "thinking",
+                         "thinking.budget_tokens is %s, wanted a count of tokens",
+                         json_found(budget));
+    a->reasoning = json_integer_value(budget);
+    return 1;
+}
+
 /* Where the template knows no effort, it is a budget; and where it knows a budget, that is told. */
 static int take_effort(struct answer *a, struct fields *b, struct fault *f)
 {

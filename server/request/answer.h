@@ -160,6 +160,9 @@ json_t *answer_real(float logprob); /* JSON has no infinity: -9999 */
 int answer_variable(struct fields *b, const char *name, json_t *v, struct fault *f);
 /* How much a model is to think, as OpenAI has it: "none", "low" ... */
 int answer_effort(struct fields *b, const char *effort, struct fault *f);
+/* F_thinking, as Anthropic has it: the template's enable_thinking; most tokens of reasoning. */
+int answer_thinking(struct fields *b, struct fault *f);
+int answer_thinking_budget(struct answer *a, const struct fields *b, struct fault *f);
 /* Where the conversation of a body ends with the assistant's message, the answer goes on with it
  * (F_continue_final_message): it is taken out of F_messages, *lead is its text (NULL: there is none
  * such). */

@@ -184,7 +184,7 @@ static int is_foreign(const char *name)
         "top_a",    "tfs",         "tfs_z",      "typical",  "rep_pen",   "rep_pen_range",
         "min_length", "max_time", "do_sample", "num_beams",
         "skew",     "num_predict", "num_keep",   "models",   "mode",      "reasoning",
-        "include",  "cache",       "truncate",   "verbosity"};
+        "include",  "cache",       "truncate",   "verbosity", "store"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i]))
             return 1;

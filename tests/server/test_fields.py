@@ -225,6 +225,11 @@ def test_effects(s):
     n = s.post(TEXT, completion(P, 0, n_predict=5, max_tokens=None))[
             1]["usage"]["completion_tokens"]
     check("n_predict", n == 5, n)
+    for off in (0, -1):
+        a = s.post(TEXT, completion(P, 6, top_n_sigma=off, temperature=1, seed=3))
+        check("top_n_sigma %s is none" % off, a[0] == 200 and a[1]["choices"]
+              == s.post(TEXT, completion(P, 6, temperature=1, seed=3))[1]["choices"], a[1])
+    check("store of a completion", s.post(TEXT, completion(P, 1, store=False))[0] == 200)
     for samplers in (["top_k", "temperature"],
                      ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc",
                       "temperature"], ["top_k", "infill"], []):
@@ -581,6 +586,20 @@ def until_closed(c):
             pass
     except OSError:
         pass
+
+
+def test_best_of(s):
+    """Of a chat: as many as are asked for, the most probable ones of those that are made."""
+    body = {"messages": [USER], "max_tokens": 5, "seed": 9, "temperature": 1.5, "logprobs": True,
+            "ignore_eos": True, "top_k": 0, "top_p": 1, "min_p": 0}
+    of_all = s.post(CHAT, {**body, "n": 6})[1]["choices"]
+    best = s.post(CHAT, {**body, "n": 2, "best_of": 6})[1]
+    mean = [sum(t["logprob"] for t in c["logprobs"]["content"]) for c in of_all]
+    want = [of_all[i]["message"] for i in sorted(range(6), key=lambda i: -mean[i])[:2]]
+    check("best_of of a chat", [c["message"] for c in best["choices"]] == want
+          and best["usage"]["completion_tokens"] == 30, (best, want))
+    for bad in ({"best_of": 1, "n": 2}, {"best_of": 3, "stream": True}, {"best_of": 0}):
+        check("bad best_of %s" % bad, s.post(CHAT, {**body, **bad})[0] == 400)
 
 
 def test_only(s):
@@ -1033,7 +1052,8 @@ def main():
         with Server(model, "--ctx", "512", "--name", "m") as s:
             for test in (test_unknown, test_effects, test_repetition, test_bias, test_banned,
                          test_shift, test_continue, test_logprobs_everywhere,
-                         test_logprobs_of_streams, test_named, test_only, test_timings,
+                         test_logprobs_of_streams, test_named, test_best_of,
+                         test_only, test_timings,
                          test_guided, test_allowed, test_control, test_token_ids,
                          test_prompt_logprobs, test_left, test_salt, test_small, test_indent,
                          test_agree, test_bad):

@@ -172,6 +172,45 @@ def test_agent(s):
     check("effort of Ollama's", a["message"].get("thinking"), a)
 
 
+NAMES = ("[{{ enable_thinking }}/{{ reasoning_effort }}/{{ thinking_budget }}]"
+         "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:")
+
+
+def test_names(s):
+    """Reasoning by the names that services have for it: what the template is told, in a chat and
+    where its tokens are counted."""
+    for more, told in (
+            ({}, "//"), ({"enable_thinking": False}, "False//"),
+            ({"enable_thinking": True}, "True//"),
+            ({"thinking": {"type": "disabled"}}, "False//"),
+            ({"thinking": {"type": "enabled", "budget_tokens": 9}}, "True//9"),
+            ({"thinking": {"type": "enabled", "budget_tokens": None}}, "True//"),
+            ({"reasoning": {"effort": "high"}}, "True/high/"),
+            ({"reasoning": {"effort": "none"}}, "False//"),
+            ({"reasoning": {"enabled": False}}, "False//"),
+            ({"reasoning": {"enabled": True, "max_tokens": 7, "effort": None}}, "True//7"),
+            ({"reasoning": {"exclude": True}}, "//"), ({"reasoning": {}, "thinking": {}}, "//"),
+            ({"reasoning_effort": "low"}, "True/low/"),
+            ({"chat_template_kwargs": {"enable_thinking": True}, "enable_thinking": False},
+             "False//")):
+        body = {"messages": [{"role": "user", "content": "w5"}], **more}
+        status, a, r = s.post(CHAT, {**body, "max_tokens": 1, "verbose": True})
+        check("named %s" % more, status == 200
+              and "[%s]" % told in a["__verbose"]["prompt"]
+              and "thinking" not in (r.getheader("x-pith-ignored") or ""), (a, r.getheaders()))
+        n = s.post(CHAT + "/input_tokens", body)[1]["input_tokens"]
+        check("counted %s" % more, "9" in told or "7" in told
+              or n == a["usage"]["prompt_tokens"], (n, a["usage"]))
+    for bad in ({"enable_thinking": "yes"}, {"thinking": "disabled"}, {"reasoning": "low"},
+                {"thinking": {"budget_tokens": "a"}}, {"thinking": {"budget_tokens": -1}},
+                {"reasoning": {"max_tokens": -1}}, {"reasoning": {"max_tokens": "a"}},
+                {"reasoning": {"effort": 3}}, {"reasoning": {"enabled": "yes"}},
+                {"reasoning": {"exclude": 1}}):
+        status, a, _ = s.post(CHAT, {"messages": [{"role": "user", "content": "w5"}],
+                                     "max_tokens": 1, **bad})
+        check("bad %s" % bad, status == 400 and list(bad)[0] in a["error"]["message"], a)
+
+
 def test_bad(s):
     for path, more in ((CHAT, {"reasoning_budget": -2}), (CHAT, {"reasoning_budget": "x"}),
                        ("/v1/messages", {"thinking": {"type": "enabled", "budget_tokens": "x"}}),
@@ -197,6 +236,10 @@ def main():
             f.write(AGENT)
         with Server(model, "--ctx", "1024", "--chat-template", path) as s:
             test_agent(s)
+        with open(path, "w") as f:
+            f.write(NAMES)
+        with Server(model, "--ctx", "512", "--chat-template", path) as s:
+            test_names(s)
 
 
 run(main, "test_reasoning")
