@@ -216,6 +216,19 @@ def nemotron_h_moe():
         ".ssm.group_count": 1}), shapes(4, layer), run
 
 
+def jina_in_one():
+    """One product for q, k and v, and a bias for each."""
+    k, s, run = jina_bert_v2("plain")
+    s = {n: x for n, x in s.items() if not any("attn_%s.weight" % p in n for p in "qkv")}
+    s.update({"blk.%d.attn_qkv.weight" % i: [3 * E, E] for i in range(2)})
+
+    def apart(w, tokens):
+        return run({n: {**x, **dict(zip(("attn_q", "attn_k", "attn_v"),
+                                        np.split(x["attn_qkv"], 3)))}
+                    if isinstance(n, int) else x for n, x in w.items()}, tokens)
+    return k, s, apart
+
+
 def minicpm(form):
     layer = {**PAIR_OF_NORMS, **qkv(), **FFN}
     how = dict(turn=dict(base=BASE, pairs=True), embed=12.0, scale=1.4 / np.sqrt(2),
@@ -490,6 +503,7 @@ FORMS = {
     "phi3-short": ("phi3", phi3("short", 64), False),
     "phi3-long": ("phi3", phi3("long", 256), False),
     "nemotron_h_moe-layers": ("nemotron_h_moe", nemotron_h_moe(), False),
+    "jina-bert-v2-in-one": ("jina-bert-v2", jina_in_one(), True),
     "cohere2moe-rms": ("cohere2moe", cohere2moe(), False),
     "llama-scales": ("llama", scaled(False), False),
     "llama-scales-experts": ("llama", scaled(True), False),

@@ -124,7 +124,7 @@ static const struct gguf_tensor *part_of_fused(const struct pith_model *m, const
     char other[160];
     const char *at = strstr(name, "attn_");
     int64_t rows = 0, first = 0, own = 0;
-    if (l < 0 || !at || !strchr("qkv", at[5]) || at[6] != '.')
+    if (l < 0 || !at || !at[5] || !strchr("qkv", at[5]) || at[6] != '.')
         return NULL;
     int n = (int)(at - name);
     snprintf(other, sizeof other, "%.*sattn_qkv%s", n, name, at + 6);
