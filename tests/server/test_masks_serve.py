@@ -12,6 +12,8 @@ SCHEMA = {"type": "object", "properties":
            "b": {"type": "array", "items": {"type": "integer"}, "maxItems": 3}},
           "required": ["a", "b"]}
 AMBIGUOUS = 'root ::= s\ns ::= [a-z0-9 ] s [a-z0-9 ] | ""'
+# Behind more than is looked at when a grammar is compiled.
+TOO_AMBIGUOUS = 'root ::= [a-z0-9 ]{300} s\ns ::= [a-z0-9 ]' + 16 * ' s' + '| [a-z0-9 ]'
 BESIDE, COMPILED, KEPT = ("pith:masks_beside_total", "pith:grammars_compiled_total",
                           "pith:grammars_kept_total")
 
@@ -131,7 +133,7 @@ def test(folder):
         check("it_rests", s.wait_for(s.at_rest) is None or s.at_rest())
     with Server(model, "--ctx", "4096") as s:
         status, answer, _ = s.post("/v1/completions",
-                                   body(1, grammar=AMBIGUOUS, max_tokens=4000, n=1,
+                                   body(1, grammar=TOO_AMBIGUOUS, max_tokens=4000, n=1,
                                         logit_bias={"2": -100}))
         said = answer.get("error", {}).get("message", "")
         check("its_own_error", status == 400 and 'rule "s"' in said and "too many ways" in said,
