@@ -32,7 +32,8 @@ static const struct arg args[] = {
      .help = "the prompt; - is stdin, which is not read otherwise"},
     {.name = "--file", .alias = "-f", .meta = "FILE", ARG_FIELD(struct opts, file, ARG_TEXT),
      .otherwise = "stdin, unless it is a terminal",
-     .help = "read the prompt from a file, byte for byte; - is stdin"},
+     .help = "read the prompt from a file, byte for byte; - is stdin; with -p as well: what the "
+             "question is about, before it and an empty line"},
     {.name = "--system", .alias = "-sys", .meta = "TEXT", ARG_FIELD(struct opts, system, ARG_TEXT),
      .help = "the system text before a question or a chat"},
     {.name = "--raw", ARG_FIELD(struct opts, raw, ARG_SWITCH),
@@ -187,10 +188,35 @@ static int has_template(const struct opts *o)
     return found;
 }
 
+/* The text of the file, an empty line, and the question about it. */
+static int read_both(const struct opts *o, char **text, size_t *n)
+{
+    char *file = NULL;
+    size_t n_file = 0, n_prompt = strlen(o->prompt);
+    int code = cli_read_file(o->file, &file, &n_file);
+    if (code)
+        return code;
+    while (n_file && file[n_file - 1] == '\n')
+        n_file--;
+    size_t n_gap = n_file ? 2 : 0;
+    *text = malloc(n_file + n_gap + n_prompt + 1);
+    if (*text) {
+        memcpy(*text, file, n_file);
+        memcpy(*text + n_file, "\n\n", n_gap);
+        memcpy(*text + n_file + n_gap, o->prompt, n_prompt + 1);
+        *n = n_file + n_gap + n_prompt;
+    }
+    free(file);
+    return *text ? CLI_OK : cli_no_memory();
+}
+
 static int read_prompt(struct opts *o, char **text, size_t *n)
 {
+    int is_stdin = o->prompt && !strcmp(o->prompt, "-") && !o->said;
+    if (is_stdin && o->file)
+        return cli_say(CLI_USE, "found both --prompt - and --file; wanted one of them");
     if (o->prompt && o->file)
-        return cli_say(CLI_USE, "found both --prompt and --file; wanted one of them");
+        return read_both(o, text, n);
     if (chats(o)) {
         int code = cli_model_path(&o->model.path);
         if (code)
@@ -206,7 +232,7 @@ static int read_prompt(struct opts *o, char **text, size_t *n)
     }
     if (goes_on(o))
         return CLI_OK;
-    if (o->prompt && !strcmp(o->prompt, "-") && !o->said)
+    if (is_stdin)
         return cli_read_file("-", text, n);
     if (o->prompt) {
         *text = strdup(o->prompt);
@@ -562,9 +588,8 @@ static int run_prompt(struct running *r, char *text, size_t n_bytes)
 /* The prompt behind MODEL is that of -p. */
 static int take_said(struct opts *o)
 {
-    if (o->said && (o->prompt || o->file))
-        return cli_say(CLI_USE, "found \"%s\" and %s; wanted one prompt", o->said,
-                       o->prompt ? "--prompt" : "--file");
+    if (o->said && o->prompt)
+        return cli_say(CLI_USE, "found \"%s\" and --prompt; wanted one prompt", o->said);
     if (o->said)
         o->prompt = o->said;
     return CLI_OK;

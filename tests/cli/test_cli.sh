@@ -102,7 +102,7 @@ gives missing_value 1 '\-n has no value; wanted a whole number' run m -n
 gives extra_argument 1 'found "c" where nothing more was wanted; a text of several words' run a b c
 gives extra_argument_no_text 1 'found "b" where nothing more was wanted$' inspect a b
 gives prompt_twice 1 'found "b" and --prompt; wanted one' run a b -p c
-gives prompt_and_file 1 'found "b" and --file; wanted one' run a b -f c
+gives prompt_and_file 2 'c: cannot open' run a b -f c
 gives model_by_flag 1 'unknown flag -m; MODEL stands without a flag: pith run MODEL' run -m x
 gives model_by_long_flag 1 'unknown flag --model; MODEL stands without a flag: pith bench MODEL' \
     bench --model=x
@@ -156,7 +156,7 @@ gives bad_numa 1 '\-\-numa is "on"; wanted one of off.spread.isolate' run m -p x
 PITH_AFFINITY=x gives bad_affinity_env 1 'PITH_AFFINITY is "x"' run m -p x
 PITH_NUMA=x gives bad_numa_env 1 'PITH_NUMA is "x"' run m -p x
 PITH_PRIORITY=x gives bad_priority_env 1 'PITH_PRIORITY is "x"' run m -p x
-gives both_prompts 1 'both --prompt and --file' run m -p a -f b
+gives both_prompts 1 'both --prompt - and --file' run m -p - -f b
 gives text_and_jsonl 1 'TEXT and --jsonl' tokenize m text --jsonl
 gives nothing_to_measure 1 'nothing to measure' bench m -p 0 -n 0
 gives bad_tokens 1 'number 2 is "x"; wanted a token id' logits m --tokens 1,x --out "$dir/l"

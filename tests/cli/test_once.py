@@ -69,6 +69,16 @@ def test_question(folder):
     same("raw_has_none", pith("-p", BEGIN, "--raw", *whole))
     same("a_question_from_stdin", pith(*asked, said=b"Once upon a time\n"))
     same("a_question_from_stdin_by_its_name", pith(*asked, "-p", "-", said=b"Once upon a time\n"))
+    about = os.path.join(folder, "lines")
+    for name, given, more in (("a_file", ("-f", about, "-p", BEGIN), {}),
+                              ("a_file_behind_the_model", (BEGIN, "-f", about), {}),
+                              ("stdin", ("-f", "-", "-p", BEGIN), {"said": b"The dog\n\n"})):
+        same("a_question_about_" + name, pith(*given, **more),
+             pith("-p", "The dog\n\n" + BEGIN)[1])
+        same("a_question_about_%s_and_its_template" % name, pith(*given, *whole, **more),
+             pith("-p", "user: The dog\n\n" + BEGIN + "!")[1])
+    same("about_nothing", pith("-f", "/dev/null", "-p", BEGIN))
+    check("about_a_file_that_is_not_there", pith("-f", folder + "/none", "-p", BEGIN)[0] == 2)
     with open(os.path.join(folder, "question"), "w") as f:
         f.write(BEGIN + "\r\n\n")
     same("a_question_from_a_file", pith("-f", f.name, *asked))

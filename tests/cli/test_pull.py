@@ -317,7 +317,7 @@ def test_run(c):
     p = c.fresh(status(404))
     c.bad("run_not_found", p, p.run("run", "hf:o/r", "-p", "x"), 2, "not found, status 404")
     n = len(c.s.asked)
-    c.bad("wrong_use_before_fetching", p, p.run("run", "hf:o/r", "-p", "x", "-f", "y"), 1,
+    c.bad("wrong_use_before_fetching", p, p.run("run", "hf:o/r", "-p", "-", "-f", "y"), 1,
           "found both")
     check("wrong_use_asks_nobody", len(c.s.asked) == n)
 
