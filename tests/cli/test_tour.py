@@ -1,17 +1,23 @@
 #!/usr/bin/env python3
 """test_tour.py -- README.md and docs/tour.md show what comes out: their commands are run, in the
 shell, and print the lines that stand behind them."""
+import glob
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 
 from report import LIMIT, PITH, SCALE, SHARED, check, run, skip
+from serving import Server
 
 # What is not the same each time, or asks for something that is not here, and a chat at a terminal.
 OTHERS = ("pith pull", "pith list", "pith rm", "pith serve", "curl", "make", "git",
           "pith run model.gguf --temp 0.7", "pith run model.gguf -f long.txt",
           "pith run cut.gguf", "pith run qwen2.5-0.5b")
+# Flags of other programs, of a benchmark's and of compilers; one that is shown to be wrong.
+NOT_OURS = {"--scenario", "--set", "--body", "--n-predict", "--reasoning", "-ffp-contract",
+            "-ffast-math", "-march", "--tempp"}
 NAMES = {"gemma-2-2b-it.jinja": "google-gemma-2-2b-it.jinja",
          "qwen3.jinja": "Qwen-Qwen3-0.6B.jinja"}
 
@@ -61,6 +67,60 @@ def test_commands(path, folder, models):
     return n + left_out
 
 
+def texts_of_pages():
+    """(page, text) of the commands in fenced blocks and of what stands in backticks."""
+    for page in ["README.md"] + sorted(glob.glob("docs/*.md")):
+        text = open(page, encoding="utf-8").read()
+        fenced = r"^```[a-z]*\n(.*?)^```"
+        for block in re.findall(fenced, text, re.S | re.M):
+            for line in block.replace("\\\n", " ").splitlines():
+                for command in re.findall(r"(?:^|[|&;(]|\$ )\s*(?:[A-Z_]+=\S+ )*(?:build/)?"
+                                          r"(pith \w+[^|&;]*)", line):
+                    if not command.startswith("pith run: "):  # what it said
+                        yield page, command
+        for code in re.findall(r"`([^`\n]+)`", re.sub(fenced, "", text, flags=re.S | re.M)):
+            yield page, code
+
+
+def test_flags():
+    """Every flag that a page names is one of the command it stands behind, or of some command."""
+    names = re.findall(r"^  (\w+)  ", subprocess.run([PITH, "help"], capture_output=True,
+                                                     text=True).stdout, re.M)
+    flag = r"(?<![\w-])--?[a-zA-Z][\w-]*"
+    known = {c: set(re.findall(flag, subprocess.run([PITH, c, "--help"], capture_output=True,
+                                                    text=True).stdout)) for c in names}
+    some = set().union(*known.values())
+    n = 0
+    for page, text in texts_of_pages():
+        command = re.match(r"pith ([a-z]\w*)\b(?!: )(.*)", text)
+        of = known.get(command.group(1)) if command else some
+        rest = re.sub(r"'[^']*'|\"[^\"]*\"", "", command.group(2) if command else text)
+        named = set(re.findall(r"(?<!\S)" + flag, rest)) if command else set(re.findall(
+            "^" + flag, rest))
+        check("%s: a command" % page, of is not None, text) if of is None else None
+        wrong = named - (of or set()) - NOT_OURS
+        check("%s: %s" % (page, text[:60]), not wrong, sorted(wrong)) if wrong else None
+        n += len(named)
+    check("flags on pages", n > 150, n)
+
+
+def test_server_of_first_page(model):
+    """The server of README.md and the request below it, but for the port."""
+    block = re.search(r"^```\n\$ (pith serve .*?)\n\$ (curl .*?)^```", open("README.md").read(),
+                      re.S | re.M)
+    flags = block.group(1).split()[3:]
+    request, printed = re.match(r"(.*\n(?:    .*\n)*)(.*)", block.group(2), re.S).groups()
+    check("the first page's server", flags == ["--port", "8080"], flags)
+    if not shutil.which("curl") or not shutil.which("jq"):
+        return skip("the first page's request", "there is no curl or no jq")
+    with Server(model) as s:
+        p = subprocess.run(["bash", "-c", request.replace(":8080", ":%d" % s.port)], text=True,
+                           capture_output=True, timeout=LIMIT,
+                           env={**os.environ, "NO_PROXY": "localhost", "no_proxy": "localhost"})
+        check("the first page's request", p.stdout.strip() == printed.strip(),
+              (p.stdout, p.stderr, printed))
+
+
 def test_first_words(model):
     """What `make run` prints is what the first page says it does."""
     page = open("README.md").read()
@@ -87,8 +147,10 @@ def main():
                 os.symlink(path, os.path.join(folder, name))
         n = [test_commands(path, folder, models) for path in ("README.md", "docs/tour.md")]
         check("commands are found", all(n), n)
+    test_flags()
     if models["model"]:
         test_first_words(models["model"])
+        test_server_of_first_page(models["model"])
     else:
         skip("first words", "at TEST_SCALE=10, with the default model")
 
