@@ -112,6 +112,27 @@ int route_is_open(const struct server *s, const struct route *r)
     return (r->flags & ROUTE_OPEN) || ((r->flags & ROUTE_METRICS) && s->p.open_metrics);
 }
 
+/* The endpoint that a path was to be: addresses are given with a slash at their end, or with the
+ * /v1 that a client adds by itself. NULL: none. */
+static const char *meant(const struct route *routes, const char *path)
+{
+    char plain[256];
+    size_t n = 0;
+    for (; *path && n + 1 < sizeof plain; path++)
+        if (*path != '/' || !n || plain[n - 1] != '/')
+            plain[n++] = *path;
+    n -= n > 1 && plain[n - 1] == '/';
+    plain[n] = 0;
+    for (const char *at = plain; at; at = strchr(at + 1, '/')) {
+        if (at != plain && strncmp(at, "/v1/", 4) && strncmp(at, "/api/", 5))
+            continue;
+        for (const struct route *r = routes; at[1] && r->path; r++)
+            if (!strcmp(r->path, at))
+                return r->path;
+    }
+    return NULL;
+}
+
 static int find_route(struct exchange *x, const char *method, const char *path, struct fault *f)
 {
     if (!strcmp(method, "HEAD"))
@@ -130,8 +151,10 @@ static int find_route(struct exchange *x, const char *method, const char *path, 
     if (*x->allow)
         return fault_set(f, 405, "method_not_allowed", NULL, "%.8s %.100s; wanted %s", method, path,
                          x->allow);
-    return fault_set(f, 404, "not_found", NULL, "there is no %.100s; GET /docs lists what there is",
-                     path);
+    const char *near = meant(x->h->site->routes, path);
+    return fault_set(f, 404, "not_found", NULL,
+                     "there is no %.100s; %s%s%sGET /docs lists what there is", path,
+                     near ? "did you mean " : "", near ? near : "", near ? "? " : "");
 }
 
 /* Who asks for something that takes time, and may, is known from now on. 0: there is no place for

@@ -488,6 +488,16 @@ def test_paths(s):
           and p["model_path"].endswith(".gguf")
           and p["default_generation_settings"]["params"]["temperature"]
           == p["sampling"]["temperature"] and p["chat_template"] == "" and "bos_token" in p, p)
+    for given, meant in (("//v1/completions", "/v1/completions"),
+                         ("/v1/completions/", "/v1/completions"),
+                         ("/v1/v1//chat/completions/", "/v1/chat/completions"),
+                         ("/openai/v1/responses", "/v1/responses"), ("/v1/api/chat", "/api/chat"),
+                         ("//infill", "/infill"), ("/v1", None), ("//", None), ("/v1/", None),
+                         ("/x/completions", None), ("/v1/v1/", None), ("/a" * 300, None)):
+        status, a, _ = s.post(given, {"prompt": "w5"})
+        said = json.dumps(a)
+        check("no %s" % given[:40], status in (404, 405) and ("did you mean" in said) == bool(meant)
+              and (not meant or "did you mean %s? " % meant in said), a)
     check("/health by other names", [s.get(p)[:2] for p in ("/v1/health", "/ping")]
           == [(200, {"status": "ok"})] * 2)
     check("/version", s.get("/version")[1] == {"version": p["version"]}, s.get("/version"))
