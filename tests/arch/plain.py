@@ -105,8 +105,9 @@ def experts(x, p, chosen, w, kind="exps", act=silu, renorm=True, weigh=None):
         if renorm:
             weights = weights / max(weights.sum(), 2.0 ** -14)
         for e, by in zip(chosen[t], weights):
-            out[t] += by * gated(x[t], w["ffn_gate_" + kind][e], w["ffn_up_" + kind][e],
-                                 w["ffn_down_" + kind][e], act)
+            up, down = w["ffn_up_" + kind][e], w["ffn_down_" + kind][e]
+            out[t] += by * (gated(x[t], w["ffn_gate_" + kind][e], up, down, act)
+                            if "ffn_gate_" + kind in w else act(x[t] @ up.T) @ down.T)
     return out
 
 

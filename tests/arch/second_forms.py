@@ -429,6 +429,14 @@ def llama(what):
         decoder(2, dict(base=BASE, pairs=True, **turn))
 
 
+def ungated():
+    """Experts without gates."""
+    layer = {**PAIR_OF_NORMS, **qkv(), "ffn_gate_inp.weight": [X, E],
+             "ffn_up_exps.weight": [X, F, E], "ffn_down_exps.weight": [X, E, F]}
+    return keys(2, RMS, SPEED, {".expert_count": X, ".expert_used_count": K}), \
+        shapes(2, layer), decoder(2, dict(base=BASE, pairs=True))
+
+
 def scaled(experts):
     """Numbers beside matrices, as files of four-bit floats have them."""
     layer = {**PAIR_OF_NORMS, **qkv(), **QKV_BIAS, **OUT_BIAS}
@@ -505,6 +513,7 @@ FORMS = {
     "nemotron_h_moe-layers": ("nemotron_h_moe", nemotron_h_moe(), False),
     "jina-bert-v2-in-one": ("jina-bert-v2", jina_in_one(), True),
     "cohere2moe-rms": ("cohere2moe", cohere2moe(), False),
+    "llama-ungated": ("llama", ungated(), False),
     "llama-scales": ("llama", scaled(False), False),
     "llama-scales-experts": ("llama", scaled(True), False),
     "dots1-softmax": ("dots1", dots1(1), False),

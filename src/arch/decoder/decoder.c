@@ -60,6 +60,7 @@
 #define F_POSITIONS       BIT(46)
 #define F_SINKS_MAY       BIT(47)
 #define F_EMBD_IS_OUTPUT  BIT(53) /* there is no token_embd */
+#define F_UNGATED_EXPS    BIT(55)
 /* Of a layer. */
 #define F_BEFORE     BIT(38) /* attn_norm */
 #define F_FFN_NORM   BIT(39)
@@ -199,7 +200,7 @@ const struct tensor_spec decoder_tensors[] = {
     L("ffn_norm_exps.weight", exps_norm, DIM(DIM_E), .need = F_MOE | F_BESIDE | F_WEIGHTS),
     L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E), .need = F_MOE),
     L("ffn_gate_exps.weight", gate_exps, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE,
-      .unless = F_FUSED_EXPS, .use = TENSOR_EXPERTS),
+      .unless = F_FUSED_EXPS | F_UNGATED_EXPS, .use = TENSOR_EXPERTS),
     L("ffn_up_exps.weight", up_exps, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE,
       .unless = F_FUSED_EXPS, .use = TENSOR_EXPERTS),
     L("ffn_gate_up_exps.weight", gate_up_exps, DIM(DIM_X, DIM_FX2, DIM_E),
@@ -787,6 +788,8 @@ pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
     m->features = norm_features(m, v) | attention_features(m, v) | other_features(m, v);
     if (first_moe >= 0 && arch_has(m, first_moe, "ffn_gate_up_exps.weight", 0))
         m->features |= F_FUSED_EXPS;
+    else if (first_moe >= 0 && v->gate_may && !arch_has(m, first_moe, "ffn_gate_exps.weight", 1))
+        m->features |= F_UNGATED_EXPS;
     key_pattern(hp->windowed, hp->n_layer, v->full_first);
     if (may_be_rms(m) && by_rms(m))
         hp->norm_eps = hp->rms_eps;

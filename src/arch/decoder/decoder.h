@@ -166,6 +166,7 @@ struct variant {
 
     enum experts experts;
     enum presence choice_bias; /* exp_probs_b */
+    int gate_may;              /* experts may have no gate: down(act(up x)) */
     int early_router;          /* it reads what the layer reads, not what its experts do */
     enum by_key gating;        /* expert_gating_func (YES: it has to be there), without it: */
     int gating_default;        /* 1: softmax (as 0 is), 2: sigmoid */

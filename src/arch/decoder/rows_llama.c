@@ -40,11 +40,11 @@
 
 #define PLAIN .out_bias = NEVER, .ffn_bias = NEVER
 
-DECODER(arch_llama, "llama", .experts = EXPERTS_BY_COUNT, .renorm = YES)
+DECODER(arch_llama, "llama", .experts = EXPERTS_BY_COUNT, .gate_may = 1, .renorm = YES)
 DECODER(arch_llama_embed, "llama-embed", .embeds = 1, .output_unused = 1,
-        .experts = EXPERTS_BY_COUNT, .renorm = YES)
-DECODER(arch_mistral3, "mistral3", .experts = EXPERTS_BY_COUNT, .ff_of_expert = FF_NO_KEY,
-        .choice_bias = NEVER, .renorm = YES, .temper_key = 1)
+        .experts = EXPERTS_BY_COUNT, .gate_may = 1, .renorm = YES)
+DECODER(arch_mistral3, "mistral3", .experts = EXPERTS_BY_COUNT, .gate_may = 1,
+        .ff_of_expert = FF_NO_KEY, .choice_bias = NEVER, .renorm = YES, .temper_key = 1)
 DECODER(arch_internlm2, "internlm2", PLAIN, .output = MUST)
 DECODER(arch_xverse, "xverse", PLAIN, .output = MUST)
 DECODER(arch_smollm3, "smollm3", PLAIN, .rotates = ROTATES_BY_STEP, .rotate_step = 4)
@@ -73,14 +73,14 @@ DECODER(arch_paddleocr, "paddleocr", .ffn_bias = NEVER, .rope = ROPE_HALVES,
         .sections = SECTIONS_PAIRS)
 DECODER(arch_deci, "deci", .skips = 1)
 DECODER(arch_granite, "granite", .scales = SCALES_ALL, .logits_divided = 1, .rope_switch = 1,
-        .experts = EXPERTS_BY_COUNT, .ff_of_expert = FF_NO_KEY, .renorm = YES,
+        .experts = EXPERTS_BY_COUNT, .gate_may = 1, .ff_of_expert = FF_NO_KEY, .renorm = YES,
         .shared = SHARED_BY_WIDTH)
 DECODER(arch_granitemoe, "granitemoe", .scales = SCALES_ALL, .logits_divided = 1,
-        .experts = EXPERTS_BY_COUNT, .ff_of_expert = FF_NO_KEY, .renorm = YES,
+        .experts = EXPERTS_BY_COUNT, .gate_may = 1, .ff_of_expert = FF_NO_KEY, .renorm = YES,
         .shared = SHARED_BY_WIDTH)
 DECODER(arch_minicpm, "minicpm", .scales = SCALES_STREAM, .logits_divided = 1, .embd_scale = 12,
         .residual_by_depth = 1.4f, .logits_by_width = 256, .experts = EXPERTS_BY_COUNT,
-        .ff_of_expert = FF_NO_KEY, .renorm = YES)
+        .gate_may = 1, .ff_of_expert = FF_NO_KEY, .renorm = YES)
 DECODER(arch_granite_swa, "granite_swa", .scales = SCALES_ALL, .logits_divided = 1, .sinks = 1,
         .window = MUST, .window_period = 1, .rotates = ROTATES_BY_KEY, .experts = EXPERTS_BY_COUNT,
         .ff_of_expert = FF_NO_KEY, .renorm = YES, .shared = SHARED_BY_WIDTH, .fused_shared = 1)
