@@ -19,7 +19,7 @@ mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null |
     grep -oE 'https?://[^ ]+/debian/?( |$)' | sed -n 1p || true)
 say() { echo "dist: $*" >&2; }
 [ "$(id -u)" -eq 0 ] || { say "a root of another release can only be made as root"; exit 3; }
-for program in debootstrap glslc; do
+for program in debootstrap glslc curl openssl python3; do
     command -v $program >/dev/null ||
         apt-get install -y -qq --no-install-recommends $program >/dev/null
 done
@@ -123,6 +123,56 @@ Description: runs language models from GGUF files
 EOF
 dpkg-deb --root-owner-group --build "$deb" "$out/pith_${version}_amd64.deb" >/dev/null
 
+# post URL: four tokens of an answer, by a client outside the root.
+post()
+{
+    curl -sk --noproxy '*' -m 60 --retry 30 --retry-delay 1 --retry-all-errors \
+        "$1/v1/completions" -d '{"prompt": [1], "max_tokens": 4, "temperature": 0,
+        "ignore_eos": true}' | grep -q '"completion_tokens": *4'
+}
+
+# serves ROOT PROGRAM SCHEME FLAG...: it starts, and answers.
+serves()
+{
+    local at=$1 program=$2 scheme=$3 url= code=1
+    shift 3
+    chroot "$at" "$program" serve /tmp/m.gguf --port 0 --no-log --no-store-dir "$@" \
+        >"$out/serve.log" 2>&1 &
+    local pid=$!
+    for _ in $(seq 300); do
+        url=$(grep -m 1 -oE "^$scheme://[^ ]+" "$out/serve.log") && break
+        kill -0 $pid 2>/dev/null || break
+        sleep 0.1
+    done
+    [ -z "$url" ] || ! post "$url" || code=0
+    kill $pid 2>/dev/null || true
+    wait $pid || true
+    [ $code -eq 0 ] || say "$program serves no $scheme: $(tail -n 3 "$out/serve.log")"
+    return $code
+}
+
+# try ROOT PROGRAM TLS: what it has to do there. TLS 0: in a bare root, without libcurl, which it
+# says; 1: with what the .deb recommends it fetches from, and is, a server with TLS.
+try()
+{
+    local at=$1 program=$2 tls=$3 said path
+    said=$(chroot "$at" sh -c "$program version && $program synth /tmp/m.gguf &&
+        $program run /tmp/m.gguf -p a -n 4 --temp 0" 2>&1) || { say "$program: $said"; return 1; }
+    say "$at: $program runs: $(head -n 1 <<<"$said")"
+    serves "$at" "$program" http || return 1
+    rm -rf "$at/tmp/pulled"
+    if [ "$tls" = 0 ]; then
+        said=$(chroot "$at" env PITH_MODELS=/tmp/pulled "$program" pull https://localhost:1/m.gguf \
+            2>&1) && { say "$program fetches from nowhere: $said"; return 1; }
+        grep -q 'fetching needs libcurl' <<<"$said" || { say "$program pull: $said"; return 1; }
+        return 0
+    fi
+    path=$(chroot "$at" env PITH_MODELS=/tmp/pulled "$program" pull --retries 1 \
+        "https://localhost:$files/m.gguf" 2>"$out/pull.log") && cmp "$at$path" "$at/tmp/m.gguf" ||
+        { say "$program pull: $(tail -n 2 "$out/pull.log")"; return 1; }
+    serves "$at" "$program" https --tls-cert /tmp/cert.pem --tls-key /tmp/key.pem
+}
+
 # A bare root of another release: no library of ours, no compiler.
 for suite in ${TRY_SUITES:-bookworm}; do
     root "$suite"
@@ -132,15 +182,46 @@ for suite in ${TRY_SUITES:-bookworm}; do
     cp "$out/pith_${version}_amd64.deb" "$at/opt/pith.deb"
     for program in "/opt/$name/pith" /usr/bin/pith; do
         [ $program != /usr/bin/pith ] || chroot "$at" dpkg -i /opt/pith.deb >/dev/null
-        said=$(chroot "$at" sh -c \
-            "$program version && $program synth /tmp/m.gguf &&
-            $program run /tmp/m.gguf -p a -n 4 --temp 0 && echo &&
-            $program pull 2>&1 | head -n 1") ||
-            { say "$suite: $program: $said"; exit 1; }
-        say "$suite: $program runs: $(head -n 1 <<<"$said")"
+        try "$at" $program 0 || exit 1
     done
     chroot "$at" dpkg -r pith >/dev/null
 done
+
+# One with what the .deb recommends, and a server of files with TLS, which the root trusts.
+at=$out/roots/tls
+rm -rf "$at"
+root bookworm
+cp -a "$out/roots/bookworm" "$at"
+root tls libcurl3-gnutls ca-certificates
+openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost \
+    -addext subjectAltName=DNS:localhost -keyout "$at/tmp/key.pem" -out "$at/tmp/cert.pem" \
+    2>"$out/openssl.log"
+cat "$at/tmp/cert.pem" >>"$at/etc/ssl/certs/ca-certificates.crt"
+python3 - "$at/tmp" >"$out/files.log" 2>&1 <<'EOF' &
+import functools, http.server, ssl, sys
+s = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(
+    http.server.SimpleHTTPRequestHandler, directory=sys.argv[1]))
+c = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+c.load_cert_chain(sys.argv[1] + "/cert.pem", sys.argv[1] + "/key.pem")
+s.socket = c.wrap_socket(s.socket, server_side=True)
+print("port", s.server_port, flush=True)
+s.serve_forever()
+EOF
+server=$!
+trap 'kill $server 2>/dev/null || true' EXIT
+until grep -q '^port ' "$out/files.log"; do
+    kill -0 $server || { cat "$out/files.log" >&2; exit 1; }
+    sleep 0.1
+done
+files=$(awk '/^port/ {print $2}' "$out/files.log")
+tar -C "$at/opt" -xzf "$out/$name.tar.gz"
+cp "$out/pith_${version}_amd64.deb" "$at/opt/pith.deb"
+chroot "$at" dpkg -i /opt/pith.deb >/dev/null
+for program in "/opt/$name/pith" /usr/bin/pith; do
+    try "$at" $program 1 || exit 1
+done
+kill $server
+rm -rf "$at"
 
 # And one with a driver of Vulkan, Mesa's for processors: both find the kernels.
 at=$out/roots/vulkan

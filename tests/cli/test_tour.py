@@ -109,7 +109,7 @@ def test_server_of_first_page(model):
     block = re.search(r"^```\n\$ (pith serve .*?)\n\$ (curl .*?)^```", open("README.md").read(),
                       re.S | re.M)
     flags = block.group(1).split()[3:]
-    request, printed = re.match(r"(.*\n(?:    .*\n)*)(.*)", block.group(2), re.S).groups()
+    request, printed = re.match(r"([^\n]*\n(?:    [^\n]*\n)*)(.*)", block.group(2), re.S).groups()
     check("the first page's server", flags == ["--port", "8080"], flags)
     if not shutil.which("curl") or not shutil.which("jq"):
         return skip("the first page's request", "there is no curl or no jq")
