@@ -102,6 +102,14 @@ if [ $# -gt 0 ]; then
     all=("${chosen[@]}")
 fi
 
+# Those that take longest come first, so that no processor waits for the last one.
+long='test_vulkan test_serve.py test_account.py test_cuda test_cann test_cli.sh test_bind test_far
+    test_limits.py test_bits test_pipeline test_doors.py test_web.py test_hostile.py test_pull.py'
+[ ${#all[@]} -eq 0 ] || mapfile -t all < <(
+    for name in $long; do printf '%s\n' "${all[@]}" | grep -E "/$name\$"; done
+    printf '%s\n' "${all[@]}" | grep -vE "/($(tr -s ' \n' '|' <<<"$long" | sed 's/|$//'))\$"
+)
+
 rm -rf "$logs" "$times"
 mkdir -p "$logs" "$times"
 if [ "${TEST_MODEL:-0}" = 1 ]; then

@@ -198,7 +198,7 @@ static void rows_over_two(void)
     struct golden *list;
     int n = golden_list("golden/arch", &list);
     for (int i = 0; i < n; i++)
-        for (int k = 0; k < 3; k++)
+        for (int k = 0; k < (test_scale() < 10 ? 1 : 3); k++)
             if (!strcmp(list[i].name, names[k]) && GPU_TAKES(list[i].name))
                 CHECK_MSG(golden_ways(&list[i], &rows, 1), "%s has no logits", names[k]);
     golden_free(list, n);
@@ -434,7 +434,7 @@ static void devices_are_lost(void)
     play_through(&p); /* pipelines are made now */
     uint64_t n = play_through(&p);
     want = p;
-    for (uint64_t i = n / 7; i <= n; i += 1 + n / (test_scale() < 10 ? 2 : 5)) {
+    for (uint64_t i = n / 7; i <= n; i += 1 + (test_scale() < 10 ? n : n / 5)) {
         int part = 0;
         gpu_plan(&(struct gpu_plan){.lose_at = i});
         while (part < PARTS && play(&p, (enum part)part, &err) == PITH_OK)
@@ -605,7 +605,7 @@ GOLDEN_FN void gaps_are_named(void)
     uint8_t seen[OP_COUNT] = {0};
     int n_ops = 0, n_types = 0;
     for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
-        if (test_scale() >= 10 || i < 3)
+        if (test_scale() >= 10 || i < 1)
             n_ops += ops_without(archs[i], seen);
     n_types = types_without();
     printf("# %d ops and %d types of weights taken away\n", n_ops, n_types);
