@@ -104,6 +104,40 @@ def test_flags():
     check("flags on pages", n > 150, n)
 
 
+def test_made_by():
+    """What a page says a figure or a file is made by is in the tree: programs, scripts with the
+    flags that are named, targets of make."""
+    makefile = open("Makefile").read()
+    tests = {os.path.basename(t).split(".")[0] for t in glob.glob("tests/*/test_*")}
+    n = 0
+    for page in ["README.md"] + sorted(glob.glob("docs/*.md")):
+        text = re.sub(r"\s*\n\s*", " ", open(page, encoding="utf-8").read())
+        for code in re.findall(r"`([^`]+)`", text):
+            wrong = []
+            for kind, name in re.findall(r"build/(bench|tests)/(\w+)", code):
+                there = os.path.exists("bench/%s.c" % name) if kind == "bench" else name in tests
+                wrong += [] if there else [name]
+                n += 1
+            script = re.search(r"(?:bench|scripts|packaging|fuzz)/[\w/]+\.(?:py|sh)", code)
+            if script and "*" not in code:
+                there = os.path.exists(script.group())
+                of = {"bench/serve.py": ["bench/serve_scenarios.py"],
+                      "bench/versus_types.py": ["bench/versus.py"],
+                      "bench/versus_shapes.py": ["bench/versus.py"]}.get(script.group(), [])
+                source = "".join(open(f, encoding="utf-8").read()
+                                 for f in [script.group(), *of]) if there else ""
+                flags = re.findall(r"(?<!\S)--[a-z][\w-]*", code[script.end():])
+                wrong += [f for f in flags if f not in source] if there else [script.group()]
+                n += 1 + len(flags)
+            target = re.match(r"make ([a-z]+)(?![\w=])", code)
+            if target:
+                there = re.search(r"^%s:|^\.PHONY:.* %s\b" % (2 * target.groups()), makefile, re.M)
+                wrong += [] if there else [code]
+                n += 1
+            check("%s: %s" % (page, code[:70]), not wrong, wrong) if wrong else None
+    check("what pages are made by", n > 60, n)
+
+
 def test_server_of_first_page(model):
     """The server of README.md and the request below it, but for the port."""
     block = re.search(r"^```\n\$ (pith serve .*?)\n\$ (curl .*?)^```", open("README.md").read(),
@@ -148,6 +182,7 @@ def main():
         n = [test_commands(path, folder, models) for path in ("README.md", "docs/tour.md")]
         check("commands are found", all(n), n)
     test_flags()
+    test_made_by()
     if models["model"]:
         test_first_words(models["model"])
         test_server_of_first_page(models["model"])
