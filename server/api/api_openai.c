@@ -581,9 +581,9 @@ static int take_budget(struct answer *a, const struct fields *b, struct fault *f
 static int take_chat(struct answer *a, struct fields *b, struct request *r, struct fault *f)
 {
     a->logprobs = field_bool(b, F_chat_logprobs) ? (int)field_int(b, F_top_logprobs) : -1;
-    if (!b->v[F_top_logprobs] && field_int(b, F_n_probs) > 0)
+    if (field_int(b, F_top_logprobs) <= 0 && field_int(b, F_n_probs) > 0)
         a->logprobs = answer_n_probs(b);
-    if (b->v[F_top_logprobs] && a->logprobs < 0)
+    if (field_int(b, F_top_logprobs) > 0 && a->logprobs < 0)
         return fault_set(f, 400, "invalid_value", "top_logprobs",
                          "top_logprobs needs logprobs: true");
     r->left = a->left = field_bool(b, F_left_probs) && a->logprobs >= 0;

@@ -168,6 +168,28 @@ static char *chain_of(const json_t *names, struct exchange *x, struct fault *f)
     return NULL;
 }
 
+/* Names of samplers by a letter each, as llama.cpp has them, "edskypmxt": a list. NULL: the text is
+ * none such, but a chain. */
+static json_t *names_of(const char *text)
+{
+    static const char *const names[][2] = {
+        {"e", "penalties"}, {"d", "dry"},   {"s", "top_n_sigma"}, {"k", "top_k"},
+        {"y", "typ_p"},     {"p", "top_p"}, {"m", "min_p"},       {"x", "xtc"},
+        {"t", "temperature"}, {"i", "infill"}, {"a", "adaptive_p"}};
+    json_t *list = json_array();
+    for (const char *p = text; list && *p; p++) {
+        size_t i = 0;
+        while (i < sizeof names / sizeof *names && *names[i][0] != *p)
+            i++;
+        if (i == sizeof names / sizeof *names || !strcmp(text, "temp")) {
+            json_decref(list);
+            return NULL;
+        }
+        json_array_append_new(list, json_string(names[i][1]));
+    }
+    return list;
+}
+
 /* A chain as its text has it, but that biases count whatever it says. */
 static char *chain_text(const char *text, int biased)
 {
@@ -340,9 +362,16 @@ int request_sampler(struct hosted *m, const struct fields *b, struct request *r,
         return fault_set(f, 400, "out_of_range", "samplers",
                          "samplers: its length is %zu, wanted 0 to 4096",
                          json_string_length(b->v[F_samplers]));
-    if (json_is_string(b->v[F_samplers]) &&
+    json_t *letters = json_string_length(b->v[F_samplers]) ? names_of(field_text(b, F_samplers))
+                                                           : NULL;
+    if (letters && !(p->samplers = chain_of(letters, b->x, f))) {
+        json_decref(letters);
+        return 0;
+    }
+    if (json_is_string(b->v[F_samplers]) && !letters &&
         !(p->samplers = chain_text(field_text(b, F_samplers), biased)))
         return fault_memory(f);
+    json_decref(letters);
     if ((p->dry_multiplier > 0 || b->v[F_dry_sequence_breakers]) &&
         !take_breakers(m, b->v[F_dry_sequence_breakers], r, f))
         return 0;

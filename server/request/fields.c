@@ -83,6 +83,8 @@ enum { TEXTS_BYTES = 8192 };
 static int check_texts(const struct row *r, const json_t *v, struct fault *f)
 {
     size_t bytes = 0;
+    if (r == &rows[F_stop] && json_is_string(v) && !json_string_length(v))
+        return 1; /* as llama.cpp takes it */
     if (!check_range(r, (double)texts_count(v), ": its length", f))
         return 0;
     for (size_t i = 0; i < texts_count(v); i++) {
@@ -146,9 +148,10 @@ static int is_empty(const json_t *v)
 static int says_nothing_empty(int id)
 {
     static const enum field_id ids[] = {
-        F_grammar,       F_guided_json,  F_guided_regex, F_guided_choice,     F_guided_grammar,
-        F_regex,         F_ebnf,         F_bad_words,    F_banned_strings,    F_structured_outputs,
-        F_allowed_token_ids};
+        F_grammar,        F_guided_json, F_guided_regex,
+        F_guided_choice,  F_guided_grammar, F_stop,
+        F_regex,          F_ebnf,        F_bad_words,
+        F_banned_strings, F_structured_outputs, F_allowed_token_ids};
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
         if (id == (int)ids[i])
             return 1;
@@ -173,8 +176,8 @@ static int is_constraint(const char *name, const json_t *v)
                                         "banned_strings"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i]))
-            return !is_empty(v);
-    return !strncmp(name, "guided_", 7) && !is_empty(v);
+            return !is_empty(v) && !json_is_false(v);
+    return !strncmp(name, "guided_", 7) && !is_empty(v) && !json_is_false(v);
 }
 
 /* Names that other servers know, near to one of ours or not. */

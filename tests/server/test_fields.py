@@ -229,6 +229,24 @@ def test_effects(s):
         a = s.post(TEXT, completion(P, 6, top_n_sigma=off, temperature=1, seed=3))
         check("top_n_sigma %s is none" % off, a[0] == 200 and a[1]["choices"]
               == s.post(TEXT, completion(P, 6, temperature=1, seed=3))[1]["choices"], a[1])
+    a, b = (s.post(TEXT, completion(P, 6, temperature=3, seed=3, top_k=2, samplers=v))[1]
+            for v in ("kt", ["top_k", "temperature"]))
+    check("letters of samplers", a["choices"] == b["choices"], (a, b))
+    status, a, r = s.post(TEXT, completion(P, 2, samplers="edskypmxtia", adaptive_target=0.5))
+    check("all letters", status == 200 and r.getheader("x-pith-ignored") == "samplers infill", a)
+    for text, status in (("temp", 200), ("", 200), ("kz", 400), ("tempp z", 400)):
+        check("samplers %r" % text, s.post(TEXT, completion(P, 2, samplers=text))[0] == status)
+    check("no stop text", made(s, stop="") == made(s, stop=[]) == made(s))
+    check("a stop text of nothing", s.post(TEXT, completion(P, 2, stop=["a", ""]))[0] == 400)
+    status, a, _ = s.post(CHAT, {"messages": [USER], "max_tokens": 1, "logprobs": False,
+                                 "top_logprobs": 0, "grammar_lazy": False, "grammar_triggers": [],
+                                 "structural_tag": ""})
+    check("nothing of probabilities and constraints", status == 200
+          and a["choices"][0]["logprobs"] is None, a)
+    check("a constraint", s.post(CHAT, {"messages": [USER], "max_tokens": 1,
+                                        "grammar_lazy": True})[0] == 400)
+    check("best tokens without logprobs", s.post(CHAT, {"messages": [USER], "max_tokens": 1,
+                                                        "top_logprobs": 1})[0] == 400)
     check("store of a completion", s.post(TEXT, completion(P, 1, store=False))[0] == 200)
     for samplers in (["top_k", "temperature"],
                      ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc",
