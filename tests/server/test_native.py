@@ -488,6 +488,32 @@ def test_paths(s):
           and p["model_path"].endswith(".gguf")
           and p["default_generation_settings"]["params"]["temperature"]
           == p["sampling"]["temperature"] and p["chat_template"] == "" and "bos_token" in p, p)
+    peer = {"seed": 4294967295, "temperature": 0.8, "dynatemp_range": 0.0,
+            "dynatemp_exponent": 1.0, "top_k": 40, "top_p": 0.95, "min_p": 0.05,
+            "top_n_sigma": -1.0, "xtc_probability": 0.0, "xtc_threshold": 0.1, "typical_p": 1.0,
+            "repeat_last_n": 64, "repeat_penalty": 1.0, "presence_penalty": 0.0,
+            "frequency_penalty": 0.0, "dry_multiplier": 0.0, "dry_base": 1.75,
+            "dry_allowed_length": 2, "dry_penalty_last_n": 131072, "mirostat": 0,
+            "dry_sequence_breakers": ["\n", ":", "\"", "*"], "mirostat_tau": 5.0,
+            "mirostat_eta": 0.1, "stop": [], "max_tokens": 2, "n_predict": 2, "n_keep": 0,
+            "n_discard": 0, "ignore_eos": False, "stream": False, "logit_bias": [], "n_probs": 0,
+            "min_keep": 0, "grammar": "", "grammar_lazy": False, "grammar_triggers": [],
+            "preserved_tokens": [], "chat_format": "Content-only", "reasoning_format": "none",
+            "thinking_forced_open": False, "samplers": ["penalties", "dry", "top_n_sigma", "top_k",
+                                                        "typ_p", "top_p", "min_p", "xtc",
+                                                        "temperature"],
+            "speculative.n_max": 16, "speculative.p_min": 0.75, "timings_per_token": False,
+            "post_sampling_probs": False, "lora": [], "adaptive_target": -1.0,
+            "adaptive_decay": 0.9}
+    own = s.get("/props")[1]["default_generation_settings"]["params"]
+    told = s.post("/completion", {"prompt": "w5", "n_predict": 2})[1]["generation_settings"]
+    for name, settings in (("llama.cpp's", peer), ("ours", {**own, "n_predict": 2}),
+                           ("an answer's", told)):
+        for path, body in (("/completion", {"prompt": "w5"}), ("/v1/completions", {"prompt": "w5"}),
+                           ("/v1/chat/completions", {"messages": [{"role": "user",
+                                                                   "content": "w5"}]})):
+            status, a, _ = s.post(path, {**settings, "max_tokens": 2, **body})
+            check("settings given back: %s on %s" % (name, path), status == 200, a)
     for given, meant in (("//v1/completions", "/v1/completions"),
                          ("/v1/completions/", "/v1/completions"),
                          ("/v1/v1//chat/completions/", "/v1/chat/completions"),
