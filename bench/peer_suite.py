@@ -31,10 +31,20 @@ SWITCHES = {"--no-slots": ["--no-slots"], "--no-ui": ["--no-web"],
             "--embedding": ["--embeddings"], "--reranking": ["--embeddings"],
             "--context-shift": ["--default", "context_shift=true"],
             "--verbose": ["--default", "verbose=true"]}
-TEMPLATES = "chatml command-r gemma llama2 llama3 mistral-v7 phi3 vicuna zephyr".split()
+# What the peer takes for a model without a template: ChatML, with tools in a form of no family.
+CHATML = """{%- if tools %}<|im_start|>system
+{{ tools | tojson }}
+Call one as <tool_call>{"name": ..., "arguments": ...}</tool_call><|im_end|>
+{% endif -%}
+{%- for message in messages -%}
+{{- '<|im_start|>' + message.role + '\\n' + (message.content or '') + '<|im_end|>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
+"""
+TEMPLATES = "command-r gemma llama2 llama3 mistral-v7 phi3 vicuna zephyr".split()
 
 
-def flags_here(theirs, model, ranks):
+def flags_here(theirs, model, ranks, chatml):
     """(pith's arguments, what was dropped)."""
     had, dropped, out, names = {}, [], [], []
     theirs = list(theirs)
@@ -68,10 +78,10 @@ def flags_here(theirs, model, ranks):
         out += ["--parallel", had["--parallel"]]
     if names:
         out += ["--name", names[0]] + [x for n in names for x in ("--alias", n)]
-    template = had.get("--chat-template-file") or had.get("--chat-template") or "chatml"
+    template = had.get("--chat-template-file") or had.get("--chat-template") or chatml
     if template not in TEMPLATES and not os.path.exists(template):
         dropped.append("--chat-template " + template)
-        template = "chatml"
+        template = chatml
     if "--reranking" in had:
         model = ranks
     else:
@@ -92,7 +102,8 @@ def serve():
         with open(path, "w") as f:
             f.write(template)
         args[args.index(template)] = path
-    out, dropped = flags_here(args, model, ranks)
+    out, dropped = flags_here(args, model, ranks,
+                              os.path.join(os.environ["PEER_SUITE_FOLDER"], "chatml.jinja"))
     print("peer_suite: dropped:", *dropped, file=sys.stderr)
     os.execv(pith, [pith, "serve", *out])
 
@@ -133,6 +144,8 @@ def main():
         subprocess.run([python, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:",
                         "-d", folder, "llama-cpp-python==" + VERSION], check=True)
     unpack(archive, folder)
+    with open(os.path.join(folder, "chatml.jinja"), "w") as f:
+        f.write(CHATML)
     models = os.path.join(shared, "vectors", "models", "stories260K.gguf"), \
         os.path.join(shared, "golden", "arch", "qwen3-rank.gguf")
     p = subprocess.Popen([python, "-m", "pytest", "-q", "-rfE", "--tb=no",
