@@ -32,17 +32,25 @@ static int branches_of(const struct sched *s, const struct request *r, struct br
     return n;
 }
 
+/* However many requests there are, each branch is looked at twice. */
 void beams_settle(struct sched *s)
 {
-    struct branch *all[BEAMS_MAX];
+    double looked = 0;
+    int some = 0;
     for (struct request *r = s->all; r; r = r->next) {
-        int n = r->beams && r->n_max ? branches_of(s, r, all) : 0, waits = 0;
-        for (int i = 0; i < n; i++)
-            waits |= !all[i]->parked && all[i]->seq < 0;
-        for (int i = 0; waits && i < n; i++)
-            if (all[i]->parked)
-                branch_release(s, all[i]);
+        r->beams_wait = 0;
+        some |= r->beams;
     }
+    for (int i = 0; some && i < s->n_shares; i++)
+        for (struct branch *b = s->share[i].first; b; b = b->next, looked++)
+            if (b->r->beams && !b->parked && b->seq < 0)
+                b->r->beams_wait = 1;
+    for (int i = 0; some && i < s->n_shares; i++)
+        for (struct branch *b = s->share[i].first; b; b = b->next, looked++)
+            if (b->parked && b->r->beams_wait)
+                branch_release(s, b);
+    if (some)
+        metrics_add(s->hosted->metrics, M_LOOKS, looked);
 }
 
 /* ---------------------------------------------------------------- the end */

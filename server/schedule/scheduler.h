@@ -83,6 +83,7 @@ struct request {
     int32_t *named; /* [n_named] tokens told with each one instead of the most probable ones */
     int n_named;
     int beams; /* its choices are those of a beam search, the best first (beams.c) */
+    int beams_wait; /* one that is not parked has no sequence */
     int early_stopping; /* BEAMS_EARLY ... */
     double length_penalty;
     int rank;       /* logprob_sum is wanted */

@@ -6,7 +6,7 @@ import itertools
 import os
 import tempfile
 
-from serving import Server, at_once, begin, check, completion, run, synth
+from serving import Server, at_once, begin, check, completion, raw_post, run, synth
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 USER = {"role": "user", "content": "w5 w6"}
@@ -192,6 +192,22 @@ def test_bad(s):
     check("no tools", status == 400, a)
 
 
+def test_many_that_wait(model):
+    """Those that wait are looked at a few times in a step, not once for each other one."""
+    n = 60
+    with Server(model, "--ctx", "256", "--parallel", "2", "--queue", "200") as s:
+        held = [s.connect(raw_post(TEXT, asked([i, 7], 2, 200))) for i in range(n)]
+        s.wait_for(lambda: (s.metric("vllm:num_requests_waiting") or 0) >= n // 2)
+        looks, steps = (s.metric("pith:choices_looked_at_total"), s.metric("pith:steps_total"))
+        s.wait_for(lambda: s.metric("pith:steps_total") > steps + 50)
+        steps = s.metric("pith:steps_total") + 1 - steps
+        looks = s.metric("pith:choices_looked_at_total") - looks
+        check("choices looked at in a step", 0 < looks <= 8 * 2 * n * (steps + 2),
+              (looks, steps))
+        for c in held:
+            c.close()
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         model = synth(os.path.join(folder, "m.gguf"), "--ctx", "512", "--layers", "2", "--seed",
@@ -204,6 +220,7 @@ def main():
             test_bad(s)
             s.wait_for(s.at_rest)
             check("at rest", s.at_rest())
+        test_many_that_wait(model)
         # fewer sequences than beams, and fewer pages than they want
         with Server(model, "--ctx", "512", "--parallel", "2", "--cache-tokens", "512") as s:
             test_same(s, rows, " (two sequences)")

@@ -130,12 +130,15 @@ static void run_variables(const char *text, size_t n)
 
 static void run_answer(const char *text, size_t n)
 {
-    static const char *const families[] = {"hermes",      "llama-3", "mistral",
-                                           "qwen3-coder", "harmony", "generic"};
+#define FORMAT(name, ...) name,
+    static const char *const families[] = {
+#include "text/chat/chat_formats.def"
+    };
+#undef FORMAT
     struct pith_chat_params params = PITH_CHAT_PARAMS_INIT;
     for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
         params.family = families[f];
-        params.partial = f & 1;
+        params.partial = (f + n) & 1;
         params.tools = "[{\"function\": {\"name\": \"f\", \"parameters\": {\"properties\": {\"s\": "
                        "{\"type\": \"string\"}}}}}]";
         pith_chat_parser *p = pith_chat_open(NULL, &params, NULL);
@@ -243,6 +246,8 @@ static const char *const answer_seeds[] = {
     "<think><think><think></think>{\"name\": \"f\", \"parameters\": {}}",
     "<function=f><parameter=s>a</parameter></function>",
     "```json\n{\"name\": \"f\"",
+    "<|tool_call_start|>[f(), g        ",
+    "]<]minimax[>[<tool_call>]<]minimax[>[<invoke name=\"f\">]<]minimax[>[<s>        ",
     NULL};
 static const char *const sampler_seeds[] = {
     "penalties:last_n=100000,repeat=1.1;dry:penalty_last_n=16777216,multiplier=1;top_k:k=40",
@@ -266,7 +271,7 @@ static const struct kind kinds[] = {
     {"regex", "regex", run_regex, regex_seeds, BOUND(28, 28), {1 << 14, 1 << 14, 0}},
     {"jinja", "jinja", run_jinja, jinja_seeds, BOUND(25, 28), {1 << 12, 1 << 13, 0}},
     {"variables", NULL, run_variables, variable_seeds, BOUND(16, 18), {1 << 8, 1 << 9, 0}},
-    {"answer", "chat", run_answer, answer_seeds, BOUND(16, 18), {1 << 9, 1 << 9, 0}},
+    {"answer", "chat", run_answer, answer_seeds, BOUND(16, 20), {1 << 7, 1 << 9, 0}},
     {"samplers", NULL, run_samplers, sampler_seeds, BOUND(22, 22), {1 << 12, 1 << 10, 0}},
     {"text", "text", run_text, text_seeds, BOUND(14, 18), {1 << 6, 1 << 8, 0}},
     {"stop", NULL, run_stop, stop_seeds, BOUND(14, 18), {1 << 9, 1 << 8, 0}},
