@@ -76,13 +76,17 @@ def data_bytes(s):
         return next(int(line.split()[1]) << 10 for line in f if line.startswith("VmData"))
 
 
+BOUNDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if SCALE >= 10 else (1, 2, 4, 8, 16)
+
+
 def test_memory(model):
     """A server whose memory ends while it collects an answer: what it says is whole, or an error,
     and it lives on."""
     asks = {"/v1/completions": {"prompt": [3, 4, 5], "logprobs": 20},
             "/v1/chat/completions": {"messages": [{"role": "user", "content": "w3"}],
                                      "logprobs": True, "top_logprobs": 20}}
-    asks = {path: {**body, "max_tokens": 200, "n": 8, "temperature": 0, "ignore_eos": True}
+    most = 200 if SCALE >= 10 else 60
+    asks = {path: {**body, "max_tokens": most, "n": 8, "temperature": 0, "ignore_eos": True}
             for path, body in asks.items()}
     if SANITIZED:
         skip("memory_that_ends", "a sanitizer needs memory of its own")
@@ -92,7 +96,7 @@ def test_memory(model):
     with Server(model, "--ctx", "256", "--parallel", "8") as s:
         s.post("/v1/completions", completion([3, 4], 2))
         outcomes, wrong = [], []
-        for more in (k << 18 for k in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)):
+        for more in (k << 18 for k in BOUNDS):
             resource.prlimit(s.process.pid, resource.RLIMIT_DATA,
                              (data_bytes(s) + more, resource.RLIM_INFINITY))
             for path, body in asks.items():
