@@ -158,7 +158,7 @@ try()
     local at=$1 program=$2 tls=$3 said path
     said=$(chroot "$at" sh -c "$program version && $program synth /tmp/m.gguf &&
         $program run /tmp/m.gguf -p a -n 4 --temp 0" 2>&1) || { say "$program: $said"; return 1; }
-    say "$at: $program runs: $(head -n 1 <<<"$said")"
+    say "${at##*/}: $program runs: $(head -n 1 <<<"$said")"
     serves "$at" "$program" http || return 1
     rm -rf "$at/tmp/pulled"
     if [ "$tls" = 0 ]; then
