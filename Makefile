@@ -160,7 +160,8 @@ TEST_LINK = $(if $(filter 0,$(DEBUG_TESTS)),-Wl$(comma)--strip-debug)
 
 AVX2     := -mavx2 -mfma -mf16c
 AVX512   := $(AVX2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512cd -mprefer-vector-width=512
-isa_flags = $(if $(filter %_avx2.c,$1),$(AVX2)) \
+isa_flags = $(if $(filter %_avx2.c %_avxvnni.c,$1),$(AVX2)) \
+            $(if $(filter %_avxvnni.c,$1),-mavxvnni) \
             $(if $(filter %_avx512.c %_avx512vnni.c %_avx512bf16.c,$1),$(AVX512)) \
             $(if $(filter %_avx512vnni.c %_avx512bf16.c,$1),-mavx512vnni) \
             $(if $(filter %_avx512bf16.c,$1),-mavx512bf16) \
@@ -172,7 +173,7 @@ EXACT    := -fno-tree-vectorize -fno-strict-aliasing -fno-math-errno
 # gcc for AArch64 orders instructions before it gives out registers, and then has to spill most
 # accumulators of a kernel.
 ORDER    := $(if $(findstring clang,$(CC)),,-fno-schedule-insns)
-exact     = $(if $(filter $(addprefix src/,backend/% tensor/% graph/%),$1),\
+exact     = $(if $(filter $(addprefix src/,backend/% tensor/% graph/%) tests/%_avx2.c,$1),\
             $(EXACT) $(call isa_flags,$1)) \
             $(if $(filter src/backend/cpu/arm/%,$1),$(ORDER))
 # A program that is handed out (STATIC=1) is small where nothing is computed: bits are the same.

@@ -147,6 +147,8 @@ int main(int argc, char **argv)
     }
     for (int l = CPU_BASE; l <= (int)cpu_detect(); l++) {
         struct kern_mm m;
+        if (!cpu_has((enum cpu_level)l))
+            continue;
         kern_mm_table(l, &m);
         if (strcmp(level, "all") ? strcmp(level, cpu_level_name((enum cpu_level)l)) : l == CPU_BASE)
             continue;

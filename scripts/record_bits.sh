@@ -66,7 +66,7 @@ trap 'rm -rf "$dir"' EXIT
 
 # The levels that this processor has: a level above its best is named as the best by the program.
 levels=()
-for l in ref base avx2 avx512 avx512vnni avx512bf16 neon dotprod i8mm; do
+for l in ref base avx2 avxvnni avx512 avx512vnni avx512bf16 neon dotprod i8mm; do
     [ "$(PITH_CPU=$l "$pith" version 2>/dev/null | awk '{print $NF}')" = $l ] && levels+=("$l")
 done
 [ ${#levels[@]} -gt 0 ] || fail "$pith names no level of the processor"

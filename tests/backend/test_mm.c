@@ -231,9 +231,35 @@ static int same(const float *a, const float *b)
 }
 
 static struct kern_mm tables[CPU_N_LEVELS];
+#ifdef __x86_64__
+extern const struct kern_mm kern_mm_shim; /* shim_avx2.c */
+#endif
+
+/* This machine can run the level's table, perhaps by what stands in for its instructions. */
+static int can_run(enum cpu_level l)
+{
+    return cpu_has(l == CPU_AVXVNNI ? CPU_AVX2 : l);
+}
+
+static void make_tables(void)
+{
+    for (int l = CPU_BASE; l < CPU_N_LEVELS; l++)
+        kern_mm_table(l, &tables[l]);
+#ifdef __x86_64__
+    if (!cpu_has(CPU_AVXVNNI)) {
+        for (int t = 0; t < DT_COUNT; t++)
+            if (kern_mm_avxvnni.mm[t])
+                tables[CPU_AVXVNNI].mm[t] = kern_mm_shim.mm[t];
+        tables[CPU_AVXVNNI].roof_read = kern_mm_shim.roof_read;
+        tables[CPU_AVXVNNI].roof_int8 = kern_mm_shim.roof_int8;
+        tables[CPU_AVXVNNI].roof_f32 = kern_mm_shim.roof_f32;
+    }
+#endif
+}
+
 #define EACH_LEVEL(l)                                                                              \
     for (enum cpu_level l = CPU_BASE; l < CPU_N_LEVELS; l++)                                       \
-        if (cpu_has(l))
+        if (can_run(l))
 
 /* Every level packs these rows, which end where memory does, as the type itself. */
 static void same_panels(const struct dtype_traits *t, enum dtype type, const uint8_t *file,
@@ -478,6 +504,25 @@ static void bf16_flush(void)
     }
 }
 
+/* What AVX-VNNI does, and what stands in for it where a machine has none, are the same types. */
+static void common_types(void)
+{
+#ifdef __x86_64__
+    static const enum dtype common[] = {DT_Q8_0,  DT_Q4_0, DT_Q5_0,  DT_IQ4_NL,
+                                        DT_Q4_K,  DT_Q6_K, DT_IQ4_XS};
+    size_t n = 0;
+    for (int t = 0; t < DT_COUNT; t++) {
+        CHECK(!kern_mm_avxvnni.mm[t] == !kern_mm_shim.mm[t]);
+        n += kern_mm_avxvnni.mm[t] != NULL;
+    }
+    for (size_t i = 0; i < sizeof common / sizeof common[0]; i++)
+        CHECK_MSG(kern_mm_avxvnni.mm[common[i]], "%s", dtypes[common[i]].name);
+    CHECK(n == sizeof common / sizeof common[0]);
+    if (!cpu_has(CPU_AVXVNNI) && cpu_has(CPU_AVX2)) /* the products are the shim's */
+        CHECK(tables[CPU_AVXVNNI].mm[DT_Q8_0] == kern_mm_shim.mm[DT_Q8_0]);
+#endif
+}
+
 static void limits(void)
 {
     static const uint8_t bytes[1024];
@@ -498,12 +543,12 @@ static void limits(void)
 
 int main(void)
 {
-    EACH_LEVEL(l)
-    kern_mm_table((int)l, &tables[l]);
+    make_tables();
     TEST(quantisers);
     TEST(to_bf16);
     TEST(bf16_flush);
     TEST(limits);
+    TEST(common_types);
 #define X(NAME, name, id, n, bytes, act, rows)                                                     \
     if (dtypes[DT_##NAME].pack)                                                                    \
         test_run("mm_" name, type_##NAME);

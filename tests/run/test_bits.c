@@ -62,6 +62,7 @@ static const struct way ways[] = {
     {.name = "rows over 2 devices", .n_threads = 1, .devices = "2", .split = PITH_SPLIT_ROW},
     {.name = "the last layer on a far device", .n_threads = 1, .far = "1", .gpu_layers = 1},
     {.name = "level avx2", .n_threads = 1, .cpu = "avx2"},
+    {.name = "level avxvnni", .n_threads = 1, .cpu = "avxvnni"},
     {.name = "mapped", .n_threads = 1, .weights = PITH_WEIGHTS_MAPPED},
     {.name = "on a far device", .n_threads = 1, .far = "1", .layers = "1"},
     {.name = "level avx512", .n_threads = 1, .cpu = "avx512"},

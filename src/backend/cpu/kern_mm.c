@@ -27,6 +27,7 @@ void kern_mm_table(int level, struct kern_mm *out)
         {CPU_REF, &kern_mm_base},
 #ifdef __x86_64__
         {CPU_AVX2, &kern_mm_avx2},
+        {CPU_AVXVNNI, &kern_mm_avxvnni}, /* not every level above has it: the next covers it */
         {CPU_AVX512, &kern_mm_avx512},
         {CPU_AVX512VNNI, &kern_mm_avx512vnni},
         {CPU_AVX512BF16, &kern_mm_avx512bf16},

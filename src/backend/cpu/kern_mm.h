@@ -36,6 +36,7 @@ void kern_mm_table(int level, struct kern_mm *out); /* enum cpu_level; no entry 
 extern const struct kern_mm kern_mm_base; /* plain C, complete, any machine */
 #ifdef __x86_64__
 extern const struct kern_mm kern_mm_avx2;       /* complete */
+extern const struct kern_mm kern_mm_avxvnni;    /* common block types */
 extern const struct kern_mm kern_mm_avx512;     /* complete */
 extern const struct kern_mm kern_mm_avx512vnni; /* block types */
 extern const struct kern_mm kern_mm_avx512bf16; /* bf16 */

@@ -24,6 +24,27 @@
         static piece_fn *const fn[] = {0, name##_1, name##_2, name##_3, name##_4, __VA_ARGS__};    \
         walk_tile(fn, few, some, many, panel, n / (block), CHUNK_BYTES / (bytes), a, y);           \
     }
+/* 1, 2, 4 and, where there are more, 8: the fewest bytes */
+#define ONE_TWO_FOUR(name, once, ...)                                                              \
+    INSTANCE(name, 1, once, __VA_ARGS__)                                                           \
+    INSTANCE(name, 2, once, __VA_ARGS__)                                                           \
+    INSTANCE(name, 4, once, __VA_ARGS__)
+#define BY_TWO_TO_4(once, name, block, bytes, ...)                                                 \
+    ONE_TWO_FOUR(name, once, __VA_ARGS__)                                                          \
+    static void name(const void *panel, int64_t n, const struct act_tile *a, float *y)             \
+    {                                                                                              \
+        static piece_fn *const fn[] = {[1] = name##_1, [2] = name##_2, [4] = name##_4};            \
+        walk_tile(fn, 2, 4, 4, panel, n / (block), CHUNK_BYTES / (bytes), a, y);                   \
+    }
+#define BY_TWO_TO_8(once, name, block, bytes, ...)                                                 \
+    ONE_TWO_FOUR(name, once, __VA_ARGS__)                                                          \
+    INSTANCE(name, 8, once, __VA_ARGS__)                                                           \
+    static void name(const void *panel, int64_t n, const struct act_tile *a, float *y)             \
+    {                                                                                              \
+        static piece_fn *const fn[] = {[1] = name##_1, [2] = name##_2, [4] = name##_4,             \
+                                       [8] = name##_8};                                            \
+        walk_tile(fn, 2, 4, 8, panel, n / (block), CHUNK_BYTES / (bytes), a, y);                   \
+    }
 /* 1..4 */
 #define UP_TO_4(once, name, block, bytes, ...)                                                     \
     FEW(name, once, __VA_ARGS__)                                                                   \
@@ -64,6 +85,7 @@
 #define RARE_TYPE(...) UP_TO_4(2, __VA_ARGS__)
 #endif
 #define BYTES_TYPE       TYPE
+#define FIFTH_TYPE       TYPE
 #define VALUE_TYPE       RARE_TYPE
 #define FP4_TYPE         TYPE
 #define NIBBLE_TYPE      TYPE
@@ -81,7 +103,7 @@ FP4_TYPE(mxfp4, 32, P16_MXFP4, mm32_rows, MXFP4)
 RARE_TYPE(q2_K, 256, P16_Q2_K, mm256_rows, Q2_K)
 RARE_TYPE(q3_K, 256, P16_Q3_K, mm256_rows, Q3_K)
 NIBBLE_TYPE(q4_K, 256, P16_Q4_K, mm256_rows, Q4_K)
-TYPE(q5_K, 256, P16_Q5_K, mm256_rows, Q5_K)
+FIFTH_TYPE(q5_K, 256, P16_Q5_K, mm256_rows, Q5_K)
 TYPE(q6_K, 256, P16_Q6_K, mm256_rows, Q6_K)
 VALUE_TYPE(iq4_xs, 256, P16_IQ4_XS, mm256_rows, IQ4_XS)
 RARE_TYPE(iq3_xxs, 256, P16_IQ3_XXS, mm256_rows, IQ3_XXS)

@@ -26,6 +26,7 @@ static const char *const names[CPU_N_LEVELS] = {
     [CPU_REF] = "ref",
     [CPU_BASE] = "base",
     [CPU_AVX2] = "avx2",
+    [CPU_AVXVNNI] = "avxvnni",
     [CPU_AVX512] = "avx512",
     [CPU_AVX512VNNI] = "avx512vnni",
     [CPU_AVX512BF16] = "avx512bf16",
@@ -50,12 +51,20 @@ static uint64_t xcr0(void)
     return (uint64_t)hi << 32 | lo;
 }
 
-static enum cpu_level detect(void)
+/* Bit `bit` of 7.1.eax. */
+static int leaf7_1(uint32_t last, int bit)
+{
+    uint32_t a, b, c, d;
+    return last >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a >> bit & 1;
+}
+
+static enum cpu_level detect(int *avxvnni)
 {
     enum { OSXSAVE = 1 << 27, AVX = 1 << 28, FMA = 1 << 12, F16C = 1 << 29 };      /* 1.ecx */
     enum { AVX2 = 1 << 5, F = 1 << 16, DQ = 1 << 17, CD = 1 << 28, BW = 1 << 30 }; /* 7.ebx */
     enum { XMM_YMM = 6, OPMASK_ZMM = 0xe0 };                                       /* XCR0 */
-    const uint32_t VL = 1u << 31, VNNI = 1u << 11, BF16 = 1u << 5; /* 7.ebx, 7.ecx, 7.1.eax */
+    enum { AVXVNNI = 4, BF16 = 5 };                                                /* 7.1.eax */
+    const uint32_t VL = 1u << 31, VNNI = 1u << 11; /* 7.ebx, 7.ecx */
     uint32_t a, b, c, d;
     const uint32_t want1 = OSXSAVE | AVX | FMA | F16C;
     if (!__get_cpuid(1, &a, &b, &c, &d) || (c & want1) != want1)
@@ -65,14 +74,13 @@ static enum cpu_level detect(void)
     if ((state & XMM_YMM) != XMM_YMM || !__get_cpuid_count(7, 0, &leaf7_last, &b, &ecx7, &d) ||
         !(b & AVX2))
         return CPU_BASE;
+    *avxvnni = leaf7_1(leaf7_last, AVXVNNI);
     const uint32_t want7 = (uint32_t)(F | DQ | CD | BW) | VL;
     if ((state & OPMASK_ZMM) != OPMASK_ZMM || (b & want7) != want7)
-        return CPU_AVX2;
+        return *avxvnni ? CPU_AVXVNNI : CPU_AVX2;
     if (!(ecx7 & VNNI))
         return CPU_AVX512;
-    if (leaf7_last < 1 || !__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & BF16))
-        return CPU_AVX512VNNI;
-    return CPU_AVX512BF16;
+    return leaf7_1(leaf7_last, BF16) ? CPU_AVX512BF16 : CPU_AVX512VNNI;
 }
 
 static int is_amd(void)
@@ -86,8 +94,9 @@ static int is_amd(void)
 
 enum { FIRST = CPU_NEON, LAST = CPU_I8MM };
 
-static enum cpu_level detect(void)
+static enum cpu_level detect(int *avxvnni)
 {
+    (void)avxvnni;
     if (!(getauxval(AT_HWCAP) & HWCAP_ASIMDDP))
         return CPU_NEON;
     return getauxval(AT_HWCAP2) & HWCAP2_I8MM ? CPU_I8MM : CPU_DOTPROD;
@@ -97,8 +106,9 @@ static enum cpu_level detect(void)
 
 enum { FIRST = CPU_BASE, LAST = CPU_BASE };
 
-static enum cpu_level detect(void)
+static enum cpu_level detect(int *avxvnni)
 {
+    (void)avxvnni;
     return CPU_BASE;
 }
 
@@ -122,13 +132,23 @@ int cpu_prefetch_ahead(void)
 #endif
 }
 
+/* The best level, and in *avxvnni whether AVX-VNNI is there besides. */
+static enum cpu_level found(int *avxvnni)
+{
+    static _Atomic(int) kept; /* (best + 1) * 2 + AVX-VNNI; 0: not known yet. All find the same. */
+    int l = kept;
+    *avxvnni = l & 1;
+    if (!l) {
+        l = 2 * ((int)detect(avxvnni) + 1);
+        kept = l + *avxvnni;
+    }
+    return (enum cpu_level)(l / 2 - 1);
+}
+
 enum cpu_level cpu_detect(void)
 {
-    static _Atomic(int) found; /* and 1, so that 0 is not known yet; whoever asks finds the same */
-    int l = found;
-    if (!l)
-        found = l = (int)detect() + 1;
-    return (enum cpu_level)(l - 1);
+    int avxvnni;
+    return found(&avxvnni);
 }
 
 /* Levels of this architecture: ref, base, FIRST..LAST. */
@@ -139,7 +159,8 @@ static int known(enum cpu_level l)
 
 int cpu_has(enum cpu_level l)
 {
-    return known(l) && l <= cpu_detect();
+    int avxvnni;
+    return known(l) && l <= found(&avxvnni) && (l != CPU_AVXVNNI || avxvnni);
 }
 
 pith_status cpu_level(enum cpu_level *out, struct pith_error *err)
@@ -156,6 +177,8 @@ pith_status cpu_level(enum cpu_level *out, struct pith_error *err)
             continue;
         if (strcmp(want, names[l]) == 0) {
             *out = (enum cpu_level)l < best ? (enum cpu_level)l : best;
+            if (*out == CPU_AVXVNNI && !cpu_has(CPU_AVXVNNI))
+                *out = CPU_AVX2;
             return PITH_OK;
         }
         n += (size_t)snprintf(list + n, sizeof list - n, " %s", names[l]);

@@ -4,12 +4,13 @@
 
 #include "base/error.h"
 
-/* Levels in rising order; each includes the ones before it of its architecture. ref: the plain C
- * reference for every op. */
+/* Levels in rising order; each includes the ones before it of its architecture, but for avxvnni:
+ * processors with AVX-512 may be without it. ref: the plain C reference for every op. */
 enum cpu_level {
     CPU_REF,
     CPU_BASE,
     CPU_AVX2,
+    CPU_AVXVNNI,
     CPU_AVX512,
     CPU_AVX512VNNI,
     CPU_AVX512BF16,
@@ -19,13 +20,13 @@ enum cpu_level {
     CPU_N_LEVELS
 };
 
-const char *cpu_level_name(enum cpu_level l); /* "ref" "base" "avx2" "avx512" "avx512vnni"
-                                                 "avx512bf16" "neon" "dotprod" "i8mm" */
-enum cpu_level cpu_detect(void); /* best level of the hardware (avx2 means AVX2 + FMA + F16C; avx512
-                                    means F BW VL DQ CD) */
-int cpu_has(enum cpu_level l);   /* the hardware can run it */
-/* The level to use: hardware capped by PITH_CPU. An unknown name, or one of another architecture,
- * is PITH_RANGE and lists the known. */
+/* "ref" "base" "avx2" "avxvnni" "avx512" "avx512vnni" "avx512bf16" "neon" "dotprod" "i8mm" */
+const char *cpu_level_name(enum cpu_level l);
+/* The best level of the hardware: avx2 means AVX2, FMA and F16C, avx512 means F BW VL DQ CD. */
+enum cpu_level cpu_detect(void);
+int cpu_has(enum cpu_level l); /* the hardware can run it */
+/* The level to use: the hardware's best up to PITH_CPU. An unknown name, or one of another
+ * architecture, is PITH_RANGE and lists the known. */
 pith_status cpu_level(enum cpu_level *out, struct pith_error *err);
 const char *cpu_brand(void); /* "AMD EPYC", static */
 /* Bytes ahead of a stream that runs at the memory's pace for which this processor is best asked: a

@@ -32,6 +32,7 @@ enum { MAX_SUMS = 16, CHUNK_BYTES = 16 << 10 };
 #ifndef __AVX512BW__
 #define TYPE(...)             UP_TO_8_AND_16(2, __VA_ARGS__)
 #define RARE_TYPE(...)        UP_TO_4_AND_16(2, __VA_ARGS__)
+#define FIFTH_TYPE(...)       UP_TO_8_AND_16(2, __VA_ARGS__)
 #define BYTES_TYPE(...)       UP_TO_8_AND_16(4, __VA_ARGS__)
 #define VALUE_TYPE(...)       UP_TO_4_8_AND_16(2, __VA_ARGS__)
 #define FP4_TYPE(...)         UP_TO_4_8_AND_16(2, __VA_ARGS__)
