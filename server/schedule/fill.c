@@ -59,7 +59,8 @@ static int open_text(struct sched *s, struct branch *b)
     struct pith_error err = {0};
     struct fault f = {0};
     int64_t room = s->n_ctx - r->n_prompt;
-    b->truncated = r->n_max > room;
+    r->cut |= r->n_max > room;
+    b->truncated = r->cut; /* of each choice */
     r->n_max = r->n_max < 0 ? (room < USUAL ? room : USUAL) : r->n_max < room ? r->n_max : room;
     if (!r->n_max) {
         branch_take(s, b, &(struct token_info){.id = -1});

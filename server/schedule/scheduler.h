@@ -84,6 +84,7 @@ struct request {
     int n_named;
     int beams; /* its choices are those of a beam search, the best first (beams.c) */
     int beams_wait; /* one that is not parked has no sequence */
+    int cut;        /* its texts are shorter than was asked for (fill.c) */
     int early_stopping; /* BEAMS_EARLY ... */
     double length_penalty;
     int rank;       /* logprob_sum is wanted */

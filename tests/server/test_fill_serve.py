@@ -73,6 +73,10 @@ def test_limits(s):
     status, a, _ = s.post("/v1/completions", {**BODY, "prompt": [7] * (n_ctx - 5)})
     check("as long as there is room", status == 200 and a["usage"]["completion_tokens"] == 5
           and a["choices"][0]["finish_reason"] == "length", a)
+    status, a, _ = s.post("/completion", {**BODY, "prompt": [7] * (n_ctx - 5), "n_predict": 40,
+                                          "n": 2})
+    check("each choice says that it is cut", status == 200
+          and [c["truncated"] for c in a] == [True, True], a)
     status, a, _ = s.post("/v1/completions", {**BODY, "prompt": [7] * n_ctx})
     check("no room at all", status == 200 and text(a) == "", a)
     status, a, _ = s.post("/v1/completions", {**BODY, "prompt": [7] * (n_ctx + 1)})
