@@ -313,9 +313,10 @@ static int n_forged(const struct speller *s, const pith_prompt *p, const char *r
     int64_t n = pith_prompt_tokenize(p, s->m, 0, NULL, 0, NULL);
     int32_t *ids = calloc((size_t)n + 1, sizeof *ids);
     pith_prompt_tokenize(p, s->m, 0, ids, (size_t)n, NULL);
-    size_t cap = 4 * n_text + 64;
+    size_t cap = 8 * n_text + 64;
     char *back = malloc(cap);
     n_back = (size_t)pith_detokenize(s->m, ids, (size_t)n, PITH_RENDER_SPECIAL, back, cap, NULL);
+    n_back = n_back < cap ? n_back : cap;
     int same = n_back == n_text && !memcmp(back, text, n_text);
     for (int64_t i = 0; i < n && at < n_back; i++) {
         char piece[512];
