@@ -190,7 +190,7 @@ static void every_call_fails(const char *arch, int recurrent, int some)
         CHECK_MSG(n > 20, "%s: %llu calls", layers[l], (unsigned long long)n);
         check_same(&far, &cpu, arch, 0);
         check_all_gone(arch, 0);
-        for (uint64_t i = 1; i <= n; i += test_scale() >= 10 ? 1 : l < 2 || some ? 31 : 11)
+        for (uint64_t i = 1; i <= n; i += test_scale() >= 10 ? 1 : l < 2 || some ? 61 : 23)
             fail_once(&far, i);
     }
 }
@@ -294,7 +294,7 @@ static void devices_are_lost(void)
     make_model("gemma3");
     far = (struct play){.layers = "1,2,0"};
     uint64_t n = play_through(&far);
-    for (uint64_t i = 1; i <= n; i += 1 + n / (test_scale() >= 10 ? 40 : 12))
+    for (uint64_t i = 1; i <= n; i += 1 + n / (test_scale() >= 10 ? 40 : 6))
         lose(&far, i);
 }
 
