@@ -31,7 +31,7 @@ INLINE int together(const int c, const int NC)
 
 INLINE void prefetch32(const uint8_t *p, const int bytes, const struct form32 f, const int NC)
 {
-    if (NC >= (f.code_bits == 8 ? 4 : 2))
+    if (NC >= (f.code_bits == 8 && LANES != 8 ? 4 : 2))
         prefetch(p, bytes);
 }
 

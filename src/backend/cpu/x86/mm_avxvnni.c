@@ -43,7 +43,7 @@ INLINE vi int8_step(vi sum, vi u, vi x)
 }
 
 #define TYPE(...)        BY_TWO_TO_8(2, __VA_ARGS__)
-#define BYTES_TYPE(...)  BY_TWO_TO_8(2, __VA_ARGS__)
+#define BYTES_TYPE(...)  UP_TO_4_AND_8(2, __VA_ARGS__)
 #define NIBBLE_TYPE(...) BY_TWO_TO_8(2, __VA_ARGS__)
 #define FP4_TYPE(...)
 #define VALUE_TYPE(...)  BY_TWO_TO_4(2, __VA_ARGS__)
