@@ -263,7 +263,7 @@ class Lab:
             before = now
         return now[2], now[3]
 
-    def send(self, path, body, what=""):
+    def send(self, path, body, what="", again=False):
         fields = self.tables.fields(path)
         if "timeout" in fields and "timeout" not in what:  # what nobody counts ends all the same
             body = {**body, "timeout": 1}
@@ -284,7 +284,9 @@ class Lab:
         kind = (path.startswith("/api"), status == 200, round(8 * math.log2(now - self.steps + 1)),
                 round(math.log2(n_answer + 1)))
         self.steps, self.peak, self.n = now, max(peak, self.peak), self.n + 1
-        if status not in GOOD or max(cost.values()) > 1:
+        if max(cost.values()) > 1 and not again:  # what was before it may have been counted late
+            self.send(path, body, what, True)
+        elif status not in GOOD or max(cost.values()) > 1:
             self.bad.append((path, status, cost, text[:300]))
         if len(text) <= 2 * MOST and (kind not in self.found or score > self.found[kind][0]):
             self.found[kind] = (score, max(cost.items(), key=lambda c: c[1]), path, body)
