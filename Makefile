@@ -214,7 +214,7 @@ run: $(B)/pith
 	@model=$$(scripts/model.sh) && printf '%s ...\n' "$$PROMPT" && \
 	exec $(B)/pith run "$$model" -p "$$PROMPT" -n $(N) $(if $(SEED),--seed $(SEED))
 
-## check: under a minute: each test at its smallest, the rules of the house; no network, no model
+## check: the quick loop: each test at its smallest, the rules of the house; no network, no model
 check: all $(TESTS)
 	@B=$(B) TEST_SCALE=1 TEST_LIMIT=180 scripts/run_tests.sh
 
