@@ -508,8 +508,8 @@ static void bf16_flush(void)
 static void common_types(void)
 {
 #ifdef __x86_64__
-    static const enum dtype common[] = {DT_Q8_0,  DT_Q4_0, DT_Q5_0,  DT_IQ4_NL,
-                                        DT_Q4_K,  DT_Q6_K, DT_IQ4_XS};
+    static const enum dtype common[] = {DT_Q8_0, DT_Q4_0, DT_IQ4_NL,
+                                        DT_Q4_K, DT_Q6_K, DT_IQ4_XS};
     size_t n = 0;
     for (int t = 0; t < DT_COUNT; t++) {
         CHECK(!kern_mm_avxvnni.mm[t] == !kern_mm_shim.mm[t]);

@@ -96,7 +96,7 @@
 BYTES_TYPE(q8_0, 32, P16_Q8_0, mm32_rows, Q8_0)
 NIBBLE_TYPE(q4_0, 32, P16_Q4_0, mm32_rows, Q4_0)
 RARE_NIBBLE_TYPE(q4_1, 32, P16_Q4_1, mm32_rows, Q4_1)
-TYPE(q5_0, 32, P16_Q5_0, mm32_rows, Q5_0)
+FIFTH_TYPE(q5_0, 32, P16_Q5_0, mm32_rows, Q5_0)
 RARE_TYPE(q5_1, 32, P16_Q5_1, mm32_rows, Q5_1)
 VALUE_TYPE(iq4_nl, 32, P16_IQ4_NL, mm32_rows, IQ4_NL)
 FP4_TYPE(mxfp4, 32, P16_MXFP4, mm32_rows, MXFP4)

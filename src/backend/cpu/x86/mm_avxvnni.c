@@ -7,7 +7,8 @@
  * code in the form of AVX-512 on a processor that has it, never on one with AVX-VNNI alone.
  *
  * Types that files of models mostly have, in as few instances as cut every tile well: the rest, and
- * what is no product of blocks, is AVX2's. */
+ * what is no product of blocks, is AVX2's. So is q5_0: one column from memory was 0.8 times as
+ * fast. */
 #include "backend/cpu/mm_columns.inl"
 #include "backend/cpu/x86/mm_lanes_avx2.inl"
 #include "backend/cpu/mm_blocks.inl"
@@ -58,7 +59,6 @@ INLINE vi int8_step(vi sum, vi u, vi x)
 const struct kern_mm kern_mm_avxvnni = {
     .mm = {[DT_Q8_0] = q8_0,
            [DT_Q4_0] = q4_0,
-           [DT_Q5_0] = q5_0,
            [DT_IQ4_NL] = iq4_nl,
            [DT_Q4_K] = q4_K,
            [DT_Q6_K] = q6_K,
