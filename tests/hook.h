@@ -26,6 +26,7 @@ static struct {
     atomic_uint_fast64_t asked_bytes; /* of all blocks so far */
     atomic_uint_fast64_t limit; /* what would pass it is refused and counted in over; 0: none */
     atomic_long over;
+    atomic_long overrun;        /* blocks behind whose ends something was written */
     void (*before)(long i); /* what happens before each of them; NULL: nothing */
 } hook = {.refuse_at = -1};
 
@@ -56,12 +57,20 @@ static int hook_grants(size_t bytes)
     return 1;
 }
 
+/* Bytes behind each block that nobody may write; a sanitizer has its own. */
+#ifdef __SANITIZE_ADDRESS__
+enum { HOOK_GUARD = 0 };
+#else
+enum { HOOK_GUARD = 64 };
+#endif
+
 static void *hook_alloc(void *ctx, size_t bytes, size_t align, pith_purpose purpose)
 {
     void *p;
     (void)ctx, (void)purpose;
-    if (!hook_grants(bytes) || posix_memalign(&p, align, bytes) != 0)
+    if (!hook_grants(bytes) || posix_memalign(&p, align, bytes + HOOK_GUARD) != 0)
         return NULL;
+    memset((char *)p + bytes, 0xd5, HOOK_GUARD);
     atomic_fetch_add(&hook.blocks, 1);
     atomic_fetch_add(&hook.bytes, bytes);
     atomic_fetch_add(&hook.asked_bytes, bytes);
@@ -71,6 +80,11 @@ static void *hook_alloc(void *ctx, size_t bytes, size_t align, pith_purpose purp
 static void hook_free(void *ctx, void *p, size_t bytes, pith_purpose purpose)
 {
     (void)ctx, (void)purpose;
+    for (size_t i = 0; i < HOOK_GUARD; i++)
+        if (((unsigned char *)p)[bytes + i] != 0xd5) {
+            atomic_fetch_add(&hook.overrun, 1);
+            break;
+        }
     atomic_fetch_sub(&hook.blocks, 1);
     atomic_fetch_sub(&hook.bytes, bytes);
     free(p);
@@ -116,6 +130,8 @@ static void check_nothing_held(const char *what)
 {
     CHECK_MSG(atomic_load(&hook.blocks) == 0, "%s: %ld blocks are still held", what,
               atomic_load(&hook.blocks));
+    CHECK_MSG(!hook.overrun, "%s: %ld blocks were written past their ends", what,
+              atomic_load(&hook.overrun));
     CHECK_MSG(memory_held() == 0, "%s: %" PRIu64 " bytes are still held", what, memory_held());
 }
 

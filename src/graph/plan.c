@@ -140,8 +140,9 @@ static void put(struct compiler *c, node n, int32_t phase)
     c->called[c->plan->n_calls++] = n;
 }
 
-/* Fills one phase of the wanted kind; returns how many nodes joined. */
-static int32_t fill_phase(struct compiler *c, enum op_kind kind, struct phase *ph)
+/* Fills one phase of the wanted kind; returns how many nodes joined. Of none there is no phase, and
+ * no room for one where each node has its own. */
+static int32_t fill_phase(struct compiler *c, enum op_kind kind)
 {
     int32_t phase = c->plan->n_phases;
     node lead = NULL;
@@ -164,10 +165,13 @@ static int32_t fill_phase(struct compiler *c, enum op_kind kind, struct phase *p
         if (c->plan->params.unfused || op_has(n->op, OP_TRANSFER))
             break;
     }
-    ph->kind = lead && op_has(lead->op, OP_TRANSFER) ? PHASE_COPY
-               : kind == OP_ROWS                     ? PHASE_CHAIN
-                                                     : PHASE_CONCAT;
-    ph->device = lead ? lead->device : 0;
+    if (!lead)
+        return 0;
+    struct phase *ph = &c->plan->phases[phase];
+    ph->kind = op_has(lead->op, OP_TRANSFER) ? PHASE_COPY
+               : kind == OP_ROWS             ? PHASE_CHAIN
+                                             : PHASE_CONCAT;
+    ph->device = lead->device;
     ph->first = from;
     ph->n = c->plan->n_calls - from;
     return ph->n;
@@ -190,7 +194,7 @@ static pith_status schedule(struct compiler *c, struct pith_error *err)
     while (left > 0) {
         int32_t before = left;
         for (enum op_kind kind = OP_ROWS; kind <= OP_UNITS; kind++) {
-            int32_t got = fill_phase(c, kind, &p->phases[p->n_phases]);
+            int32_t got = fill_phase(c, kind);
             p->n_phases += got > 0;
             left -= got;
         }

@@ -1,6 +1,7 @@
 /* test_synth.c -- random models: what is asked for is in the file, what cannot be is refused. */
-#include "refused.h"
 #include "hook.h"
+#include "refused.h"
+#include "small_model.h"
 
 #include <unistd.h>
 
@@ -85,10 +86,34 @@ static void synth_keys_and_tensors(void)
 }
 #undef LIST
 
+/* Plans of many calls, each a phase of its own where every op is observed: none is written behind
+ * what was made for them. */
+static void observed_plans_have_room(void)
+{
+    struct pith_error err;
+    const char *path = tmp_path("observed.gguf");
+    for (int32_t n_layer = 1; n_layer < 64; n_layer += n_layer < 8 ? 1 : 13) {
+        struct pith_synth_params sp = small_params("gemma2", 64); /* rows are the last op */
+        struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+        sp.n_layer = n_layer;
+        mp.n_threads = 1;
+        mp.observe = 1;
+        REQUIRE(pith_synth(path, &sp, &err) == PITH_OK, "%s", err.msg);
+        pith_model *m = pith_model_open(path, &mp, &err);
+        pith_session *s = m ? pith_session_open(m, NULL, &err) : NULL;
+        CHECK_MSG(s, "%d layers: %s", (int)n_layer, err.msg);
+        pith_session_close(s);
+        pith_model_close(m);
+        check_nothing_held("observed plans");
+    }
+}
+
 int main(void)
 {
+    hook_install();
     tmp_make();
     TEST(synth_params_range);
     TEST(synth_keys_and_tensors);
+    TEST(observed_plans_have_room);
     return test_end();
 }
