@@ -408,9 +408,10 @@ static json_t *schema_of(const struct row *r)
     if (r->type == TEXTS)
         json_object_set_new(s, "anyOf",
                             json_pack("[{s:s, s:i, s:i}, {s:s, s:{s:s, s:i, s:i}, s:I}]", "type",
-                                      "string", "minLength", 1, "maxLength", TEXTS_BYTES, "type",
-                                      "array", "items", "type", "string", "minLength", 1,
-                                      "maxLength", TEXTS_BYTES, "maxItems", (json_int_t)r->hi));
+                                      "string", "minLength", r != &rows[F_stop], "maxLength",
+                                      TEXTS_BYTES, "type", "array", "items", "type", "string",
+                                      "minLength", 1, "maxLength", TEXTS_BYTES, "maxItems",
+                                      (json_int_t)r->hi));
     if (r->type == OBJECT && r->hi > 0)
         json_object_set_new(s, "maxProperties", json_integer((json_int_t)r->hi));
     if (r->type == LIST) {

@@ -429,7 +429,8 @@ def main():
                       "5")
         s = Server(model, "--ctx", "512", "--parallel", "8", "--queue", "64", "--max-body",
                    str(MAX_BODY), "--read-timeout", "2", "--prefix-store", "16M",
-                   "--max-connections", str(2 * IDLE + 200), "--embeddings")
+                   "--max-connections", str(2 * IDLE + 200), "--embeddings", "--grammar-cache",
+                   "8M")  # what is kept for later requests is no growth
         docs = [e for e in s.get("/docs")[1]["endpoints"] if "fields" in e]
         quiet = stream(s)
         files, threads, memory = s.open_files(), n_threads(s), s.memory()

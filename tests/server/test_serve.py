@@ -681,14 +681,20 @@ def test_tools(model, folder):
 
 
 def test_examples(s):
-    # The lines of the README and of the help that begin with curl, as a shell takes them.
+    # What begins with curl in the README and in the help, as a shell takes it, to the end of what
+    # it quotes; which part of the answer is shown is left out.
     if not shutil.which("curl"):
         skip("examples", "curl is not installed")
         return
     texts = open("README.md").read() + subprocess.run([PITH, "serve", "--help"],
                                                       capture_output=True, text=True).stdout
-    lines = [line.strip(" $") for line in texts.splitlines()
-             if line.strip(" $").startswith("curl ")]
+    lines = []
+    for line in texts.splitlines():
+        if lines and lines[-1].count("'") % 2:
+            lines[-1] += " " + line.strip()
+        elif line.strip(" $").startswith("curl "):
+            lines.append(line.strip(" $"))
+    lines = [line.split(" | jq ")[0] for line in lines]
     for i, line in enumerate(lines):
         got = subprocess.run(["sh", "-c", line.replace("localhost:8080", "127.0.0.1:%d" % s.port)],
                              capture_output=True, text=True, timeout=LIMIT)
