@@ -3,7 +3,7 @@
  * What NAME.part is the beginning of is known by its SHA-256, if the server tells one before, and
  * then by nothing else: addresses and tags may change. Without one it is known by its address and
  * the server's tag or date (If-Range). What is not known to be the beginning of what is wanted is
- * thrown away. SHA-256 is nettle's: the TLS library of the server's HTTP library brings it along.
+ * thrown away. SHA-256 is nettle's, which is linked in.
  *
  * The architecture stands among the first bytes: a model that this build does not run is refused
  * when they are here. */

@@ -143,9 +143,10 @@ static void put_rest(struct embedding *m)
     free(text);
 }
 
-static void finish(struct embedding *m)
+static void finish(void *what)
 {
     enum { NUMBER = 18, BASE64 = 6, REST = 512 }; /* bytes of one as text, and of the rest */
+    struct embedding *m = what;
     struct fault f = {0};
     int64_t most = (int64_t)m->n * ((m->base64 ? BASE64 : NUMBER) * (int64_t)m->n_vector + REST);
     m->lost = !work_take(most, &f);
@@ -170,17 +171,6 @@ static void finish(struct embedding *m)
     embedding_free(m);
 }
 
-/* On a thread of work. */
-static void finish_beside(struct server *s, struct exchange *x)
-{
-    struct embedding *m = exchange_kept(x);
-    struct hosted *hosted = m->hosted;
-    (void)s;
-    work_deadline(0); /* all is made */
-    finish(m);
-    hosted_drop(hosted);
-}
-
 /* Vectors are kept as they come and become text beside the steps: that takes longer than they do.
  */
 static void on_event(struct request *r, const struct event *e)
@@ -199,7 +189,7 @@ static void on_event(struct request *r, const struct event *e)
         exchange_drop(m->x);
         embedding_free(m);
     } else if ((int64_t)m->n * m->n_vector < AT_ONCE ||
-               !answer_leave(m->x, m->hosted, m, finish_beside)) {
+               !answer_leave(m->x, m->hosted, m, finish)) {
         finish(m);
     }
 }

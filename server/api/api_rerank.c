@@ -84,8 +84,9 @@ static json_t *answer(const struct ranking *k)
                                  "api_version", "version", "2", "billed_units", "search_units", 1);
 }
 
-static void finish(struct ranking *k)
+static void finish(void *what)
 {
+    struct ranking *k = what;
     struct fault f = {0};
     for (int i = 0; i < k->n && !f.http; i++)
         if (!isfinite(k->v[i].score))
@@ -98,18 +99,6 @@ static void finish(struct ranking *k)
     }
     exchange_drop(k->x);
     ranking_free(k);
-}
-
-/* On a thread of work. */
-static void finish_beside(struct server *s, struct exchange *x)
-{
-    struct ranking *k = exchange_kept(x);
-    struct hosted *m = k->hosted;
-    (void)s;
-    work_deadline(0); /* all is made */
-    json_lost();
-    finish(k);
-    hosted_drop(m);
 }
 
 static void on_event(struct request *r, const struct event *e)
@@ -127,7 +116,7 @@ static void on_event(struct request *r, const struct event *e)
         exchange_drop(k->x);
         ranking_free(k);
     } else if (k->n + k->n_bytes / BYTES < AT_ONCE ||
-               !answer_leave(k->x, k->hosted, k, finish_beside)) {
+               !answer_leave(k->x, k->hosted, k, finish)) {
         finish(k);
     }
 }

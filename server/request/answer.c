@@ -453,34 +453,49 @@ static void finish(struct answer *a)
         exchange_text(a->x, 200, whole);
 }
 
-/* On a thread of work. */
-static void finish_beside(struct server *s, struct exchange *x)
+struct left { /* for a thread of work */
+    struct hosted *m;
+    void *what;
+    void (*fn)(void *what);
+};
+
+static void finish_left(struct server *s, struct exchange *x)
 {
-    struct answer *a = exchange_kept(x);
-    struct hosted *m = a->m;
+    struct left *kept = exchange_kept(x), l = *kept;
     (void)s;
+    free(kept);
     work_deadline(0); /* all is made */
     json_lost();
-    if (!a->failed)
-        finish(a);
-    answer_free(a);
-    hosted_drop(m);
+    l.fn(l.what);
+    hosted_drop(l.m);
 }
 
-int answer_leave(struct exchange *x, struct hosted *m, void *what,
-                 void (*fn)(struct server *s, struct exchange *x))
+int answer_leave(struct exchange *x, struct hosted *m, void *what, void (*fn)(void *what))
 {
     struct fault f;
     struct server *s = exchange_server(x);
-    if (!hosted_hold(m))
+    struct left *l = malloc(sizeof *l);
+    if (!l || !hosted_hold(m)) {
+        free(l);
         return 0;
-    exchange_keep(x, what);
+    }
+    *l = (struct left){m, what, fn};
+    exchange_keep(x, l);
     metrics_add(m->metrics, M_ANSWERS_BESIDE, 1); /* before anybody has the answer */
-    if (work_push(s->work, fn, s, x, &f))
+    if (work_push(s->work, finish_left, s, x, &f))
         return 1;
     metrics_add(m->metrics, M_ANSWERS_BESIDE, -1);
     hosted_drop(m);
+    free(l);
     return 0;
+}
+
+static void finish_and_free(void *what)
+{
+    struct answer *a = what;
+    if (!a->failed)
+        finish(a);
+    answer_free(a);
 }
 
 /* What many tokens were told about is written, and freed, beside the steps: it takes longer than
@@ -490,7 +505,7 @@ static int leave_finish(struct answer *a)
     enum { FINISH_AT_ONCE = 8192, BYTES = 128 }; /* tokens and log-probabilities, or so many bytes
                                                     of text: a few milliseconds */
     return a->n_made + a->n_logprobs + a->n_repeated / BYTES >= FINISH_AT_ONCE &&
-           answer_leave(a->x, a->m, a, finish_beside);
+           answer_leave(a->x, a->m, a, finish_and_free);
 }
 
 static void on_event(struct request *r, const struct event *e)

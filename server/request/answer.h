@@ -133,11 +133,9 @@ int answer_gap_ids(struct answer *a, const struct fields *b, struct prompt *p, s
 int answer_n_probs(const struct fields *b);
 /* Whether F_prompt is a list of prompts: nothing in it is a token. */
 int answer_has_several(const json_t *prompt);
-/* Has fn finish an answer on a thread of work, with `what` as exchange_kept(x): for what takes
- * longer than a step may wait. The model is held, and fn lets go of it (hosted_drop). 0: it has to
- * be done here. */
-int answer_leave(struct exchange *x, struct hosted *m, void *what,
-                 void (*fn)(struct server *s, struct exchange *x));
+/* Has fn finish an answer on a thread of work, where that takes longer than a step may wait. The
+ * model is held until fn returns. 0: it has to be done here. */
+int answer_leave(struct exchange *x, struct hosted *m, void *what, void (*fn)(void *what));
 /* Answers x, now or later, and drops it. */
 void answer_make(struct exchange *x, const struct dialect *d);
 /* One event of a stream; `event` is its name (NULL: none), j is taken. */

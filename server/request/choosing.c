@@ -176,12 +176,14 @@ static json_t *names_of(const char *text)
         {"e", "penalties"}, {"d", "dry"},   {"s", "top_n_sigma"}, {"k", "top_k"},
         {"y", "typ_p"},     {"p", "top_p"}, {"m", "min_p"},       {"x", "xtc"},
         {"t", "temperature"}, {"i", "infill"}, {"a", "adaptive_p"}};
+    if (!strcmp(text, "temp")) /* the one name that is letters, too */
+        return NULL;
     json_t *list = json_array();
     for (const char *p = text; list && *p; p++) {
         size_t i = 0;
         while (i < sizeof names / sizeof *names && *names[i][0] != *p)
             i++;
-        if (i == sizeof names / sizeof *names || !strcmp(text, "temp")) {
+        if (i == sizeof names / sizeof *names) {
             json_decref(list);
             return NULL;
         }
