@@ -202,7 +202,7 @@ static int take_grammar(struct taking *t, struct grammar_opts *o)
     }
     if (mine || code || !was)
         return code;
-    o->n = json_string_length(text);
+    o->n = is_json ? 0 : json_string_length(text); /* a file may have one with --json, too */
     o->text = malloc(o->n + 1);
     if (!o->text)
         return cli_no_memory();

@@ -3,6 +3,9 @@
 becomes, what is shown of the answer, what an empty one says; and what a terminal is shown of
 texts that hold control characters. The model is a small one that tells stories: a template that
 writes the beginning of one has to give the answer that --raw gives."""
+import ctypes
+import ctypes.util
+import json
 import os
 import pty
 import re
@@ -360,6 +363,44 @@ def test_terminal(folder):
     check("text_of_a_template_in_a_pipe", piped == b"a\x1b]0;owned\x07", piped)
 
 
+def noted(path, note):
+    """A saved session with another note, and the checksum that goes with it."""
+    xxhash = ctypes.CDLL(ctypes.util.find_library("xxhash") or "libxxhash.so.0")
+    xxhash.XXH3_64bits.restype = ctypes.c_uint64
+    xxhash.XXH3_64bits.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    with open(path, "rb") as f:
+        whole = f.read()
+    at = 24
+    while int.from_bytes(whole[at:at + 4], "little") != 7:
+        at += 24 + int.from_bytes(whole[at + 8:at + 16], "little")
+    section = whole[at:at + 8] + len(note).to_bytes(8, "little") + note
+    with open(path, "wb") as f:
+        f.write(whole[:at] + section
+                + xxhash.XXH3_64bits(section, len(section)).to_bytes(8, "little"))
+
+
+def test_forged_notes(folder):
+    """What a session keeps of the flags can be written by anybody, with the right checksum."""
+    path = os.path.join(folder, "noted")
+    for name, change, status, said in (
+            ("unchanged", {}, 0, ""),
+            ("json_with_a_long_text", {"text": "a" * (32 << 20)}, 0, ""),
+            ("json_with_a_number", {"text": 5, "trigger": 6, "schema_order": "yes"}, 0, ""),
+            ("another_flag", {"flag": "--jsonl"}, 2, "is damaged"),
+            ("grammar_without_a_text", {"flag": "--grammar", "text": None}, 2, "is damaged"),
+            ("schema_that_is_none", {"flag": "--schema", "text": "{\"type\": 7}"}, 2, "type")):
+        if os.path.exists(path):
+            os.remove(path)
+        pith("-p", BEGIN, "--raw", "--json", "-n", "4", "--session", path)
+        with open(path, "rb") as f:
+            whole = f.read()
+        note = json.loads(whole[whole.index(b'{"sampling"'):-8])
+        note["grammar"].update(change)
+        noted(path, json.dumps(note).encode())
+        got = pith("-n", "4", "--session", path)
+        check("note_" + name, got[0] == status and said in got[2], (got[0], got[2][:300]))
+
+
 def main():
     if not os.access(STORY, os.R_OK):
         skip("once", "no vectors/models in the shared data")
@@ -372,6 +413,7 @@ def main():
         test_wrong(folder)
         test_empty()
         test_terminal(folder)
+        test_forged_notes(folder)
 
 
 run(main, "test_once")
