@@ -435,6 +435,57 @@ static void refused_memory(void)
     str_deinit(&want);
 }
 
+/* What a template's n parts of one kind cost when it is compiled: memory and time as n, not as its
+ * square. */
+static void long_ones(void)
+{
+    static const struct {
+        const char *what, *begin, *part, *end; /* %06ld of a part: its number */
+    } kinds[] = {{"literals side by side", "{{ ", "\"ab\"", " }}"},
+                 {"names", "", "{{ n%06ld }}", ""},
+                 {"names of a list", "{{ [", "n%06ld,", "0] }}"},
+                 {"variables", "", "{%% set n%06ld = 1 %%}", ""},
+                 {"attributes", "{{ a", ".n%06ld", " }}"},
+                 {"arguments", "{{ f(", "n%06ld=1,", "a=1) }}"},
+                 {"parameters", "{%% macro f(", "n%06ld,", "a) %%}{%% endmacro %%}"},
+                 {"macros", "", "{%% macro n%06ld() %%}{%% endmacro %%}", ""},
+                 {"branches", "{%% if a %%}", "{%% elif n%06ld %%}", "{%% endif %%}"},
+                 {"choices", "{{ ", "a if b else ", "c }}"},
+                 {"sums", "{{ 1", " + n%06ld", " }}"},
+                 {"filters", "{{ a", "|trim", " }}"},
+                 {"comments", "", "{#n%06ld#}", ""}};
+    const size_t most = JINJA_SOURCE_MOST;
+    char *text = malloc(most + 64);
+    struct pith_error err;
+    REQUIRE(text, "out of memory");
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        size_t n = (size_t)sprintf(text, kinds[k].begin, 0L);
+        for (long i = 0; n + 100 < most; i++)
+            n += (size_t)sprintf(text + n, kinds[k].part, i);
+        n += (size_t)sprintf(text + n, kinds[k].end, 0L);
+        uint64_t bytes = atomic_load(&hook.asked_bytes);
+        double cpu = test_cpu_seconds();
+        struct jinja *t = jinja_new(text, n, &err);
+        cpu = test_cpu_seconds() - cpu;
+        bytes = atomic_load(&hook.asked_bytes) - bytes;
+        if (getenv("TEST_VERBOSE"))
+            printf("  %-22s %.3f s, %.0f bytes a byte%s%s\n", kinds[k].what, cpu,
+                   (double)bytes / (double)n, t ? "" : ": ", t ? "" : err.msg);
+        CHECK_MSG(t || err.code == PITH_UNSUPPORTED, "%s: %s", kinds[k].what, err.msg);
+        CHECK_MSG(bytes < 200 * (uint64_t)n, "%s: %" PRIu64 " bytes asked for", kinds[k].what,
+                  bytes);
+        CHECK_MSG(cpu < 4, "%s: %.1f s", kinds[k].what, cpu);
+        jinja_free(t);
+    }
+    memset(text, ' ', most + 1);
+    struct jinja *t = jinja_new(text, most, &err), *over = jinja_new(text, most + 1, NULL);
+    CHECK(t && !over);
+    jinja_free(t);
+    CHECK(!jinja_new(text, most + 1, &err) && err.code == PITH_RANGE &&
+          strstr(err.msg, "1048577 bytes, wanted at most 1048576"));
+    free(text);
+}
+
 /* ---------------------------------------------------------------- pith.h */
 
 static void public_api(void)
@@ -561,6 +612,40 @@ static void of_a_model(void)
     pith_model_close(m);
 }
 
+/* More templates than files have, and longer ones: those that are not taken are told. */
+static void too_many(void)
+{
+    static const struct tiny tiny = {"llama", "f32", 32, 2, 16, 32, 300, 0, 0, 1};
+    enum { N = 70, LONG = 700000 };
+    static char text[N][64], longer[2][LONG];
+    const char *overrides[N + 3] = {longer[0], longer[1]};
+    struct pith_model_params p = PITH_MODEL_PARAMS_INIT;
+    struct pith_model_info info = {.size = sizeof info};
+    struct pith_error err;
+    for (int i = 0; i < 2; i++) {
+        memset(longer[i], ' ', LONG - 1);
+        memcpy(longer[i], i ? "tokenizer.chat_template.b=str:" : "tokenizer.chat_template.a=str:",
+               30);
+    }
+    for (int i = 0; i < N; i++) {
+        snprintf(text[i], sizeof text[i], "tokenizer.chat_template.t%d=str:x", i);
+        overrides[2 + i] = text[i];
+    }
+    p.vocab_only = 1;
+    p.overrides = overrides;
+    const char *path = tiny_write(&tiny, 1);
+    pith_model *m = path ? pith_model_open(path, &p, &err) : NULL;
+    REQUIRE(m, "no model");
+    CHECK(pith_model_template(m, "a", &err) && pith_model_template(m, "t61", &err));
+    CHECK(!pith_model_template(m, "b", &err) && err.code == PITH_RANGE &&
+          strstr(err.msg, "699969 bytes, with those before it over 1048576"));
+    CHECK(!pith_model_template(m, "t62", &err) && err.code == PITH_MISSING);
+    CHECK(pith_model_get_info(m, &info, &err) == PITH_OK && info.note &&
+          strstr(info.note, "72 chat templates, of which the first 64 are taken"));
+    pith_model_close(m);
+    unlink(path);
+}
+
 int main(void)
 {
     hook_install();
@@ -573,8 +658,10 @@ int main(void)
     TEST(shared_by_threads);
     TEST(damaged);
     TEST(refused_memory);
+    TEST(long_ones);
     TEST(public_api);
     TEST(prompts);
     TEST(of_a_model);
+    TEST(too_many);
     return test_end();
 }

@@ -5,6 +5,9 @@
 
 #define KEY "tokenizer.chat_template"
 
+/* Templates of one file; files have up to three. */
+enum { TEMPLATES_MOST = 64 };
+
 /* "" for the key itself, what stands behind its dot for a named one; 0: another key. */
 static int template_name(struct slice key, struct slice *name)
 {
@@ -24,12 +27,18 @@ static pith_status define(struct jinja *t, const char *name, const struct vocab 
     return n && n <= sizeof piece ? jinja_define(t, name, (struct slice){piece, n}, err) : PITH_OK;
 }
 
-static pith_status open_one(struct chat_template *c, struct slice text, const struct vocab *v,
-                            struct arena *arena, struct pith_error *err)
+/* *left: bytes that all templates may have in sum from here on. */
+static pith_status open_one(struct chat_template *c, struct slice text, size_t *left,
+                            const struct vocab *v, struct arena *arena, struct pith_error *err)
 {
     struct pith_error why;
     pith_status st = PITH_OK;
-    c->t = jinja_new(text.p, text.n, &why);
+    if (text.n > *left)
+        error_set(&why, PITH_RANGE, "template: it has %zu bytes, with those before it over %d",
+                  text.n, JINJA_SOURCE_MOST);
+    else
+        c->t = jinja_new(text.p, text.n, &why);
+    *left -= c->t ? text.n : 0;
     if (c->t) {
         TRY(define(c->t, "bos_token", v, vocab_bos(v), err));
         TRY(define(c->t, "eos_token", v, vocab_eos(v), err));
@@ -48,17 +57,22 @@ pith_status chat_templates_open(struct chat_templates *c, const struct gguf *g,
                                 struct pith_error *err)
 {
     struct slice name, text;
+    size_t left = JINJA_SOURCE_MOST;
     int n = 0;
     for (uint64_t i = 0; i < gguf_n_kv(g); i++)
         n += template_name(gguf_kv_at(g, i)->key, &name);
+    if (n > TEMPLATES_MOST)
+        str_printf(note, "%s%d chat templates, of which the first %d are taken",
+                   note->n ? "; " : "", n, TEMPLATES_MOST);
+    n = n < TEMPLATES_MOST ? n : TEMPLATES_MOST;
     c->v = arena_array(arena, (size_t)n, sizeof *c->v);
     for (uint64_t i = 0; c->v && i < gguf_n_kv(g); i++) {
         const struct gguf_kv *kv = gguf_kv_at(g, i);
         if (c->n == n || !template_name(kv->key, &name) || !gguf_str(g, kv, &text))
-            continue; /* n: of a file that was changed meanwhile there may be more */
+            continue; /* n: there are more than are taken, or the file was changed meanwhile */
         struct chat_template *t = &c->v[c->n++];
         t->name = name;
-        pith_status st = open_one(t, text, v, arena, err);
+        pith_status st = open_one(t, text, &left, v, arena, err);
         if (st != PITH_OK)
             return st;
         if (!t->t)

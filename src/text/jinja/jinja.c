@@ -29,12 +29,15 @@ struct jinja *jinja_new(const char *text, size_t n, struct pith_error *err)
     struct compiler *c = mem_zalloc(sizeof *c, PITH_MEM_SCRATCH);
     if (t)
         arena_init(&t->arena, PITH_MEM_META);
+    if (c)
+        map_init(&c->names, PITH_MEM_SCRATCH);
     if (!t || !c) {
         error_set(err, PITH_NOMEM, "template: out of memory");
-    } else if (n > INT32_MAX / 2 || !utf8_valid(text, n)) {
-        error_set(err, PITH_FORMAT,
-                  n > INT32_MAX / 2 ? "template: it is over 1 GiB long"
-                                    : "template: it is not valid UTF-8");
+    } else if (n > JINJA_SOURCE_MOST) {
+        error_set(err, PITH_RANGE, "template: it has %zu bytes, wanted at most %d", n,
+                  JINJA_SOURCE_MOST);
+    } else if (!utf8_valid(text, n)) {
+        error_set(err, PITH_FORMAT, "template: it is not valid UTF-8");
     } else {
         c->t = t;
         c->err = err;
@@ -46,6 +49,8 @@ struct jinja *jinja_new(const char *text, size_t n, struct pith_error *err)
         if (!arena_ok(&t->arena))
             error_set(err, PITH_NOMEM, "template: out of memory");
     }
+    if (c)
+        map_deinit(&c->names);
     mem_free(c);
     if (err->code == PITH_OK)
         return t;

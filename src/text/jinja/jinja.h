@@ -17,9 +17,13 @@ struct jinja_limits {
     uint64_t output; /* bytes of text: 64 MiB */
 };
 
+/* Bytes of a template: published ones have up to 40 thousand. What is compiled of one byte takes up
+ * to a hundred. */
+enum { JINJA_SOURCE_MOST = 1 << 20 };
+
 struct jinja;
-/* Compiles. PITH_FORMAT (syntax) or PITH_UNSUPPORTED (include, import, extends, block) with line,
- * column and the text there. */
+/* Compiles. PITH_RANGE: it is too long. PITH_FORMAT (syntax) or PITH_UNSUPPORTED (include, import,
+ * extends, block) with line, column and the text there. */
 struct jinja *jinja_new(const char *text, size_t n, struct pith_error *err);
 void jinja_free(struct jinja *t);
 /* A string variable for renderings whose JSON does not name it. Before the template is shared. */

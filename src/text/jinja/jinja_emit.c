@@ -93,13 +93,16 @@ void emit_jump_to(struct compiler *c, int32_t from, int32_t to)
 int32_t compile_name(struct compiler *c, struct slice s)
 {
     struct jinja *t = c->t;
-    for (int32_t i = 0; i < t->n_names; i++) {
-        if (slice_eq(t->names[i], s))
-            return i;
-    }
+    uint32_t found;
+    if (map_get(&c->names, s, &found))
+        return (int32_t)found;
     struct slice *p = compile_grow(c, t->names, t->n_names, &c->cap_names, sizeof *p);
     if (!p)
         return 0;
+    if (map_put(&c->names, s, (uint32_t)t->n_names) != 1) {
+        compile_fail(c, PITH_NOMEM, 0, "out of memory");
+        return 0;
+    }
     t->names = p;
     p[t->n_names] = s;
     return t->n_names++;

@@ -182,21 +182,19 @@ static void number(struct compiler *c)
 
 static void string(struct compiler *c)
 {
-    const struct token *t = tok(c);
-    struct slice s = t->s;
-    c->i++;
-    while (tok_is(c, TOK_STR, NULL)) { /* literals side by side are one */
-        struct slice more = tok(c)->s;
-        char *both = arena_alloc(&c->t->arena, s.n + more.n + 1);
-        if (!both) {
-            compile_fail(c, PITH_NOMEM, t->at, "out of memory");
-            return;
-        }
-        memcpy(both, s.p, s.n);
-        memcpy(both + s.n, more.p, more.n);
-        s = (struct slice){both, s.n + more.n};
-        c->i++;
+    const struct token *t = tok(c), *end = t;
+    struct slice s = {NULL, 0};
+    while (end->t == TOK_STR) /* literals side by side are one */
+        s.n += end++->s.n;
+    char *all = end > t + 1 ? arena_alloc(&c->t->arena, s.n + 1) : NULL;
+    if (end > t + 1 && !all) {
+        compile_fail(c, PITH_NOMEM, t->at, "out of memory");
+        return;
     }
+    s.p = all ? all : t->s.p;
+    for (const struct token *one = t; all && one < end; all += one++->s.n)
+        memcpy(all, one->s.p, one->s.n);
+    c->i += (size_t)(end - t);
     emit(c, OP_CONST, compile_text(c, s), 0, t->at);
 }
 

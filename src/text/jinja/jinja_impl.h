@@ -34,6 +34,7 @@
 
 #include "base/arena.h"
 #include "base/error.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include "text/jinja/jinja.h"
 #include "text/spans.h"
@@ -586,6 +587,7 @@ struct compiler {
     struct pith_error *err;
     int failed, depth;
     int32_t cap_code, n_consts, cap_consts, cap_names, n_sites, cap_sites, n_protos, cap_protos;
+    struct map names; /* of t->names: where in it */
     struct context {
         enum jctx kind;
         int32_t breaks, next; /* CTX_LOOP: chain of jumps to its end (op.a is the one before, -1),
