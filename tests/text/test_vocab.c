@@ -882,6 +882,95 @@ static void refused(void)
     check_status(&k, PITH_FORMAT, "tokenizer.ggml.scores");
 }
 
+/* A map that makes `n` bytes of each "A": what a file may make of a text is bounded. */
+static void grown_by_map(void)
+{
+    static const struct {
+        size_t n_with, n_text;
+        int fits;
+    } cases[] = {{13, 4000, 1}, {20000, 4000, 0}, {26, 4000, 0}, {900, 1, 1}, {1 << 20, 1, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t n_map = 4 + 512 * 4 + cases[i].n_with + 1, n_text = cases[i].n_text;
+        uint8_t *map = calloc(1, n_map);
+        char *text = malloc(n_text);
+        const uint32_t nodes[][2] = {{0, 256u << 10},
+                                     {256 ^ 'A', 'A' | 1u << 8 | 1u << 10},
+                                     {256 ^ 'A' ^ 1, 0x80000000u}};
+        struct keys k = {0};
+        struct pith_error err = {0};
+        REQUIRE(map && text, "out of memory");
+        map[1] = 512 * 4 >> 8;
+        for (int j = 0; j < 3; j++)
+            for (int b = 0; b < 4; b++)
+                map[4 + 4 * nodes[j][0] + (uint32_t)b] = (uint8_t)(nodes[j][1] >> 8 * b);
+        memset(map + 4 + 512 * 4, 'b', cases[i].n_with);
+        memset(text, 'A', n_text);
+        memset(&made, 0, sizeof made);
+        add_token(&made, "<unk>", VOCAB_UNKNOWN, 0);
+        add_token(&made, "b", VOCAB_NORMAL, -1);
+        key_str(&k, "tokenizer.ggml.model", "t5");
+        key_tokens(&k, &made);
+        key_bytes(&k, "tokenizer.ggml.precompiled_charsmap", map, n_map);
+        struct vocab *v = must_open(&k);
+        uint64_t bytes = atomic_load(&hook.asked_bytes);
+        int64_t n = v ? vocab_tokenize(v, text, n_text, 0, NULL, 0, &err) : -2;
+        bytes = atomic_load(&hook.asked_bytes) - bytes;
+        CHECK_MSG(cases[i].fits ? n > 0
+                                : n == -1 && err.code == PITH_RANGE &&
+                                      strstr(err.msg, "become over"),
+                  "%zu bytes each: %lld, %s", cases[i].n_with, (long long)n, err.msg);
+        CHECK_MSG(bytes < (n_text + 1000) * 2000, "%zu bytes each: %" PRIu64 " asked for",
+                  cases[i].n_with, bytes);
+        vocab_free(v);
+        free(map);
+        free(text);
+    }
+}
+
+/* A token as long as tokens may be: each place of a text reads so far. That is work, and counted;
+ * one byte more is refused. */
+static void long_tokens(void)
+{
+    static const char *const models[] = {"t5", "rwkv", "bert", "plamo2", "llama"};
+    enum { TEXT = VOCAB_TOKEN_MOST - 100 };
+    static char longest[VOCAB_TOKEN_MOST + 2], text[TEXT];
+    memset(text, 'a', TEXT);
+    for (int i = 0; i < 10; i++) {
+        int m = i / 2, over = i % 2;
+        struct pith_work w = PITH_WORK_INIT;
+        struct keys k = {0};
+        memset(longest, 'a', VOCAB_TOKEN_MOST + 1);
+        longest[VOCAB_TOKEN_MOST + over] = 0;
+        memset(&made, 0, sizeof made);
+        add_token(&made, "<unk>", VOCAB_UNKNOWN, 0);
+        add_byte_tokens(&made);
+        add_token(&made, U2581, VOCAB_NORMAL, -1);
+        add_token(&made, "a", VOCAB_NORMAL, -1);
+        add_token(&made, "aaaa", m == 4 ? VOCAB_USER : VOCAB_NORMAL, -1);
+        key_str(&k, "tokenizer.ggml.model", models[m]);
+        put_array(&k.body, "tokenizer.ggml.tokens", GGUF_STR, (uint64_t)made.n + 1);
+        for (int j = 0; j < made.n; j++)
+            put_text(&k.body, made.text[j]);
+        put_text(&k.body, longest);
+        put_array(&k.body, "tokenizer.ggml.token_type", GGUF_I32, (uint64_t)made.n + 1);
+        for (int j = 0; j < made.n; j++)
+            put_int(&k.body, (uint32_t)made.type[j], 4);
+        put_int(&k.body, m == 4 ? VOCAB_USER : VOCAB_NORMAL, 4);
+        k.n += 2;
+        if (over) {
+            check_status(&k, PITH_UNSUPPORTED, "token 260 has 4097 bytes, wanted at most 4096");
+            continue;
+        }
+        struct vocab *v = must_open(&k);
+        work_now = &w;
+        int64_t n = v ? vocab_tokenize(v, text, TEXT, 0, NULL, 0, NULL) : -2;
+        work_now = NULL;
+        CHECK_MSG(n > 0 && w.steps > TEXT * (uint64_t)TEXT / 50, "%s: %lld tokens, %llu steps",
+                  models[m], (long long)n, (unsigned long long)w.steps);
+        vocab_free(v);
+    }
+}
+
 /* Odd but usable: no crash, and text still comes back. */
 static void odd_vocabularies(void)
 {
@@ -1052,8 +1141,9 @@ static void edited_meanwhile(void)
             struct vocab *v = vocab_new(g, &err);
             hook.before = NULL;
             done = atomic_load(&hook.asked) <= n; /* nobody edits any more */
-            CHECK_MSG(v || (err.code == PITH_FORMAT && strstr(err.msg, "was changed while")), "%s",
-                      err.msg);
+            CHECK_MSG(v || (err.code == PITH_FORMAT && strstr(err.msg, "was changed while")) ||
+                          (err.code == PITH_UNSUPPORTED && strstr(err.msg, "wanted at most 4096")),
+                      "%s", err.msg);
             n_refused += !v;
             n_taken += v != NULL;
             vocab_free(v);
@@ -1085,6 +1175,8 @@ int main(void)
     TEST(dna_by_sixes);
     TEST(no_vocabulary);
     TEST(refused);
+    TEST(grown_by_map);
+    TEST(long_tokens);
     TEST(odd_vocabularies);
     TEST(damaged_files);
     TEST(failed_allocations);

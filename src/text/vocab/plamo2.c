@@ -98,6 +98,7 @@ static int search(const struct vocab *v, struct slice text, int no_markers, stru
             if (cost <= b.cost) /* the longest comes last */
                 b = (struct best){cost, (uint32_t)(i + item->s.n), id};
         }
+        prefix_tick(&w, text.p + i);
         if (best[end].cost + UNKNOWN_COST < b.cost)
             b = (struct best){best[end].cost + UNKNOWN_COST, (uint32_t)end, -1};
         best[i] = b;

@@ -139,7 +139,7 @@ const struct prefix_item *prefix_next(struct prefix_walk *w)
         uint8_t c = (uint8_t)*w->p++;
         w->node = w->node ? child(set, w->node, c) : set->root[c];
         if (!w->node) {
-            w->p = w->end;
+            w->end = w->p;
             break;
         }
         if (set->nodes[w->node].item != PREFIX_NONE)

@@ -3,6 +3,7 @@
 #define PITH_TEXT_PREFIX_H
 
 #include "base/str.h"
+#include "base/work.h"
 
 struct prefix_item {
     struct slice s; /* bytes of the owner; must outlive the set */
@@ -43,5 +44,11 @@ static inline void prefix_begin(struct prefix_walk *w, const struct prefix_set *
 }
 /* The next item, NULL when there is no more. Its length is item->s.n. */
 const struct prefix_item *prefix_next(struct prefix_walk *w);
+/* Counts what a walk that began at `from` has read; 0: work may not go on. A file chooses how long
+ * its tokens are, and so what each place of a text costs. */
+static inline int prefix_tick(const struct prefix_walk *w, const char *from)
+{
+    return work_tick((uint64_t)(w->p - from) / 4);
+}
 
 #endif

@@ -64,6 +64,7 @@ static pith_status rwkv_encode(const struct vocab *v, struct slice text, int at_
         prefix_begin(&w, v->impl, text.p + i, text.n - i);
         while ((item = prefix_next(&w)))
             longest = s->no_markers && vocab_is_marker(v, (int32_t)item->value) ? longest : item;
+        prefix_tick(&w, text.p + i);
         if (longest)
             ids_put(out, (int32_t)longest->value);
         else if (v->unk >= 0)

@@ -315,6 +315,10 @@ pith_status special_index(struct vocab *v, struct pith_error *err)
     for (int32_t id = 0; id < v->n; id++) {
         if (!is_special(v, id))
             continue;
+        if (vocab_text(v, id).n > VOCAB_TOKEN_MOST) {
+            mem_free(items);
+            return vocab_too_long(v, id, err);
+        }
         items[n++] = (struct prefix_item){vocab_text(v, id), (uint32_t)id};
         v->n_user += vocab_type(v, id) == VOCAB_USER;
     }
@@ -380,6 +384,8 @@ static void look(struct search *s, size_t at, size_t n)
         if (is_allowed(s, s->v->special_id[item->value], at))
             longest = item;
     }
+    if (!prefix_tick(&w, s->text.p + at))
+        s->hits.failed = 1;
     if (longest)
         heap_push(&s->hits, (uint64_t)longest->value << 32 | at);
 }
@@ -426,6 +432,8 @@ static int find_all(struct search *s)
             return 0;
         if (prefix_starts(set, s->text.p[at]))
             look(s, at, s->text.n - at);
+        if (s->hits.failed)
+            return 0;
     }
     if (s->hits.failed)
         return 0;

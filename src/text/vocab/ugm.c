@@ -170,16 +170,24 @@ static void put_normal(const struct vocab *v, struct spaces *sp, const char *p, 
     }
 }
 
-static void normalise(const struct vocab *v, struct slice text, struct str *out)
+/* Normalised text is at most so many times as long as it was, and some bytes: maps of Unicode's
+ * forms stay below 14 times. */
+enum { GROWTH = 24, GROWTH_SPARE = 1024 };
+
+static pith_status normalise(const struct vocab *v, struct slice text, struct str *out,
+                             struct pith_error *err)
 {
     const struct ugm *m = v->impl;
+    const size_t most = text.n * GROWTH + GROWTH_SPARE;
     struct spaces sp = {v->add_space_prefix, 0};
-    for (size_t i = 0; i < text.n && !out->failed && work_tick(4);) {
+    for (size_t i = 0; i < text.n && out->n <= most && !out->failed && work_tick(4);) {
         const char *with;
         uint32_t cp;
         size_t n = map_longest(m, text.p + i, text.n - i, &with);
         if (n) {
-            put_normal(v, &sp, with, strlen(with), out);
+            size_t n_with = strnlen(with, most + 1);
+            put_normal(v, &sp, with, n_with, out);
+            work_tick(n_with / 4);
         } else {
             n = (size_t)utf8_decode(text.p + i, text.n - i, &cp);
             if (cp == UINT32_MAX)
@@ -189,6 +197,13 @@ static void normalise(const struct vocab *v, struct slice text, struct str *out)
         }
         i += n;
     }
+    if (out->n <= most)
+        return PITH_OK;
+    return error_set(err, PITH_RANGE,
+                     "%zu bytes of text become over %zu by "
+                     "tokenizer.ggml.precompiled_charsmap; the file is damaged: download it again "
+                     "or convert the model anew",
+                     text.n, most);
 }
 
 /* ---------------------------------------------------------------- the best cut */
@@ -225,6 +240,7 @@ static void search(const struct vocab *v, struct slice text, int no_markers, str
             whole |= item->s.n == n;
             offer(best, i, i + item->s.n, (int32_t)item->value, score_of(v, (int32_t)item->value));
         }
+        prefix_tick(&w, text.p + i);
         if (!whole)
             offer(best, i, i + n, -1, m->unknown_score);
         i += n;
@@ -238,7 +254,9 @@ static pith_status ugm_encode(const struct vocab *v, struct slice raw, int at_st
     struct str *text = &s->text;
     struct best *best = NULL;
     str_clear(text);
-    normalise(v, raw, text);
+    pith_status st = normalise(v, raw, text, err);
+    if (st != PITH_OK)
+        return st;
     if (text->n >= UINT32_MAX)
         return error_set(err, PITH_RANGE, "text of %zu bytes grows beyond 2^32 when normalised",
                          raw.n);

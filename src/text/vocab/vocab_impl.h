@@ -125,6 +125,10 @@ int vocab_put_bytes(const struct vocab *v, struct slice s, struct ids *out);
 struct slice vocab_byte_text(uint8_t byte, char buf[8]); /* "<0x0A>", in buf */
 void vocab_escape(struct slice text, struct str *out);   /* appends it with spaces as U+2581 */
 pith_status vocab_nomem(struct pith_error *err);
+/* Bytes of a token that is looked for at every place of a text: each may cost as much. Published
+ * ones have less than a thousand. */
+enum { VOCAB_TOKEN_MOST = 4096 };
+pith_status vocab_too_long(const struct vocab *v, int32_t id, struct pith_error *err);
 
 /* special.c: types and end marks by well-known texts, and matching in text. */
 pith_status special_roles(struct vocab *v, const struct gguf *g, struct pith_error *err);

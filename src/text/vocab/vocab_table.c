@@ -42,10 +42,22 @@ pith_status vocab_prefixes(const struct vocab *v, int (*wanted)(const struct voc
     if (!items)
         return vocab_nomem(err);
     for (int32_t id = 0; id < v->n; id++) {
-        if (wanted(v, id))
-            items[n++] = (struct prefix_item){vocab_text(v, id), (uint32_t)id};
+        if (!wanted(v, id))
+            continue;
+        items[n++] = (struct prefix_item){vocab_text(v, id), (uint32_t)id};
+        if (vocab_text(v, id).n > VOCAB_TOKEN_MOST) {
+            mem_free(items);
+            return vocab_too_long(v, id, err);
+        }
     }
     return prefix_init(set, items, n) ? PITH_OK : vocab_nomem(err);
+}
+
+pith_status vocab_too_long(const struct vocab *v, int32_t id, struct pith_error *err)
+{
+    return error_set(err, PITH_UNSUPPORTED,
+                     "tokenizer.ggml.tokens: token %d has %zu bytes, wanted at most %d", id,
+                     vocab_text(v, id).n, VOCAB_TOKEN_MOST);
 }
 
 pith_status vocab_index(struct vocab *v, struct pith_error *err)

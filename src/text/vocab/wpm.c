@@ -138,6 +138,7 @@ static void put_word(const struct vocab *v, struct scratch *s, struct ids *out)
         prefix_begin(&w, &m->tokens, word->p + i, word->n - i);
         while ((item = prefix_next(&w)))
             longest = s->no_markers && vocab_is_marker(v, (int32_t)item->value) ? longest : item;
+        prefix_tick(&w, word->p + i);
         if (!longest) { /* the whole word is unknown */
             out->n = before;
             if (v->unk >= 0)
