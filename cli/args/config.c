@@ -87,16 +87,16 @@ static int known(const struct config *c, const struct config_line *l)
     return bad(c, l->number, "unknown key", l->key, args_nearest(l->key, names));
 }
 
-/* A line for one text that has another before it in its section would win or lose by chance. */
+/* A line for one text that has another before it in its section would win or lose by chance. Of
+ * those for several there may be many: they are not compared. */
 static int is_new(const struct config *c, const struct config_line *l)
 {
-    for (int i = 0; i < c->n; i++) {
+    const struct arg *a = NULL;
+    for (int k = 0; !a && c->commands[k]; k++)
+        a = !l->section || c->commands[k] == l->section ? find_row(c->commands[k], l->key) : NULL;
+    for (int i = 0; a && a->type != ARG_TEXTS && i < c->n; i++) {
         const struct config_line *o = &c->lines[i];
-        const struct arg *a = NULL;
-        for (int k = 0; !a && c->commands[k]; k++)
-            a = !l->section || c->commands[k] == l->section ? find_row(c->commands[k], l->key)
-                                                            : NULL;
-        if (o->section == l->section && !strcmp(o->key, l->key) && a && a->type != ARG_TEXTS)
+        if (o->section == l->section && !strcmp(o->key, l->key))
             return bad(c, l->number, "a second line for", l->key, NULL);
     }
     return 1;
