@@ -143,6 +143,10 @@ static pith_status out_of_memory(const struct arch_model *m, struct pith_error *
                      arch_path(m));
 }
 
+/* Layers that are run again need no more tensors, so a file of any size could ask for any number: a
+ * graph of some kilobytes each. */
+enum { VISITS_MOST = 4 * MAX_LAYERS };
+
 /* Once the keys are known. */
 static pith_status take_shape(struct arch_model *m, struct pith_error *err)
 {
@@ -156,12 +160,16 @@ static pith_status take_shape(struct arch_model *m, struct pith_error *err)
     pith_status st = a->derive ? a->derive(m, err) : PITH_OK;
     if (st != PITH_OK)
         return st;
+    size_t visits = (size_t)(m->n_visits > m->n_encoder_visits ? m->n_visits : m->n_encoder_visits);
+    if (visits > VISITS_MOST)
+        return error_set(err, PITH_RANGE,
+                         "%s runs its %d layers %zu times in all, wanted at most %d", arch_path(m),
+                         m->hp.n_layer, visits, VISITS_MOST);
     n = (size_t)m->hp.n_layer; /* a second stack may have more */
     m->model = arena_alloc(m->arena, a->model_bytes + 1);
     m->layers = arena_array(m->arena, n + more, a->layer_bytes);
     m->nextn = arena_array(m->arena, more + 1, sizeof *m->nextn);
     m->rope = arena_array(m->arena, n, sizeof *m->rope);
-    size_t visits = (size_t)(m->n_visits > m->n_encoder_visits ? m->n_visits : m->n_encoder_visits);
     m->state_of = arena_array(m->arena, visits, sizeof *m->state_of);
     if (arena_ok(m->arena)) {
         memset(m->state_of, -1, visits * sizeof *m->state_of);

@@ -521,6 +521,13 @@ static void choose_asked(struct keys *k, const struct key_spec *s)
                           s->suffix);
         return;
     }
+    if (!s->family && s->at == offsetof(struct hparams, n_layer)) { /* lists have so many items */
+        k->st = error_set(k->err, PITH_UNSUPPORTED,
+                          "synth: key \"%s\" is the number of layers; ask for it as that, not as a "
+                          "key",
+                          s->suffix);
+        return;
+    }
     int real = s->kind == KEY_F32 || s->kind == KEY_LAYERS_F32;
     if (end == text || *end || !within(s, v) || fabs(v) > 1e30 ||
         (!real && (v != floor(v) || fabs(v) > INT32_MAX))) {
