@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
+#include "run/cache/cache_impl.h"
 #include "run/sample/sample.h"
 #include "run/session/session.h"
 #include "small_model.h"
@@ -384,6 +385,130 @@ static void test_forged(void)
     CHECK(pith_load_memory(s, -1, p, n, NULL) == PITH_OK);
     free(p);
     free(copy);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
+/* A page more than the tables name, in the last group. */
+static void test_page_of_nobody(void)
+{
+    pith_model *m = synth("gemma2", 1, NULL);
+    pith_session *s = open_session(m, 1, 250, "f32");
+    REQUIRE(s, "no session");
+    feed(s, 0, 100, 1);
+    size_t n, at, count;
+    uint8_t *p = snapshot(s, -1, &n);
+    uint64_t length, one = page_canonical(&s->cache, s->cache.n_groups - 1);
+    uint32_t pages = 0;
+    REQUIRE((at = section(p, n, 3)), "no pages");
+    memcpy(&length, p + at + 8, sizeof length);
+    count = at + 16;
+    for (int g = 0; g < s->cache.n_groups; g++) {
+        memcpy(&pages, p + count, sizeof pages);
+        if (g + 1 < s->cache.n_groups)
+            count += 4 + pages * page_canonical(&s->cache, g);
+    }
+    size_t end = at + 16 + (size_t)length;
+    uint8_t *longer = calloc(1, n + one);
+    memcpy(longer, p, end);
+    memcpy(longer + end + one, p + end, n - end);
+    pages++;
+    length += one;
+    memcpy(longer + count, &pages, sizeof pages);
+    memcpy(longer + at + 8, &length, sizeof length);
+    seal(longer, at);
+    refused("a page of nobody", s, -1, longer, n + one, PITH_FORMAT, "a page of no sequence");
+    CHECK(pith_length(s, 0) == 100 && pith_load_memory(s, -1, p, n, NULL) == PITH_OK);
+    free(longer);
+    free(p);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
+/* A sequence of n tokens as if it had been edited: positions from `first` on, in steps. */
+static uint8_t *as_edited(const uint8_t *p, size_t n, int32_t first, int32_t by, size_t *n_out)
+{
+    enum { HEAD = 72 };
+    size_t at = section(p, n, 2), heads = at + 16;
+    int32_t tokens, one = 1;
+    uint64_t length;
+    memcpy(&tokens, p + heads, sizeof tokens);
+    memcpy(&length, p + at + 8, sizeof length);
+    size_t slots = heads + HEAD + 4 * (size_t)tokens, more = 12 * (size_t)tokens;
+    uint8_t *q = calloc(1, n + more);
+    memcpy(q, p, slots);
+    memcpy(q + slots + more, p + slots, n - slots);
+    memcpy(q + heads + 8, &one, sizeof one);
+    for (int32_t i = 0; i < tokens; i++)
+        memcpy(q + slots + 12 * (size_t)i, (int32_t[3]){first + by * i, i, 0}, 12);
+    length += more;
+    memcpy(q + at + 8, &length, sizeof length);
+    seal(q, at);
+    *n_out = n + more;
+    return q;
+}
+
+/* Positions that sequences of the model cannot have: with gaps, where scores go by distance; any
+ * but the usual ones, where rows are kept for several tokens. */
+static void test_forged_positions(void)
+{
+    static const struct {
+        const char *arch;
+        int32_t first, by;
+        int good;
+    } cases[] = {{"mpt", 0, 2, 0},       {"mpt", 5, 1, 1},      {"mpt", 0, 0, 0},
+                 {"deepseek4", 0, 2, 0}, {"deepseek4", 7, 1, 0}, {"llama", 3, 5, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        pith_model *m = synth(cases[i].arch, 1, NULL);
+        pith_session *s = open_session(m, 1, 250, "f32");
+        REQUIRE(s, "no session");
+        feed(s, 0, 100, 1);
+        size_t n, n_edited;
+        uint8_t *p = snapshot(s, -1, &n), *q;
+        q = as_edited(p, n, cases[i].first, cases[i].by, &n_edited);
+        if (cases[i].good)
+            CHECK_MSG(pith_load_memory(s, -1, q, n_edited, NULL) == PITH_OK, "%s: refused",
+                      cases[i].arch);
+        else
+            refused(cases[i].arch, s, -1, q, n_edited, PITH_FORMAT, "impossible");
+        feed(s, 0, 3, 1);
+        free(p);
+        free(q);
+        pith_session_close(s);
+        pith_model_close(m);
+    }
+}
+
+/* What a file claims is not asked for: sections longer than any of this session's, pipes that do
+ * not end. */
+static void test_too_long(void)
+{
+    pith_model *m = synth("llama", 1, NULL);
+    pith_session *s = open_session(m, 1, 250, "f16");
+    struct pith_error err;
+    REQUIRE(s, "no session");
+    feed(s, 0, 100, 1);
+    size_t n;
+    uint8_t *p = snapshot(s, -1, &n);
+    for (uint32_t id = 1; id <= 6; id++) {
+        size_t at = section(p, n, id);
+        const uint64_t length = UINT64_C(3) << 30;
+        const char *path = in_dir("long");
+        FILE *f = fopen(path, "wb"); /* holes behind the head of the section */
+        REQUIRE(f && at, "no file");
+        CHECK(fwrite(p, 1, at, f) == at && fwrite(p + at, 1, 8, f) == 8 &&
+              fwrite(&length, sizeof length, 1, f) == 1 && !fflush(f) &&
+              !ftruncate(fileno(f), (off_t)(at + length + 24 + 24 * (6 - id))));
+        fclose(f);
+        pith_status st = pith_load(s, 0, path, &err);
+        CHECK_MSG(st == (id == 3 ? PITH_FORMAT : PITH_RANGE) &&
+                      strstr(err.msg, id == 3 ? "section" : "wanted at most"),
+                  "section %u: status %d, %s", id, (int)st, err.msg);
+        unlink(path);
+    }
+    CHECK(pith_load(s, 0, "/dev/zero", &err) == PITH_RANGE && strstr(err.msg, "holds more than"));
+    CHECK(pith_length(s, 0) == 100);
+    free(p);
     pith_session_close(s);
     pith_model_close(m);
 }
@@ -791,6 +916,9 @@ int main(void)
     TEST(test_damaged_file);
     TEST(test_mismatch);
     TEST(test_forged);
+    TEST(test_page_of_nobody);
+    TEST(test_forged_positions);
+    TEST(test_too_long);
     TEST(test_resumed);
     TEST(test_resumed_beside);
     TEST(test_note);

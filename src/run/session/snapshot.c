@@ -43,6 +43,8 @@
 
 enum { VERSION = 6, VERSION_NO_NOTE = 5, VERSION_ONE_POSITION = 4 };
 enum { N_SECTIONS = 7, HEAD = 24, SECTION_HEAD = 16, PAGES = 2, NOTE = 6 };
+enum { SAMPLER_MOST = 1 << 26 };    /* bytes of that section */
+enum { PIPED_NOTE_MOST = 1 << 26 }; /* and of a note, where a file's end is not known */
 static const char magic[8] = "pithsnap";
 static const char *const section_names[N_SECTIONS] = {"layout",    "sequences", "pages",
                                                       "recurrent", "logits",    "sampler",
@@ -485,13 +487,39 @@ static pith_status read_from(const struct load *v, uint64_t at, void *to, uint64
     return PITH_OK;
 }
 
+/* Bytes that section i of a file has at most, and MORE: of this session's sequences, of any
+ * sampler. No memory is asked for what is longer. A note is its owner's. */
+static uint64_t section_most(const struct load *v, int i)
+{
+    enum { MORE = 1 << 20 };
+    const struct pith_session *s = v->s;
+    if (!s || i > 4)
+        return i == NOTE ? UINT64_MAX / 2 : SAMPLER_MOST;
+    const struct cache *c = &s->cache;
+    uint64_t slots = (uint64_t)s->n_ctx * (sizeof *c->seq->token + sizeof *c->seq->slot +
+                                           sizeof(struct cache_axes)),
+             tables = (uint64_t)c->n_groups * (uint64_t)c->cap_pages * sizeof **c->seq->pages,
+             heads = sizeof(struct seq_head) + sizeof(struct memory_head);
+    uint64_t most[] = {
+        sizeof(struct layout), (uint64_t)s->n_seq * (heads + slots + tables), UINT64_MAX / 2,
+        (uint64_t)s->n_seq * 4 + (uint64_t)s->recurrent.n_blocks * (8 + s->recurrent.block_bytes),
+        8 + (uint64_t)s->n_cols * sizeof(float)};
+    return most[i] + MORE;
+}
+
 /* Section i is head and payload of so many bytes at `from`: has its checksum been read, it can be
  * parsed. Pages of a file are left there. */
 static pith_status take_section(struct load *v, int i, uint64_t from, uint64_t length,
                                 struct pith_error *err)
 {
-    uint64_t sum, n = SECTION_HEAD + length;
+    uint64_t sum, n = SECTION_HEAD + length, most = section_most(v, i);
     const uint8_t *p = v->from.p ? v->from.p + from : NULL;
+    if (length > most)
+        return error_set(err, PITH_RANGE,
+                         "%s: section \"%s\" has %llu bytes, wanted at most %llu of what is loaded "
+                         "here; it is damaged or was saved by a larger session, nothing was loaded",
+                         v->name, section_names[i], (unsigned long long)length,
+                         (unsigned long long)most);
     if (!p && i == PAGES) {
         v->pages_from = from;
         cursor_init(&v->at[i], (const uint8_t *)"", length); /* only its length */
@@ -699,6 +727,20 @@ static int good_head(const struct seq_head *h)
     return ok;
 }
 
+/* Are its positions ones that this session's sequences can have? Where nothing can be moved or
+ * taken out, nothing waits for that; where positions have to follow one another they do. */
+static int good_positions(const struct pith_session *s, const struct image *m)
+{
+    int fixed = !s->causal || s->pooled || s->recurrent.n_blocks;
+    int follow = session_follows(s) != NULL;
+    if (fixed && (m->h.pending || (m->h.edited && follow)))
+        return 0;
+    for (int32_t i = 1; follow && m->h.edited && !m->h.pending && i < m->h.n; i++)
+        if (position(m, i) != position(m, i - 1) + 1)
+            return 0;
+    return 1;
+}
+
 static pith_status check_sequence(const struct load *v, struct image *m, struct cursor *c,
                                   struct pith_error *err)
 {
@@ -738,7 +780,8 @@ static pith_status check_sequence(const struct load *v, struct image *m, struct 
     for (int32_t i = 0; i < h->n; i++)
         if (int_at(m->token, i) < -1 || int_at(m->token, i) >= s->model->arch.hp.n_vocab)
             return damaged_section(v, 1, err, "a token is not of the vocabulary");
-    if ((h->edited && !good_slots(m)) || (h->axed && !good_axes(m)) || !good_tables(v, m))
+    if ((h->edited && (!good_slots(m) || !good_positions(s, m))) || (h->axed && !good_axes(m)) ||
+        !good_tables(v, m))
         return damaged_section(v, 1, err, "slots or pages of a sequence are impossible");
     return PITH_OK;
 }
@@ -905,8 +948,13 @@ static pith_status make_room(struct load *v, struct pith_error *err)
     v->slots = mem_array((size_t)most + 1, sizeof *v->slots, PITH_MEM_SCRATCH);
     if (!ok || !v->slots)
         return error_set(err, PITH_NOMEM, "out of memory for loading");
-    for (int g = 0; g < s->cache.n_groups && st == PITH_OK; g++)
-        st = pages_replace(&s->cache, g, v->seq, count_slots(v, g), err);
+    for (int g = 0; g < s->cache.n_groups && st == PITH_OK; g++) {
+        int32_t need = count_slots(v, g), i = 0;
+        while (i < v->n_pages[g] && v->slots[i])
+            i++;
+        st = i < v->n_pages[g] ? damaged_section(v, PAGES, err, "it has a page of no sequence")
+                               : pages_replace(&s->cache, g, v->seq, need, err);
+    }
     for (int g = 0; g < s->cache.n_groups; g++)
         pages += v->n_pages[g];
     if (st == PITH_OK && !cache_log_room(s->cache.log, pages, 0))
@@ -1135,12 +1183,30 @@ pith_status session_load_memory(struct pith_session *s, int32_t seq, const void 
     return load_from(s, seq, "the snapshot", (struct source){.p = p, .fd = -1, .n = n}, NULL, err);
 }
 
+/* Bytes of a file with as many sequences and pages as the session can have. */
+static uint64_t snapshot_most(const struct pith_session *s)
+{
+    const struct load v = {.s = (struct pith_session *)(uintptr_t)s};
+    const struct cache *c = &s->cache;
+    uint64_t n = HEAD;
+    for (int i = 0; i < N_SECTIONS; i++)
+        n += SECTION_HEAD + sizeof n + (i == PAGES  ? 0
+                                        : i == NOTE ? PIPED_NOTE_MOST
+                                                    : section_most(&v, i));
+    for (int g = 0; g < c->n_groups; g++) {
+        const struct cache_group *p = &c->group[g];
+        n += sizeof(uint32_t) + (uint64_t)(p->n_pages + p->n_spare) * STEP_QUARTERS *
+                                    page_canonical(c, g);
+    }
+    return n;
+}
+
 /* What is no file that can be read anywhere (a pipe, "-") is read whole first. */
 static pith_status load_whole(struct pith_session *s, int32_t seq, struct pith_sampler *sampler,
                               const char *path, struct pith_error *err)
 {
     uint64_t n;
-    char *p = file_read_all(path, UINT64_C(1) << 46, &n, PITH_MEM_SCRATCH, err);
+    char *p = file_read_all(path, snapshot_most(s), &n, PITH_MEM_SCRATCH, err);
     if (!p)
         return err->code;
     struct source from = {.p = (const uint8_t *)p, .fd = -1, .n = n};
