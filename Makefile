@@ -243,7 +243,7 @@ fuzz:
 
 ## arm: for AArch64, under qemu-user: the kernels' tests, and whole models against bytes of here
 # Tests that include a room of these, and neither a room above nor the public functions.
-GPU_TESTS := $(VULKAN_TESTS) %/test_cuda.c %/test_cuda_ops.c %/test_cann.c
+GPU_TESTS := $(VULKAN_TESTS) $(addprefix %/test_,cuda.c cuda_ops.c cuda_host.c cann.c)
 ARM_TESTS = $(foreach t,$(shell grep -lE '"(base|tensor|graph|backend)/' \
     $(filter-out $(GPU_TESTS),$(TEST_SRC)) | xargs -r grep -LE \
     '"(format|nn|arch|text|run|api)/|"pith\.h"|pith_[a-z]+_open'),tests/$(basename $(notdir $t)))
@@ -359,25 +359,48 @@ $(B)/cuda/%.fatbin: src/backend/cuda/kernels/%.cu $(CUDA_HEADERS) $(B)/flags
 $(B)/pith-cuda.kernels: $(FATBINS) packaging/plugin.sh $(B)/plugins
 	$(call say,KERN,$@)packaging/plugin.sh $@ cuda $(CUDA_BUILD) $(CUDA_VERSION) $(FATBINS)
 
+# What a GPU can do, for scripts/gpu.sh.
+$(B)/gpu_roof: bench/gpu_roof.cu $(B)/flags
+	@mkdir -p $(@D)
+	$(call say,NVCC,$<)$(NVCC) -std=c++17 -O3 -Werror all-warnings $(GENCODE) -o $@ $<
+
 CXX_FLAGS = -std=c++17 $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -fno-strict-aliasing \
             -fno-math-errno -Itests/backend/cuda \
             $(if $(filter x86_64,$(MACHINE)),$(AVX2)) -O2 -g
-STANDIN  := $(addprefix $(B)/tests/,cuda-driver.so cuda-kernels.so cuda-old.so)
-$(B)/cuda/host/%.o: src/backend/cuda/kernels/%.cu $(CUDA_HEADERS) tests/backend/cuda/host.h \
-    $(B)/flags
+STANDIN  := $(addprefix $(B)/tests/cuda-,driver.so kernels.so checked.so faults.so old.so)
+# Kernels whose accesses are looked at (tests/backend/cuda/checks.cpp has what these call).
+CHECKED  := -DHOST_CHECKS -O1 -fno-tree-vectorize -fsanitize=thread \
+            -fsanitize=alignment,bounds,shift,signed-integer-overflow
+$(B)/cuda/host/%.o: src/backend/cuda/kernels/%.cu $(CUDA_HEADERS) \
+    $(wildcard tests/backend/cuda/*.h) $(B)/flags
 	@mkdir -p $(@D)
 	$(call say,CXX,$<)$(CXX) -x c++ $(CXX_FLAGS) -c -o $@ $<
-$(B)/cuda/host/%.o: tests/backend/cuda/%.cpp tests/backend/cuda/host.h $(B)/flags
+$(B)/cuda/host/%.o: tests/backend/cuda/%.cpp $(wildcard tests/backend/cuda/*.h) $(B)/flags
 	@mkdir -p $(@D)
 	$(call say,CXX,$<)$(CXX) $(CXX_FLAGS) -c -o $@ $<
 $(B)/tests/cuda-kernels.so: $(patsubst %.cu,$(B)/cuda/host/%.o,$(notdir $(KERNELS))) \
     $(B)/cuda/host/host.o
+$(B)/cuda/checked/%.o: src/backend/cuda/kernels/%.cu $(CUDA_HEADERS) \
+    $(wildcard tests/backend/cuda/*.h) $(B)/flags
+	@mkdir -p $(@D)
+	$(call say,CXX,$< checked)$(CXX) -x c++ $(CXX_FLAGS) $(CHECKED) -c -o $@ $<
+$(B)/cuda/checked/faults.o: tests/backend/cuda/faults.cu $(CUDA_HEADERS) \
+    $(wildcard tests/backend/cuda/*.h) $(B)/flags
+	@mkdir -p $(@D)
+	$(call say,CXX,$<)$(CXX) -x c++ -Isrc $(CXX_FLAGS) $(CHECKED) -c -o $@ $<
+$(B)/cuda/checked/%.o: tests/backend/cuda/%.cpp $(wildcard tests/backend/cuda/*.h) $(B)/flags
+	@mkdir -p $(@D)
+	$(call say,CXX,$< checked)$(CXX) $(CXX_FLAGS) -DHOST_CHECKS -c -o $@ $<
+RUNS_CHECKED := $(B)/cuda/checked/host.o $(B)/cuda/checked/checks.o
+$(B)/tests/cuda-checked.so: $(patsubst %.cu,$(B)/cuda/checked/%.o,$(notdir $(KERNELS))) \
+    $(RUNS_CHECKED)
+$(B)/tests/cuda-faults.so: $(B)/cuda/checked/faults.o $(RUNS_CHECKED)
 $(B)/tests/cuda-driver.so: $(B)/cuda/host/driver.o
 $(B)/tests/cuda-old.so: $(B)/cuda/host/old.o
 $(STANDIN):
 	@mkdir -p $(@D)
 	$(call say,LD,$@)$(CXX) -shared -o $@ $^ -ldl
-$(B)/tests/test_cuda $(B)/tests/test_cuda_ops: | $(STANDIN) $(PLUGINS)
+$(addprefix $(B)/tests/,test_cuda test_cuda_ops test_cuda_host): | $(STANDIN) $(PLUGINS)
 $(B)/tests/test_vulkan $(B)/tests/test_vulkan_ops: | $(PLUGINS)
 
 # What stands in for CANN's libraries; and one that is too old.

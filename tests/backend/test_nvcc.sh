@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # test_nvcc.sh -- the kernels of the CUDA backend by CUDA's own compiler, where it is: without a
 # warning, for the oldest generation and the newest; every kernel that the host can ask for is
-# there. TEST_SCALE=1: one file.
+# there, and fits into what a multiprocessor has. And the driver's functions as we declare them
+# beside CUDA's own header. TEST_SCALE=1: one file.
 . "$(dirname "$0")"/../report.sh
 
 nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
@@ -29,6 +30,21 @@ wanted()
     *) echo "$1" ;;
     esac
 }
+
+# driver.h and CUDA's header.
+cuda=$(dirname "$(dirname "$(realpath "$(command -v "$nvcc")")")")
+sed -n 's/.*X(\([a-z_]*\), "\(cu[A-Za-z0-9_]*\)",.*/SAME(\1, \2)/p' "$folder/driver.h" \
+    >"$dir/functions.inc"
+n=$(grep -c . "$dir/functions.inc")
+same functions_are_listed "$n" "$(grep -c '"cu[A-Z]' "$folder/driver.h")"
+if [ ! -e "$cuda/include/cuda.h" ]; then
+    skip functions "there is no $cuda/include/cuda.h"
+elif "${CXX:-g++}" -std=c++17 -fsyntax-only -Isrc -I"$dir" -I"$cuda/include" \
+    tests/backend/cuda/header.cpp 2>"$err"; then
+    ok "functions of the driver: $n"
+else
+    fail functions "$(grep -m 1 error "$err")"
+fi
 
 for file in "$folder"/kernels/*.cu; do
     name=$(basename "$file" .cu)

@@ -8,6 +8,8 @@
 #include "base/env.h"
 #include "base/mem.h"
 
+_Static_assert(sizeof(struct cu_args) == 152, "struct Args of common.cuh");
+
 static const char *own_file(void)
 {
     return env_get("PITH_CUDA_KERNELS");

@@ -2,16 +2,21 @@
 // driver that the backend uses, with kernels that run on the host (host.cpp).
 //
 // What is handed to a stream is done when somebody waits for it, and no sooner, so that whoever
-// reads too early, or changes too early what is still to be copied, is found out. A thread that
-// has no context set, memory that is nobody's and images of real kernels are errors, as they would
-// be there.
+// reads too early, or changes too early what is still to be copied, is found out; or, where that is
+// asked for, at once, or at times that nobody knows. A thread that has no context set, memory that
+// is nobody's, images of real kernels, calls that no capture allows, copies by memory that is not
+// pinned, more threads than a kernel was compiled for and parameters of another size are errors, as
+// they would be there, or as they would be slow. Behind each buffer lies a page that nobody can
+// touch.
 //
+//   STANDIN_ORDER=n          when: 0 (as it is) when somebody waits, 1 at once, others draw by it
 //   STANDIN_DRIVER=13000     the version that it says it has
 //   STANDIN_ARCH=90          the compute capability of its devices
 //   STANDIN_DEVICES=2        how many there are
 //   STANDIN_MEMORY=bytes     of each
 //   STANDIN_NAME=text        what they are called
 //   STANDIN_VMM=0            no addresses can be reserved
+//   STANDIN_PEERS=0          devices do not reach each other: copies go by the host
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -31,11 +36,14 @@ namespace {
 enum Result {
     OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100,
     INVALID_DEVICE = 101, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, FILE_NOT_FOUND = 301,
-    INVALID_HANDLE = 400, NOT_FOUND = 500, LAUNCH_FAILED = 719, CAPTURE_UNSUPPORTED = 900
+    INVALID_HANDLE = 400, NOT_FOUND = 500, PEER_ACCESS_ENABLED = 704, LAUNCH_FAILED = 719,
+    CAPTURE_UNSUPPORTED = 900
 };
 
 typedef std::function<int()> Work;
 typedef int (*Run)(void *, const unsigned *, const unsigned *, const void *);
+typedef void (*Memory)(const uint64_t (*)[2], size_t);
+typedef const char *(*Said)();
 enum { PARAMS = 152 };
 
 struct Context;
@@ -59,11 +67,22 @@ struct Module {
 struct Function {
     void *code;
     Run run;
+    Memory memory;
+    Said said;
+    std::string name;
+    unsigned threads; /* of a block, at most; 0: nobody knows */
+};
+/* A buffer, and the pages that it lies in. */
+struct Pages {
+    size_t n;
+    void *map;
+    size_t mapped;
 };
 struct Context {
     int device, failed = 0;
-    std::map<uint64_t, size_t> memory;
+    std::map<uint64_t, Pages> memory;
     std::set<Stream *> streams;
+    std::set<Context *> peers; /* that it reaches */
 };
 /* A piece of memory, which is there as long as its handle or its mapping is. */
 struct Piece {
@@ -83,6 +102,10 @@ thread_local Context *current;
 std::map<int, size_t> taken; /* of each device */
 std::map<uint64_t, size_t> reserved;
 std::map<uint64_t, Mapped> mapped; /* a piece each */
+std::map<uint64_t, Pages> pinned;  /* memory of the host */
+int staged;
+thread_local int captures;         /* of this thread that are under way */
+std::set<Context *> contexts;
 
 long setting(const char *name, long otherwise)
 {
@@ -110,6 +133,22 @@ int drain_all(Context *c)
         drain(s, s->put);
     return c->failed;
 }
+/* What comes of a number between two calls: some streams go on by some. */
+void go_on()
+{
+    static uint32_t state = 1;
+    uint32_t seed = (uint32_t)setting("STANDIN_ORDER", 0);
+    if (!seed)
+        return;
+    for (Context *c : contexts)
+        for (Stream *s : c->streams) {
+            state = state * 1664525 + 1013904223 + seed;
+            if (seed == 1)
+                drain(s, s->put);
+            else if (state >> 30 == 0)
+                drain(s, s->done + (state >> 20) % 16);
+        }
+}
 int put(Stream *s, Work w)
 {
     if (s->capture) {
@@ -118,7 +157,49 @@ int put(Stream *s, Work w)
     }
     s->work.push_back(w);
     s->put++;
+    go_on();
     return s->context->failed;
+}
+/* n bytes, with a page behind them that nobody can touch; they begin at a multiple of 256. */
+bool make_pages(size_t n, Pages *out, uint64_t *p)
+{
+    const size_t page = 4096;
+    size_t whole = (n + page - 1) / page * page;
+    void *m = mmap(NULL, whole + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (m == MAP_FAILED)
+        return false;
+    mprotect((char *)m + whole, page, PROT_NONE);
+    *out = Pages{n, m, whole + page};
+    *p = (uint64_t)m + (whole - (n + 255) / 256 * 256);
+    return true;
+}
+/* Is a copy by the host's bytes [p, p + n) one that comes and goes by itself? */
+bool is_pinned(const void *p, size_t n)
+{
+    auto i = pinned.upper_bound((uint64_t)p);
+    if (i == pinned.begin())
+        return false;
+    --i;
+    return (uint64_t)p + n <= i->first + i->second.n;
+}
+/* What kernels in a context may touch. */
+std::vector<uint64_t> ranges_of(Context *c)
+{
+    std::map<uint64_t, uint64_t> all;
+    std::vector<uint64_t> out;
+    for (auto &m : c->memory)
+        all[m.first] = m.first + m.second.n;
+    for (auto &m : mapped)
+        if (m.second.access && m.second.piece->device == c->device)
+            all[m.first] = m.first + m.second.piece->n;
+    for (auto &r : all)
+        if (!out.empty() && out.back() == r.first) {
+            out.back() = r.second;
+        } else {
+            out.push_back(r.first);
+            out.push_back(r.second);
+        }
+    return out;
 }
 /* Is address p of a piece that the device can reach, and so are the n behind it? */
 bool is_mapped(int device, uint64_t p, size_t n)
@@ -146,7 +227,7 @@ bool is_of(Context *c, uint64_t p, size_t n)
     if (i == c->memory.begin())
         return false;
     --i;
-    return p + n <= i->first + i->second;
+    return p + n <= i->first + i->second.n;
 }
 bool is_own(uint64_t p, size_t n) { return is_of(current, p, n); }
 
@@ -161,6 +242,11 @@ bool is_own(uint64_t p, size_t n) { return is_of(current, p, n); }
     HOLD;                                                                                          \
     if (!current)                                                                                  \
     return INVALID_CONTEXT
+/* Not while this thread captures: what allocates, waits or loads. */
+#define NO_CAPTURE                                                                                 \
+    IN_CONTEXT;                                                                                    \
+    if (captures)                                                                                  \
+    return CAPTURE_UNSUPPORTED
 
 API cuInit(unsigned)
 {
@@ -226,18 +312,20 @@ API cuDeviceGetAttribute(int *value, int which, int)
 API cuCtxCreate_v2(Context **c, unsigned, int d)
 {
     HOLD;
-    *c = current = new Context{d, 0, {}, {}};
+    *c = current = new Context{d, 0, {}, {}, {}};
+    contexts.insert(current);
     return OK;
 }
 API cuCtxDestroy_v2(Context *c)
 {
     HOLD;
     for (auto &m : c->memory) {
-        taken[c->device] -= m.second;
-        munmap((void *)m.first, m.second);
+        taken[c->device] -= m.second.n;
+        munmap(m.second.map, m.second.mapped);
     }
     for (Stream *s : c->streams)
         delete s;
+    contexts.erase(c);
     if (current == c)
         current = nullptr;
     delete c;
@@ -260,30 +348,28 @@ API cuMemGetInfo_v2(size_t *left, size_t *total)
 /* What is there at first is anything but zero. */
 API cuMemAlloc_v2(uint64_t *p, size_t n)
 {
-    IN_CONTEXT;
+    Pages pages;
+    NO_CAPTURE;
     if (!n)
         return INVALID_VALUE;
     if (n > most() || taken[current->device] > most() - n)
         return OUT_OF_MEMORY;
-    void *m = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (m == MAP_FAILED)
+    if (!make_pages(n, &pages, p))
         return OUT_OF_MEMORY;
-    if (n < 1 << 20)
-        memset(m, 0xff, n);
-    *p = (uint64_t)m;
-    current->memory[*p] = n;
+    memset((void *)*p, 0xff, n < 1 << 20 ? n : 1 << 20);
+    current->memory[*p] = pages;
     taken[current->device] += n;
     return current->failed;
 }
 API cuMemFree_v2(uint64_t p)
 {
-    IN_CONTEXT;
+    NO_CAPTURE;
     auto m = current->memory.find(p);
     if (m == current->memory.end())
         return INVALID_VALUE;
     drain_all(current);
-    taken[current->device] -= m->second;
-    munmap((void *)p, m->second);
+    taken[current->device] -= m->second.n;
+    munmap(m->second.map, m->second.mapped);
     current->memory.erase(m);
     return OK;
 }
@@ -395,38 +481,65 @@ API cuMemSetAccess(uint64_t p, size_t n, const Access *who, size_t n_who)
 
 API cuMemHostAlloc(void **p, size_t n, unsigned)
 {
-    IN_CONTEXT;
-    *p = calloc(1, n);
-    return *p ? OK : OUT_OF_MEMORY;
+    Pages pages;
+    uint64_t at;
+    NO_CAPTURE;
+    if (!n || !make_pages(n, &pages, &at))
+        return OUT_OF_MEMORY;
+    pinned[at] = pages;
+    *p = (void *)at;
+    return OK;
 }
+/* Nobody waits for copies that are under way: they go on, into nothing. */
 API cuMemFreeHost(void *p)
 {
-    IN_CONTEXT;
-    drain_all(current);
-    free(p);
+    NO_CAPTURE;
+    auto i = pinned.find((uint64_t)p);
+    if (i == pinned.end())
+        return INVALID_VALUE;
+    munmap(i->second.map, i->second.mapped);
+    pinned.erase(i);
     return OK;
 }
 
 API cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t n, Stream *s)
 {
     IN_CONTEXT;
-    if (!is_own(to, n))
+    if (!is_own(to, n) || !is_pinned(from, n) || s->context != current)
         return INVALID_VALUE;
     return put(s, [=] { return memcpy((void *)to, from, n), 0; });
 }
 API cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t n, Stream *s)
 {
     IN_CONTEXT;
-    if (!is_own(from, n))
+    if (!is_own(from, n) || !is_pinned(to, n) || s->context != current)
         return INVALID_VALUE;
     return put(s, [=] { return memcpy(to, (void *)from, n), 0; });
 }
 API cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t n, Stream *s)
 {
     IN_CONTEXT;
-    if (!is_own(from, n) || !is_own(to, n))
+    if (!is_own(from, n) || !is_own(to, n) || s->context != current)
         return INVALID_VALUE;
     return put(s, [=] { return memmove((void *)to, (void *)from, n), 0; });
+}
+API cuDeviceCanAccessPeer(int *yes, int d, int peer)
+{
+    HOLD;
+    *yes = d != peer && setting("STANDIN_PEERS", 1);
+    return OK;
+}
+API cuCtxEnablePeerAccess(Context *peer, unsigned)
+{
+    NO_CAPTURE;
+    if (peer->device == current->device || !setting("STANDIN_PEERS", 1))
+        return INVALID_VALUE;
+    return current->peers.insert(peer).second ? OK : PEER_ACCESS_ENABLED;
+}
+/* Copies that went by the host. */
+API standin_staged()
+{
+    return staged;
 }
 API cuMemcpyPeerAsync(uint64_t to, Context *there, uint64_t from, Context *here, size_t n,
                       Stream *s)
@@ -434,12 +547,14 @@ API cuMemcpyPeerAsync(uint64_t to, Context *there, uint64_t from, Context *here,
     IN_CONTEXT;
     if (!is_of(here, from, n) || !is_of(there, to, n) || s->context != current)
         return INVALID_VALUE;
+    Context *other = current == here ? there : here;
+    staged += other->device != current->device && !current->peers.count(other);
     return put(s, [=] { return memmove((void *)to, (void *)from, n), 0; });
 }
 API cuMemsetD8Async(uint64_t to, unsigned char byte, size_t n, Stream *s)
 {
     IN_CONTEXT;
-    if (!is_own(to, n))
+    if (!is_own(to, n) || s->context != current)
         return INVALID_VALUE;
     return put(s, [=] { return memset((void *)to, byte, n), 0; });
 }
@@ -462,12 +577,12 @@ API cuStreamDestroy_v2(Stream *s)
 }
 API cuStreamSynchronize(Stream *s)
 {
-    IN_CONTEXT;
+    NO_CAPTURE;
     return s->capture ? CAPTURE_UNSUPPORTED : drain(s, s->put);
 }
 API cuStreamWaitEvent(Stream *s, Event *e, unsigned)
 {
-    IN_CONTEXT;
+    NO_CAPTURE;
     Stream *other = e->stream;
     uint64_t at = e->at;
     return put(s, [=] { return other ? drain(other, at) : 0; });
@@ -487,6 +602,8 @@ API cuEventDestroy_v2(Event *e)
 API cuEventRecord(Event *e, Stream *s)
 {
     IN_CONTEXT;
+    if (s->context != current)
+        return INVALID_HANDLE;
     if (s->capture)
         return CAPTURE_UNSUPPORTED;
     e->stream = s;
@@ -495,13 +612,13 @@ API cuEventRecord(Event *e, Stream *s)
 }
 API cuEventSynchronize(Event *e)
 {
-    IN_CONTEXT;
+    NO_CAPTURE;
     return e->stream ? drain(e->stream, e->at) : OK;
 }
 
 API cuModuleLoad(Module **m, const char *file)
 {
-    IN_CONTEXT;
+    NO_CAPTURE;
     void *lib = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     Run run = lib ? (Run)dlsym(lib, "cuda_host_run") : NULL;
     if (!run)
@@ -519,7 +636,7 @@ API cuModuleLoadData(Module **m, const void *image)
 }
 API cuModuleUnload(Module *m)
 {
-    IN_CONTEXT;
+    NO_CAPTURE;
     drain_all(current);
     dlclose(m->library);
     delete m;
@@ -528,13 +645,21 @@ API cuModuleUnload(Module *m)
 /* Never freed: a driver's go with their module. */
 API cuModuleGetFunction(Function **f, Module *m, const char *name)
 {
-    IN_CONTEXT;
+    NO_CAPTURE;
     static std::map<void *, Function *> known;
     void *code = dlsym(m->library, name);
     if (!code)
         return NOT_FOUND;
-    if (!known[code])
-        known[code] = new Function{code, m->run};
+    if (!known[code]) {
+        std::string bound = "pith_threads_" + std::string(name).substr(5);
+        const unsigned *threads = (const unsigned *)dlsym(m->library, bound.c_str());
+        known[code] = new Function{code,
+                                   m->run,
+                                   (Memory)dlsym(m->library, "cuda_host_memory"),
+                                   (Said)dlsym(m->library, "cuda_host_said"),
+                                   name,
+                                   threads ? *threads : 0};
+    }
     *f = known[code];
     return OK;
 }
@@ -548,10 +673,20 @@ API cuLaunchKernel(Function *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
     } l = {{gx, gy, gz}, {bx, by, bz}, {}};
     IN_CONTEXT;
     if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || gx > INT32_MAX ||
-        (uint64_t)bx * by * bz > 1024)
+        (uint64_t)bx * by * bz > (f->threads ? f->threads : 1024) || s->context != current)
         return INVALID_VALUE;
     memcpy(l.params, params[0], PARAMS);
-    return put(s, [f, l] { return f->run(f->code, l.grid, l.block, l.params); });
+    Context *c = current;
+    return put(s, [c, f, l] {
+        if (f->memory) {
+            std::vector<uint64_t> r = ranges_of(c);
+            f->memory((const uint64_t(*)[2])(const void *)r.data(), r.size() / 2);
+        }
+        int r = f->run(f->code, l.grid, l.block, l.params);
+        if (r)
+            fprintf(stderr, "%s on the host: %s\n", f->name.c_str(), f->said());
+        return r;
+    });
 }
 
 API cuStreamBeginCapture_v2(Stream *s, int)
@@ -560,18 +695,20 @@ API cuStreamBeginCapture_v2(Stream *s, int)
     if (s->capture)
         return INVALID_VALUE;
     s->capture = new Graph;
+    captures++;
     return OK;
 }
 API cuStreamEndCapture(Stream *s, Graph **g)
 {
     IN_CONTEXT;
     *g = s->capture;
+    captures -= s->capture != nullptr;
     s->capture = nullptr;
     return *g ? OK : INVALID_VALUE;
 }
 API cuGraphInstantiateWithFlags(Graph **e, Graph *g, unsigned long long)
 {
-    IN_CONTEXT;
+    NO_CAPTURE;
     *e = new Graph(*g);
     return OK;
 }
@@ -594,7 +731,7 @@ API cuGraphDestroy(Graph *g)
 }
 API cuGraphExecDestroy(Graph *e)
 {
-    IN_CONTEXT;
+    NO_CAPTURE;
     delete e;
     return OK;
 }

@@ -1,9 +1,12 @@
 // host.cpp -- runs kernels on the host, a block after the other. A block's threads are fibers,
 // which take turns: each runs until it waits for its warp or its block, or ends. What would hang a
-// GPU or is not defined there is an error: some threads wait where others do not come. Blocks run
-// in one order in one launch and in the other in the next, so that none relies on another's work.
+// GPU or is not defined there is an error: some threads wait where others do not come, or at
+// another place. Threads and blocks run in one order in one launch and in another in the next,
+// forwards, backwards and mixed, so that none relies on another's work. What is touched on the way
+// is looked at by checks.cpp, where that is compiled in.
 #include "host.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -12,7 +15,8 @@
 #include <ucontext.h>
 #endif
 
-host_dim threadIdx, blockIdx, blockDim, gridDim;
+/* Not zero: they do not lie with shared memory (checks.cpp). */
+host_dim threadIdx = {1, 1, 1}, blockIdx = {1, 1, 1}, blockDim = {1, 1, 1}, gridDim = {1, 1, 1};
 
 namespace {
 
@@ -33,6 +37,8 @@ struct Fiber {
 #endif
     State state;
     host_dim index;
+    const char *file; /* where it waits for its block */
+    int line;
     /* What it gives to its warp. */
     enum What { NOTHING, SUM, PRODUCT, HALVES, BRAINS, MATRICES } what;
     float *v;
@@ -44,6 +50,7 @@ struct Fiber {
         void *to;
         const void *from;
         int stage;
+        size_t n;
     };
     std::vector<Fetch> fetches;
     int stage;
@@ -54,6 +61,9 @@ char *stacks;
 int current;
 Kernel kernel;
 Params params;
+unsigned order; /* of this launch: forwards, backwards, mixed */
+bool failed;
+char said[512];
 
 void fiber_main();
 
@@ -172,18 +182,26 @@ void exchange(Fiber *lane)
     }
 }
 
+/* The i-th of n that comes: no 37 divides n where the order is a mixed one. */
+uint64_t nth(uint64_t i, uint64_t n)
+{
+    return order % 3 == 0 ? i : order % 3 == 1 || n % 37 == 0 ? n - 1 - i : (37 * i + order) % n;
+}
+
 /* Until each lane has ended or waits for its block. */
 const char *run_warp(int first, int n)
 {
     for (;;) {
         int waiting = 0;
-        for (int i = first; i < first + n; i++) {
-            Fiber &f = fibers[i];
+        for (int i = 0; i < n; i++) {
+            Fiber &f = fibers[first + (int)nth((uint64_t)i, (uint64_t)n)];
             if (f.state == READY) {
-                current = i;
+                current = (int)(&f - fibers);
                 threadIdx = f.index;
                 resume(f);
             }
+            if (failed)
+                return said;
             waiting += f.state == AT_WARP;
         }
         if (!waiting)
@@ -196,12 +214,25 @@ const char *run_warp(int first, int n)
                 return "lanes of a warp do different things together";
             fibers[i].state = READY;
         }
+        if (fibers[first].what == Fiber::NOTHING)
+            checks_warp_met(first / WARP);
         exchange(fibers + first);
     }
 }
 
-const char *run_block(int n, int backwards)
+/* They wait for each other at one place. */
+bool have_met(int n)
 {
+    for (int i = 1; i < n; i++)
+        if (fibers[i].line != fibers[0].line || strcmp(fibers[i].file, fibers[0].file))
+            return false;
+    return true;
+}
+
+const char *run_block(int n)
+{
+    int warps = (n + WARP - 1) / WARP;
+    checks_block();
     for (int i = 0; i < n; i++) {
         prepare(fibers[i], stacks + (size_t)(i + 1) * STACK);
         fibers[i].state = READY;
@@ -210,8 +241,8 @@ const char *run_block(int n, int backwards)
     }
     for (;;) {
         int waiting = 0;
-        for (int w = 0; w < n; w += WARP) {
-            int first = backwards ? (n - 1) / WARP * WARP - w : w;
+        for (int w = 0; w < warps; w++) {
+            int first = (int)nth((uint64_t)w, (uint64_t)warps) * WARP;
             const char *bad = run_warp(first, n - first < WARP ? n - first : WARP);
             if (bad)
                 return bad;
@@ -222,6 +253,9 @@ const char *run_block(int n, int backwards)
             return NULL;
         if (waiting != n)
             return "threads wait for others of their block that do not come";
+        if (!have_met(n))
+            return "threads of a block wait for each other at different places";
+        checks_block_met();
         for (int i = 0; i < n; i++)
             fibers[i].state = READY;
     }
@@ -229,9 +263,55 @@ const char *run_block(int n, int backwards)
 
 } // namespace
 
-void __syncthreads()
+int host_thread() { return current; }
+
+bool host_is_stack(uint64_t at)
 {
+    uint64_t from = (uint64_t)(uintptr_t)stacks;
+    return at >= from && at < from + (uint64_t)MOST_THREADS * STACK;
+}
+
+bool host_is_own_stack(uint64_t at)
+{
+    return host_is_stack(at) && (at - (uint64_t)(uintptr_t)stacks) / STACK == (uint64_t)current;
+}
+
+/* The launch is over: this thread never runs again. */
+void host_fail(const char *format, ...)
+{
+    va_list args;
+    int n = snprintf(said, sizeof said, "thread %d of block (%u, %u, %u): ", current, blockIdx.x,
+                     blockIdx.y, blockIdx.z);
+    va_start(args, format);
+    vsnprintf(said + n, sizeof said - (size_t)n, format, args);
+    va_end(args);
+    failed = true;
+    for (;;)
+        pause(fibers[current]);
+}
+
+void host_block_sync(const char *file, int line)
+{
+    fibers[current].file = file;
+    fibers[current].line = line;
     wait_as(AT_BLOCK);
+}
+
+void host_load16(uint32_t (&to)[4], const void *from)
+{
+    if ((uintptr_t)from % 16)
+        host_fail("sixteen bytes at %p, which is no multiple of sixteen", from);
+    checks_access(HOST_READ, from, 16);
+    memcpy(to, from, sizeof to);
+}
+
+/* One thread runs at a time. */
+uint32_t host_add(uint32_t *p, uint32_t x)
+{
+    checks_access(HOST_ATOMIC, p, sizeof *p);
+    uint32_t was = *p;
+    *p += x;
+    return was;
 }
 
 void host_warp_trees(float *v, int n, int from)
@@ -278,15 +358,24 @@ void host_matrices4(uint32_t (&r)[4], const void *row)
     f.what = Fiber::MATRICES;
     f.r = r;
     f.row = row;
+    if ((uintptr_t)row % 16)
+        host_fail("a row of a matrix at %p, which is no multiple of sixteen", row);
+    checks_access(HOST_READ, row, 16);
     wait_as(AT_WARP);
 }
 
 /* Until it is waited for, there is nothing that anybody could use. */
-void host_fetch16(void *to, const void *from)
+void host_fetch(void *to, const void *from, int bytes)
 {
     Fiber &f = fibers[current];
-    f.fetches.push_back({to, from, f.stage});
-    memset(to, 0xff, 16);
+    size_t n = (size_t)bytes;
+    if ((uintptr_t)to % n || (uintptr_t)from % n)
+        host_fail("%d bytes from %p to %p: no multiples of that", bytes, from, to);
+    if (from)
+        checks_access(HOST_READ, from, n);
+    f.fetches.push_back({to, from, f.stage, n});
+    checks_fetch(to, n);
+    memset(to, 0xff, n);
 }
 
 void host_end_stage()
@@ -299,21 +388,29 @@ void host_wait_stages(int n)
     Fiber &f = fibers[current];
     size_t left = 0;
     for (const Fiber::Fetch &x : f.fetches)
-        if (x.stage >= f.stage - n)
+        if (x.stage >= f.stage - n) {
             f.fetches[left++] = x;
-        else if (x.from)
-            memcpy(x.to, x.from, 16);
-        else
-            memset(x.to, 0, 16);
+        } else {
+            if (x.from)
+                memcpy(x.to, x.from, x.n);
+            else
+                memset(x.to, 0, x.n);
+            checks_fetched(x.to, x.n);
+        }
     f.fetches.resize(left);
+}
+
+/* What was wrong with the last launch that failed. */
+extern "C" __attribute__((visibility("default"))) const char *cuda_host_said()
+{
+    return said;
 }
 
 /* 0, or what a driver says of a kernel that failed. */
 extern "C" __attribute__((visibility("default"))) int
 cuda_host_run(void *function, const unsigned grid[3], const unsigned block[3], const void *args)
 {
-    static int launches;
-    int backwards = launches++ & 1;
+    static unsigned launches;
     uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
     int n = (int)(block[0] * block[1] * block[2]);
     if (!stacks)
@@ -321,6 +418,8 @@ cuda_host_run(void *function, const unsigned grid[3], const unsigned block[3], c
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (n < 1 || n > MOST_THREADS || !blocks || stacks == MAP_FAILED)
         return 1;
+    order = launches++;
+    failed = false;
     kernel = (Kernel)function;
     memcpy(&params, args, sizeof params);
     gridDim = host_dim{grid[0], grid[1], grid[2]};
@@ -329,14 +428,15 @@ cuda_host_run(void *function, const unsigned grid[3], const unsigned block[3], c
         unsigned t = (unsigned)i;
         fibers[i].index = host_dim{t % block[0], t / block[0] % block[1], t / block[0] / block[1]};
     }
+    checks_launch();
     for (uint64_t b = 0; b < blocks; b++) {
-        uint64_t at = backwards ? blocks - 1 - b : b;
+        uint64_t at = nth(b, blocks);
         blockIdx.x = (uint32_t)(at % grid[0]);
         blockIdx.y = (uint32_t)(at / grid[0] % grid[1]);
         blockIdx.z = (uint32_t)(at / grid[0] / grid[1]);
-        const char *bad = run_block(n, backwards);
+        const char *bad = run_block(n);
         if (bad) {
-            fprintf(stderr, "a kernel on the host: %s\n", bad);
+            memmove(said, bad, strlen(bad) + 1);
             return 719;
         }
     }

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#include "checks.h"
 #ifdef __F16C__
 #include <immintrin.h>
 #endif
@@ -15,6 +16,12 @@
 #define __shared__ static /* one block runs at a time */
 #define __grid_constant__
 #define __launch_bounds__(threads) __attribute__((visibility("default")))
+/* How many threads a block of a kernel has at most: who launches it looks there. */
+#define BOUND(name, threads)                                                                       \
+    extern "C" {                                                                                   \
+    extern const unsigned pith_threads_##name __attribute__((visibility("default")));              \
+    const unsigned pith_threads_##name = threads;                                                  \
+    }
 #define FN                         [[maybe_unused]] static inline
 #define UNROLL
 
@@ -23,7 +30,11 @@ struct host_dim {
 };
 extern host_dim threadIdx, blockIdx, blockDim, gridDim;
 
-void __syncthreads();
+/* All threads of a block wait at the same place. */
+void host_block_sync(const char *file, int line);
+#define __syncthreads() host_block_sync(__FILE__, __LINE__)
+/* Sixteen bytes in one piece, at a multiple of them. */
+void host_load16(uint32_t (&to)[4], const void *from);
 /* v[i] of each lane becomes the sum over the lanes that differ from it in bits from, from / 2 .. 1
  * of their numbers, added in that order. */
 void host_warp_trees(float *v, int n, int from);
@@ -38,19 +49,14 @@ void host_multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t 
 /* Of four matrices of 8 rows of 16 bytes lane l gives row l % 8 of matrix l / 8, and gets word
  * l % 4 of row l / 4 of each. */
 void host_matrices4(uint32_t (&r)[4], const void *row);
-/* Sixteen bytes (zeros, of NULL) that are not there before they are waited for: until all but the
- * last n stages of this thread are. */
-void host_fetch16(void *to, const void *from);
+/* Sixteen bytes, or four (zeros, of NULL), that are not there before they are waited for: until all
+ * but the last n stages of this thread are. */
+void host_fetch(void *to, const void *from, int bytes);
 void host_end_stage();
 void host_wait_stages(int n);
 
-/* One thread runs at a time. */
-static inline uint32_t atomicAdd(uint32_t *p, uint32_t x)
-{
-    uint32_t was = *p;
-    *p += x;
-    return was;
-}
+uint32_t host_add(uint32_t *p, uint32_t x);
+#define atomicAdd host_add
 
 static inline float host_float(uint32_t u)
 {

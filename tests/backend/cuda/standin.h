@@ -1,6 +1,7 @@
 /* standin.h -- tests of the CUDA backend without a GPU: a library that stands in for the driver's
  * (driver.cpp) and the same kernels compiled for the host (host.cpp), which the build puts beside
- * the tests. TEST_CUDA=1: the machine's own driver and the program's kernels instead. */
+ * the tests. TEST_CUDA=1: the machine's own driver and the program's kernels instead;
+ * STANDIN_KERNELS=cuda-checked.so: kernels whose accesses are looked at (checks.cpp). */
 #ifndef PITH_TESTS_BACKEND_CUDA_STANDIN_H
 #define PITH_TESTS_BACKEND_CUDA_STANDIN_H
 
@@ -23,16 +24,17 @@ static void standin_path(const char *file, char *out, size_t cap)
     snprintf(out, cap, "%s/%s", own, file);
 }
 
-static void standin_use(void)
+__attribute__((unused)) static void standin_use(void)
 {
     char path[640];
+    const char *kernels = getenv("STANDIN_KERNELS");
     if (!standin_is_used()) {
         plugins_use();
         return;
     }
     standin_path("cuda-driver.so", path, sizeof path);
     setenv("PITH_CUDA_LIBRARY", path, 1);
-    standin_path("cuda-kernels.so", path, sizeof path);
+    standin_path(kernels ? kernels : "cuda-kernels.so", path, sizeof path);
     setenv("PITH_CUDA_KERNELS", path, 1);
 }
 

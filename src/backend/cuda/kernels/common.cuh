@@ -11,6 +11,7 @@
 #include <cuda_fp16.h>
 #define FN     static __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
+#define BOUND(name, threads)
 #else
 #include "host.h"
 #endif
@@ -22,8 +23,10 @@ struct Args {
     uint32_t p[13];
     int32_t spec[6];
 };
+static_assert(sizeof(Args) == 152, "struct cu_args has as many bytes");
 
 #define KERNEL(name, threads)                                                                      \
+    BOUND(name, threads)                                                                           \
     extern "C" __global__ void __launch_bounds__(threads)                                          \
         pith_##name(const __grid_constant__ Args arg)
 

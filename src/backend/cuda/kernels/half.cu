@@ -10,6 +10,7 @@
  *                     shared memory, in STAGES places: one is multiplied while others are fetched
  *     half_TYPE_TN    K is a multiple of 8, and rows of the weight begin at multiples of 16 bytes
  */
+#include "fetch.cuh"
 #include "pages.cuh"
 #include "products.cuh"
 
@@ -42,39 +43,6 @@ KERNEL(halve, 64)
 }
 
 /* ---------------------------------------------------------------- a warp's instructions */
-
-/* Sixteen bytes on their way into shared memory; none: zeros. */
-FN void fetch16(void *to, uint64_t from, bool some)
-{
-#if !defined(__CUDACC__)
-    host_fetch16(to, some ? (const void *)(uintptr_t)from : NULL);
-#elif __CUDA_ARCH__ >= 800
-    uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from),
-                 "r"(some ? 16 : 0)
-                 : "memory");
-#else
-    *(uint4 *)to = some ? *(const uint4 *)(uintptr_t)from : make_uint4(0, 0, 0, 0);
-#endif
-}
-/* What a thread has fetched up to now is a stage. */
-FN void end_stage()
-{
-#if !defined(__CUDACC__)
-    host_end_stage();
-#elif __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-/* All of a thread's stages but the last N are there. */
-template <int N> FN void wait_stages()
-{
-#if !defined(__CUDACC__)
-    host_wait_stages(N);
-#elif __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-#endif
-}
 
 /* Four matrices of 8 rows of 16 bytes: lane l says where row l % 8 of matrix l / 8 is, and gets
  * word l % 4 of row l / 4 of each. */

@@ -34,7 +34,7 @@ FN Quad quad16(uint64_t p)
     q.v[2] = v.z;
     q.v[3] = v.w;
 #else
-    memcpy(&q, (const void *)(uintptr_t)p, sizeof q);
+    host_load16(q.v, (const void *)(uintptr_t)p);
 #endif
     return q;
 }

@@ -1,0 +1,206 @@
+/* faults.cu -- kernels that are wrong, one way each, and the same without: what checks.cpp has to
+ * find, and what it must not. a: 64 numbers; dst: 64. p[0]: a number that no compiler knows. */
+#include "backend/cuda/kernels/fetch.cuh"
+
+FN float own(const Args &arg) { return f32_at(arg.a)[threadIdx.x]; }
+FN void give(const Args &arg, float x) { f32_at(arg.dst)[blockIdx.x * 64 + threadIdx.x] = x; }
+FN uint32_t mirror() { return 63 - threadIdx.x; }
+
+KERNEL(good, 64)
+{
+    __shared__ float lane[64];
+    lane[threadIdx.x] = own(arg);
+    __syncthreads();
+    float x = lane[mirror()];
+    __syncthreads();
+    lane[threadIdx.x] = x + 1;
+    __syncthreads();
+    give(arg, lane[threadIdx.x]);
+}
+
+/* ---------------------------------------------------------------- races */
+
+KERNEL(reads_early, 64)
+{
+    __shared__ float lane[64];
+    lane[threadIdx.x] = own(arg);
+    give(arg, lane[mirror()]);
+}
+KERNEL(writes_early, 64)
+{
+    __shared__ float lane[64];
+    lane[threadIdx.x] = own(arg);
+    __syncthreads();
+    float x = lane[mirror()];
+    lane[threadIdx.x] = x + 1;
+    __syncthreads();
+    give(arg, lane[threadIdx.x]);
+}
+KERNEL(writes_both, 64)
+{
+    __shared__ float all;
+    all = own(arg);
+    __syncthreads();
+    give(arg, all);
+}
+KERNEL(device_memory, 64)
+{
+    float x = f32_at(arg.dst)[mirror()];
+    give(arg, x);
+}
+KERNEL(two_blocks, 64)
+{
+    if (threadIdx.x == 0)
+        f32_at(arg.dst)[0] = (float)blockIdx.x;
+}
+KERNEL(atomics, 64) { atomicAdd((uint32_t *)i32_at(arg.dst), 1u); }
+KERNEL(atomics_and_not, 64)
+{
+    atomicAdd((uint32_t *)i32_at(arg.dst), 1u);
+    if (threadIdx.x == 7)
+        i32_at(arg.dst)[0] = 1;
+}
+KERNEL(halves_of_words, 64) { put16(arg.dst + 2 * thread_x(), threadIdx.x); }
+
+KERNEL(warp, 64)
+{
+    __shared__ float lane[64];
+    lane[threadIdx.x] = own(arg);
+    warp_sync();
+    give(arg, lane[threadIdx.x ^ 5]);
+}
+KERNEL(warp_shuffles, 64)
+{
+    __shared__ float lane[64];
+    float v[1] = {own(arg)};
+    lane[threadIdx.x] = v[0];
+    warp_trees(v, 16);
+    give(arg, lane[threadIdx.x ^ 5] + v[0]);
+}
+KERNEL(other_warp, 64)
+{
+    __shared__ float lane[64];
+    lane[threadIdx.x] = own(arg);
+    warp_sync();
+    give(arg, lane[threadIdx.x ^ 37]);
+}
+
+/* ---------------------------------------------------------------- waiting */
+
+KERNEL(some_wait, 64)
+{
+    if (threadIdx.x < 32)
+        __syncthreads();
+    give(arg, 0);
+}
+KERNEL(wait_elsewhere, 64)
+{
+    if (threadIdx.x < 32)
+        __syncthreads();
+    else
+        __syncthreads();
+    give(arg, 0);
+}
+KERNEL(some_lanes, 64)
+{
+    if (threadIdx.x % 32 < arg.p[0])
+        warp_sync();
+    give(arg, 0);
+}
+
+/* ---------------------------------------------------------------- memory */
+
+KERNEL(unwritten, 64)
+{
+    __shared__ float lane[64];
+    if (threadIdx.x < arg.p[0])
+        lane[threadIdx.x] = own(arg);
+    __syncthreads();
+    give(arg, lane[threadIdx.x]);
+}
+/* What another block has written is not this one's. */
+KERNEL(unwritten_later, 64)
+{
+    __shared__ float all;
+    if (threadIdx.x == 0 && blockIdx.x == 0)
+        all = 1;
+    if (threadIdx.x == 0 && blockIdx.x == 1)
+        all = 2;
+    __syncthreads();
+    give(arg, all);
+}
+KERNEL(behind, 64) { give(arg, f32_at(arg.a)[threadIdx.x + arg.p[0] - 2]); }
+KERNEL(before, 64) { give(arg, f32_at(arg.a)[(int)(threadIdx.x - arg.p[0] + 2)]); }
+KERNEL(writes_behind, 64) { f32_at(arg.dst)[threadIdx.x + arg.p[0] - 2] = 0; }
+KERNEL(oblique, 64) { give(arg, as_float(u32(arg.a + 4 * (threadIdx.x / 2) + arg.p[0] - 1))); }
+KERNEL(oblique16, 64)
+{
+    uint32_t v[4];
+    host_load16(v, (const void *)(uintptr_t)(arg.a + 4 * (arg.p[0] - 2)));
+    give(arg, as_float(v[0]));
+}
+KERNEL(of_another, 64)
+{
+    __shared__ uint64_t where;
+    volatile float x = own(arg);
+    if (threadIdx.x == 0)
+        where = (uint64_t)(uintptr_t)&x;
+    __syncthreads();
+    if (threadIdx.x == arg.p[0])
+        *f32_at(where) = 1;
+    __syncthreads();
+    give(arg, x);
+}
+
+/* ---------------------------------------------------------------- fetches */
+
+struct Line {
+    alignas(16) float x[64];
+};
+FN void fetch_all(const Args &arg, Line &s)
+{
+    if (threadIdx.x < 16)
+        fetch16(&s.x[4 * threadIdx.x], arg.a + 16 * threadIdx.x, true);
+    end_stage();
+}
+KERNEL(fetches, 64)
+{
+    __shared__ Line s;
+    fetch_all(arg, s);
+    wait_stages<0>();
+    __syncthreads();
+    give(arg, s.x[mirror()]);
+}
+KERNEL(fetches_unawaited, 64)
+{
+    __shared__ Line s;
+    fetch_all(arg, s);
+    wait_stages<1>();
+    __syncthreads();
+    give(arg, s.x[mirror()]);
+}
+KERNEL(fetches_of_others, 64)
+{
+    __shared__ Line s;
+    fetch_all(arg, s);
+    wait_stages<0>();
+    give(arg, s.x[mirror()]);
+}
+KERNEL(matrices_early, 64)
+{
+    __shared__ Line s;
+    uint32_t r[4];
+    s.x[threadIdx.x] = own(arg);
+    host_matrices4(r, &s.x[threadIdx.x % 16 * 4]);
+    give(arg, as_float(r[0]));
+}
+
+/* ---------------------------------------------------------------- arithmetic */
+
+KERNEL(shifts, 64) { give(arg, (float)(threadIdx.x << (30 + arg.p[0]))); }
+KERNEL(overflows, 64) { give(arg, (float)((int)arg.p[0] * 0x40000000)); }
+KERNEL(subscripts, 64)
+{
+    int v[4] = {1, 2, 3, (int)threadIdx.x};
+    give(arg, (float)v[arg.p[0] + 1]);
+}

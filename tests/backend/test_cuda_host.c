@@ -1,0 +1,86 @@
+/* test_cuda_host.c -- what runs kernels of CUDA on the host finds what is wrong with them
+ * (cuda/checks.cpp): kernels that are wrong one way each, and their like that are right
+ * (cuda/faults.cu). */
+#include <dlfcn.h>
+#include "backend/cuda/cuda_impl.h"
+#include "cuda/standin.h"
+#include "test.h"
+
+static const struct {
+    const char *name, *says; /* NULL: nothing is wrong with it */
+} kernels[] = {
+    {"good", NULL},
+    {"reads_early", "reads shared memory"},
+    {"writes_early", "they have not met since"},
+    {"writes_both", "race: it writes shared memory"},
+    {"device_memory", "the device's memory"},
+    {"two_blocks", "that another block of the launch has written"},
+    {"atomics", NULL},
+    {"atomics_and_not", "race"},
+    {"halves_of_words", NULL},
+    {"warp", NULL},
+    {"warp_shuffles", "they have not met since"},
+    {"other_warp", "shared memory"},
+    {"some_wait", "that do not come"},
+    {"wait_elsewhere", "at different places"},
+    {"some_lanes", "of their warp that do not come"},
+    {"unwritten", "shared memory that nobody has written"},
+    {"unwritten_later", "shared memory that nobody has written"},
+    {"behind", "not of the device's memory"},
+    {"before", "not of the device's memory"},
+    {"writes_behind", "not of the device's memory"},
+    {"oblique", "at no multiple of its size"},
+    {"oblique16", "no multiple of sixteen"},
+    {"of_another", "another thread's own memory"},
+    {"fetches", NULL},
+    {"fetches_unawaited", "still to be fetched"},
+    {"fetches_of_others", "shared memory"},
+    {"matrices_early", "shared memory"},
+    {"shifts", "a shift by more"},
+    {"overflows", "a product is too large"},
+    {"subscripts", "behind the end"},
+};
+
+/* Buffers with others on both sides, as a device's memory has them. */
+static _Alignas(256) float from[128], to[64 * 3 + 64];
+
+static void faults_are_found(void)
+{
+    char path[640], name[80];
+    standin_path("cuda-faults.so", path, sizeof path);
+    void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    REQUIRE(lib, "%s", dlerror());
+    int (*run)(void *, const unsigned *, const unsigned *, const void *);
+    void (*memory)(const uint64_t(*)[2], size_t);
+    const char *(*said)(void);
+    *(void **)&run = dlsym(lib, "cuda_host_run");
+    *(void **)&memory = dlsym(lib, "cuda_host_memory");
+    *(void **)&said = dlsym(lib, "cuda_host_said");
+    uint64_t a = (uint64_t)(uintptr_t)(from + 32), dst = (uint64_t)(uintptr_t)to;
+    const uint64_t ranges[2][2] = {{a, a + 64 * 4}, {dst, dst + 64 * 3 * 4}};
+    int ascending = a < dst;
+    const uint64_t other[2][2] = {{dst, dst + 64 * 3 * 4}, {a, a + 64 * 4}};
+    memory(ascending ? ranges : other, 2);
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
+        struct cu_args args = {.a = {.a = a, .dst = dst, .p = {3}}};
+        const unsigned block[3] = {64, 1, 1}, grid[3] = {3, 1, 1};
+        if (!strcmp(kernels[i].name, "writes_behind"))
+            args.a.dst += 2 * 64 * 4;
+        snprintf(name, sizeof name, "pith_%s", kernels[i].name);
+        void *kernel = dlsym(lib, name);
+        REQUIRE(kernel, "there is no %s", name);
+        for (int order = 0; order < 6; order++) { /* launches go through them */
+            int r = run(kernel, grid, block, &args);
+            const char *says = kernels[i].says;
+            CHECK_MSG((r != 0) == (says != NULL) && (!says || strstr(said(), says)),
+                      "%s, launch %d: %d, \"%s\"", kernels[i].name, order, r, r ? said() : "");
+        }
+    }
+    dlclose(lib);
+}
+
+int main(void)
+{
+    TEST(faults_are_found);
+    return test_end();
+}
