@@ -1,68 +1,332 @@
 #!/usr/bin/env bash
-# gpu.sh [FOLDER] -- everything that wants a GPU of NVIDIA, in one call: builds with kernels, runs
-# the tests of ops and models on the device, runs them again under compute-sanitizer, and measures.
-# What each part said is a file of FOLDER (default: build-cuda/gpu).
+# gpu.sh [FOLDER [PART...]] -- everything that wants a GPU of NVIDIA, in one call: builds for the
+# GPU that is here, tests ops and models on it, runs the tests of ops under compute-sanitizer, and
+# measures. FOLDER (default: build-cuda/gpu) has a file for each part; FOLDER/report.txt is all of
+# them in one, and FOLDER/summary.txt what to look at first.
 #
-#   TEST_GGUF=file   Gemma 3 270M, for the test against exact arithmetic (default: as make test)
-#   MODELS="a b"     models to measure besides synthetic ones
-set -u
+# No command takes more than ten minutes. A part that was done is not done again: where a call ends
+# early, the next one goes on. `all` or the beginnings of names after FOLDER ask for these again:
+# `gpu.sh out decode sanitize-race`. Status 0: all is well; 1: a part failed; 75: there is more to
+# do.
+#
+#   LIMIT=500        seconds for this call; a part that has no minute left waits for the next
+#   GPU_BUILD=FOLDER what is built, or was elsewhere: `gpu.sh pack FILE` makes a tar.gz of what a
+#                    machine without compilers and network needs. GPU_MAKE=0: make nothing here
+#   GPU_ARCHS=90     generations to build for (default: that of the GPU)
+#   TEST_GGUF=FILE   Gemma 3 270M, for the test beside exact arithmetic (default: as make test)
+#   LAYERS=32        of the synthetic models; EMBD, HEADS, HEADS_KV, FF, VOCAB: those of an 8B one
+#   TYPES="f16 .."   types of weights that are measured
+#   MODELS="a b"     models to measure besides
+#   PEER=FOLDER      with llama-bench and llama-batched-bench of the peer, made for CUDA; PEER_SRC:
+#                    its sources, to make them from
+set -ua # a part is a process of its own, which has these variables and functions
+here=$PWD
 cd "$(dirname "$0")/.." || exit 1
-B=build-cuda
-out=${1:-$B/gpu}
-bad=0
+B=${GPU_BUILD:-build-cuda}
+TYPES=${TYPES:-f16 q8_0 q4_0 q4_K}
+WIDE="--embd ${EMBD:-4096} --heads ${HEADS:-32} --heads-kv ${HEADS_KV:-8} --ff ${FF:-14336}"
+WIDE="$WIDE --vocab ${VOCAB:-32000} --ctx 4096"
+LONGEST=590
+began=$SECONDS
 
-need() { command -v "$1" >/dev/null 2>&1 || { echo "gpu: $1 is not here" >&2; exit 3; }; }
-# part NAME COMMAND..: its output goes to a file
-part()
-{
-    local name=$1
-    shift
-    if "$@" >"$out/$name.txt" 2>&1; then
-        echo "ok $name"
-    else
-        echo "FAIL $name (status $?): see $out/$name.txt"
-        bad=1
-    fi
-}
-
-need nvidia-smi
-mkdir -p "$out"
-nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv \
-    >"$out/device.txt"
-cat "$out/device.txt"
-make CUDA=1 B=$B all $B/tests/test_cuda $B/tests/test_cuda_ops || exit 1
-
-export TEST_CUDA=1
-TEST_GGUF=${TEST_GGUF:-$(scripts/model.sh)}
-export TEST_GGUF
-part ops env TEST_SCALE=10 $B/tests/test_cuda_ops
-part models env TEST_SCALE=10 $B/tests/test_cuda
-for device in CPU cuda0; do
-    part "logits-$device" $B/pith run "$TEST_GGUF" --device "$device" --temp 0 -n 32 \
-        -p "The capital of France is"
-done
-
-if command -v compute-sanitizer >/dev/null 2>&1; then
-    for tool in memcheck racecheck synccheck initcheck; do
-        part "$tool-ops" compute-sanitizer --tool $tool --error-exitcode 9 $B/tests/test_cuda_ops
+# What a machine without this program's libraries, compilers and network needs.
+if [ "${1:-}" = pack ]; then
+    file=$(cd "$here" && realpath -m "${2:?gpu: pack FILE}")
+    make CUDA=1 B="$B" ${GPU_ARCHS:+"CUDA_ARCHS=$GPU_ARCHS"} all "$B"/tests/test_cuda \
+        "$B"/tests/test_cuda_ops "$B"/gpu_roof || exit 1
+    stage=$B/pack there=$B/pack/build-cuda
+    rm -rf "$stage" && mkdir -p "$there/tests" "$there/lib" "$stage/tests" || exit 1
+    cp -r scripts "$stage" && cp -r tests/data "$stage/tests" || exit 1
+    for folder in golden/arch reference; do
+        [ ! -d "${PITH_SHARED:-../shared}/$folder" ] || {
+            mkdir -p "$stage/shared/$(dirname $folder)"
+            cp -r "${PITH_SHARED:-../shared}/$folder" "$stage/shared/$folder"
+        }
     done
-    part memcheck-model env TEST_ONLY=golden_arch compute-sanitizer --error-exitcode 9 \
-        $B/tests/test_cuda
-else
-    echo "skip compute-sanitizer: it is not here"
+    cp "$B"/pith "$B"/gpu_roof "$B"/*.kernels "$there" || exit 1
+    cp "$B"/tests/test_cuda "$B"/tests/test_cuda_ops "$there/tests" || exit 1
+    strip "$there"/pith "$there"/gpu_roof "$there"/tests/*
+    for program in "$B"/pith "$B"/tests/test_cuda; do ldd "$program"; done |
+        awk '$3 ~ /^\// && $1 !~ /^(libc|libm|libdl|libpthread|librt)\.so/ {print $3}' | sort -u |
+        xargs -r cp -L -t "$there/lib"
+    tar -C "$stage" -czf "$file" . || exit 1
+    ls -l "$file"
+    exit 0
 fi
 
-# Models of the 7-8B class, of one layer's width and a quarter of the layers, in the types that
-# figures are asked for.
-for type in f16 q8_0 q4_0 q4_K; do
-    model=$out/synth-$type.gguf
-    [ -e "$model" ] || $B/pith synth "$model" --arch llama --type $type --layers 8 --embd 4096 \
-        --heads 32 --heads-kv 8 --ff 14336 --ctx 4096 --vocab 32000 >"$out/synth-$type.txt" 2>&1 ||
-        { echo "FAIL synth-$type: see $out/synth-$type.txt"; bad=1; continue; }
-    part "bench-$type" $B/pith bench "$model" --device cuda0 -p 512 -n 128 -np 1,32
+out=$(cd "$here" && realpath -m "${1:-$B/gpu}")
+[ $# -gt 0 ] && shift
+again=("$@")
+mkdir -p "$out/models" || exit 1
+LD_LIBRARY_PATH=$PWD/$B/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+case $B in /*) LD_LIBRARY_PATH=$B/lib${LD_LIBRARY_PATH#"$PWD/$B/lib"} ;; esac
+PATH=$PATH:/usr/local/cuda/bin
+bad=0 left=0
+
+has() { command -v "$1" >/dev/null 2>&1; }
+skip() { echo "skip $1: $2" | tee "$out/$1.skip"; }
+
+# Is a part asked for again?
+is_again()
+{
+    local word
+    for word in "${again[@]+"${again[@]}"}"; do
+        case $1 in "$word"*) return 0 ;; esac
+        [ "$word" != all ] || return 0
+    done
+    return 1
+}
+
+# Seconds that a part can have now; 0: it waits.
+seconds()
+{
+    local now=$LONGEST
+    if [ -n "${LIMIT:-}" ]; then
+        now=$((LIMIT - SECONDS + began))
+        [ $now -le $LONGEST ] || now=$LONGEST
+        [ $now -ge 60 ] || now=0
+    fi
+    echo $now
+}
+
+# part NAME COMMAND..: its output goes to a file, whose last line is how it ended. Status: the
+# command's; 75 where it waits.
+part()
+{
+    local name=$1 file=$out/$1.txt limit status from=$SECONDS
+    shift
+    rm -f "$out/$name.skip"
+    if [ -e "$file" ] && ! is_again "$name"; then
+        status=$(sed -n '$s/^# status \([0-9]*\),.*/\1/p' "$file")
+        # One that ended for want of time may have more now.
+        if [ -n "$status" ] && [ "$status" != 124 ]; then
+            [ "$status" = 0 ] || bad=1
+            return "$status"
+        fi
+    elif [ ${#again[@]} -gt 0 ] && ! is_again "$name" && [[ $name != @(build|device) ]]; then
+        return 75
+    fi
+    limit=$(seconds)
+    if [ "$limit" = 0 ]; then
+        left=1
+        return 75
+    fi
+    timeout -k 10 "$limit" bash -c '"$@"' part "$@" >"$file.tmp" 2>&1 </dev/null
+    status=$?
+    echo "# status $status, $((SECONDS - from)) s: $*" >>"$file.tmp"
+    mv "$file.tmp" "$file"
+    case $status in
+    0) echo "ok $name ($((SECONDS - from)) s)" ;;
+    124) if [ "$limit" -lt $LONGEST ]; then
+            echo "more $name: it had $limit s"
+            rm "$file"
+            left=1
+            status=75
+        else
+            echo "FAIL $name: not done after $limit s"
+            bad=1
+        fi ;;
+    *)
+        echo "FAIL $name (status $status): see $name.txt"
+        bad=1
+        ;;
+    esac
+    return $status
+}
+
+# ---------------------------------------------------------------- what is here
+
+describe()
+{
+    nvidia-smi --query-gpu=name,driver_version,compute_cap,memory.total,clocks.max.sm,power.limit \
+        --format=csv
+    nvidia-smi topo -m 2>/dev/null
+    has nvcc && nvcc --version | tail -n 2
+    uname -srm
+    nproc
+    free -m 2>/dev/null | sed -n 2p
+    df -m "$out" | tail -n 1
+    git rev-parse --short HEAD 2>/dev/null
+}
+
+build()
+{
+    local archs=${GPU_ARCHS:-$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader |
+        tr -d . | sort -un | tr '\n' ' ')}
+    if [ "${GPU_MAKE:-1}" = 0 ] || ! has nvcc; then
+        echo "what is in $B is taken as it is"
+        ls -l "$B"/pith "$B"/pith-cuda.kernels "$B"/tests/test_cuda "$B"/tests/test_cuda_ops
+        return
+    fi
+    # Without Vulkan's headers its tests are not there, which is no reason to stop.
+    make CUDA=1 B="$B" CUDA_ARCHS="$archs" all "$B"/tests/test_cuda "$B"/tests/test_cuda_ops \
+        "$B"/gpu_roof || return
+    make CUDA=1 B="$B" CUDA_ARCHS="$archs" "$B"/tests/test_vulkan_ops || true
+}
+
+has nvidia-smi || {
+    echo "gpu: there is no nvidia-smi, so no GPU of NVIDIA" >&2
+    exit 3
+}
+part device describe
+part build build
+case $? in
+0) ;;
+75) exit 75 ;;
+*)
+    echo "gpu: nothing can be done without a build: see $out/build.txt" >&2
+    exit 1
+    ;;
+esac
+part roof "$B"/gpu_roof
+
+# ---------------------------------------------------------------- tests
+
+[ ! -d shared/golden ] || PITH_SHARED=${PITH_SHARED:-$PWD/shared}
+TEST_CUDA=1 TEST_SCALE=${TEST_SCALE:-10}
+[ -n "${TEST_GGUF:-}" ] || TEST_GGUF=$(timeout 300 scripts/model.sh 2>/dev/null) || TEST_GGUF=
+part ops "$B"/tests/test_cuda_ops
+for name in golden_arch rows_over_two reference_model every_call_fails devices_are_lost \
+    memory_runs_out gaps_are_named caches_of_every_type recordings_serve draws_of_the_best \
+    drawn_rows what_is_absent_is_named products_of; do
+    part "models-$name" env TEST_ONLY=$name "$B"/tests/test_cuda
+done
+if has compute-sanitizer; then
+    for tool in memcheck racecheck synccheck initcheck; do
+        part sanitize-$tool env TEST_SCALE=1 compute-sanitizer --tool $tool --error-exitcode 9 \
+            "$B"/tests/test_cuda_ops
+    done
+    part sanitize-model env TEST_SCALE=1 TEST_ONLY=golden_arch compute-sanitizer \
+        --error-exitcode 9 "$B"/tests/test_cuda
+else
+    skip sanitize "there is no compute-sanitizer"
+fi
+if [ -n "$TEST_GGUF" ]; then
+    for device in CPU cuda0; do
+        part "text-$device" "$B"/pith run "$TEST_GGUF" --device "$device" -ngl all --temp 0 -n 32 \
+            -v -p "The capital of France is"
+    done
+else
+    skip text "there is no model: TEST_GGUF"
+fi
+
+# ---------------------------------------------------------------- figures
+
+# synth NAME TYPE ARGUMENTS..: a model of FOLDER/models, made once.
+synth()
+{
+    local file=$out/models/$1.gguf
+    [ -e "$file" ] || "$B"/pith synth "$file.tmp" --arch llama --type "$2" "${@:3}" >/dev/null &&
+        { [ -e "$file" ] || mv "$file.tmp" "$file"; }
+}
+
+# What the host does for a token of 24 layers: recorded, and call by call; from traces.
+hosts_time()
+{
+    local room
+    synth layers24 q4_0 --layers 24 --embd 256 --heads 8 --heads-kv 4 --ff 768 --vocab 1000 \
+        --ctx 1024 || return
+    for room in 12 0; do
+        PITH_CUDA_RECORDINGS=$room "$B"/pith bench "$out/models/layers24.gguf" --device cuda0 \
+            -ngl all -p 0 -n 256 -r 3 --trace "$out/host-$room.json" || return
+        tr '{' '\n' <"$out/host-$room.json" | sed -n 's/.*"submit .*"dur": *\([0-9.]*\).*/\1/p' |
+            sort -n | awk -v room=$room '{ us[NR] = $1 }
+            END {
+                if (!NR) { print "the trace has no submissions"; exit 1 }
+                half = (us[int((NR + 1) / 2)] + us[int(NR / 2) + 1]) / 2
+                printf "room for %d recordings: %d submissions, %.1f us in the median\n", room,
+                    NR, half
+            }' || return
+        rm -f "$out/host-$room.json"
+    done
+}
+
+bench() { "$B"/pith bench "$@"; }
+measure()
+{
+    local kind=$1 file=$2
+    case $kind in
+    decode) bench "$file" --device "$device" -ngl all -p 0 -n 128 -np 1,32 -r 3 ;;
+    prefill) bench "$file" --device "$device" -ngl all -p 512,2048 -n 0 -b 2048 -r 3 ;;
+    deep) bench "$file" --device "$device" -ngl all -p 0 -n 64 -d 3072 -np 1,8 -r 3 ;;
+    ops) bench "$file" --device "$device" -ngl all -p 512 -n 32 -r 1 --ops ;;
+    esac
+}
+measure_type()
+{
+    synth "$2" "$2" --layers "${LAYERS:-32}" $WIDE || return
+    ls -l "$out/models/$2.gguf"
+    measure "$1" "$out/models/$2.gguf"
+}
+peer()
+{
+    local folder=$PEER file=$out/models/$1.gguf
+    "$folder"/llama-bench -m "$file" -ngl 99 -fa 1 -p 512,2048 -ub 2048 -b 2048 -n 128 -r 3 &&
+        "$folder"/llama-batched-bench -m "$file" -ngl 99 -fa -c 8192 -npp 32 -ntg 64 -npl 1,32
+}
+make_peer()
+{
+    cmake -S "$PEER_SRC" -B "$out/peer" -DCMAKE_BUILD_TYPE=Release -DGGML_CUDA=ON \
+        -DLLAMA_CURL=OFF -DCMAKE_CUDA_ARCHITECTURES="${GPU_ARCHS:-native}" &&
+        cmake --build "$out/peer" -j "$(nproc)" --target llama-bench llama-batched-bench
+}
+
+device=cuda0
+part host hosts_time
+for type in $TYPES; do
+    for kind in decode prefill deep ops; do
+        part "$kind-$type" measure_type $kind "$type"
+    done
 done
 for model in ${MODELS:-}; do
-    part "bench-$(basename "$model" .gguf)" $B/pith bench "$model" --device cuda0 -p 512 -n 128
+    part "model-$(basename "$model" .gguf)" bench "$model" --device cuda0 -ngl all -p 512 -n 128 \
+        -np 1,32
 done
-grep -hE ' (pp|tg)[0-9]' "$out"/bench-*.txt 2>/dev/null
+
+if [ -n "${PEER_SRC:-}" ] && [ -z "${PEER:-}" ] && has cmake; then
+    part peer-build make_peer && PEER=$out/peer/bin
+fi
+if [ -n "${PEER:-}" ] && [ -x "$PEER/llama-bench" ]; then
+    for type in $TYPES; do part "peer-$type" peer "$type"; done
+else
+    skip peer "PEER names no folder with llama-bench, PEER_SRC no sources of it"
+fi
+
+if "$B"/pith devices 2>/dev/null | grep -q '^vulkan0 ' && [ -e "$B"/pith-vulkan.kernels ]; then
+    device=vulkan0
+    [ ! -x "$B"/tests/test_vulkan_ops ] ||
+        part vulkan-ops env PITH_VULKAN_DEVICES=0 "$B"/tests/test_vulkan_ops
+    for type in $TYPES; do
+        for kind in decode prefill; do
+            part "vulkan-$kind-$type" measure_type $kind "$type"
+        done
+    done
+else
+    skip vulkan "no device of Vulkan, or no kernels for it"
+fi
+
+# ---------------------------------------------------------------- the whole
+
+{
+    sed -n 2p "$out/device.txt"
+    cat "$out"/roof.txt 2>/dev/null | grep -v '^#'
+    for file in "$out"/*.txt; do
+        name=$(basename "$file" .txt)
+        case $name in report | summary | device | roof) continue ;; esac
+        printf '%-28s %s\n' "$name" "$(tail -n 1 "$file" | cut -c 3-60)"
+        says='^(FAIL|skip) |passed, .* failed| (pp|tg)[0-9]|recordings:|replayed|ERROR SUMMARY'
+        grep -hE "$says" "$file" | sed 's/^/    /' | head -n 30
+    done
+    cat "$out"/*.skip 2>/dev/null
+} >"$out/summary.txt"
+for file in "$out"/*.txt; do
+    [ "$file" != "$out/report.txt" ] || continue
+    printf '\n==== %s\n%s\n' "$(basename "$file")" "$(cat "$file")"
+done >"$out/report.tmp"
+mv "$out/report.tmp" "$out/report.txt"
+if [ $left = 1 ]; then
+    echo "there is more to do: call it again"
+    exit 75
+fi
+[ $bad = 0 ] && echo "all is in $out" || echo "see $out/summary.txt"
 exit $bad

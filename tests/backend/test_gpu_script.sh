@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# test_gpu_script.sh -- scripts/gpu.sh with programs that stand in for the GPU's and for ours: it
+# goes through all parts, does none twice, ends in time and goes on from there, and tells what has
+# failed.
+. "$(dirname "$0")"/../report.sh
+
+mkdir -p "$dir/bin" "$dir/b/tests" "$dir/away"
+stub() { printf '#!/bin/bash\n%s\n' "$2" >"$1" && chmod +x "$1"; }
+stub "$dir/bin/nvidia-smi" 'echo name, driver; echo a GPU, 1'
+stub "$dir/bin/compute-sanitizer" '
+while [ "${1#--}" != "$1" ]; do [ "$1" = --tool ] || [ "$1" = --error-exitcode ] && shift; shift
+done; "$@" && echo "ERROR SUMMARY: 0 errors"'
+stub "$dir/b/gpu_roof" 'echo "reads its memory: 100 GB/s"'
+stub "$dir/b/tests/test_cuda_ops" '
+[ ! -e "$SLOW" ] || sleep 3; echo "1 passed, 0 failed, 0 skipped"'
+stub "$dir/b/tests/test_cuda" 'echo "ok $TEST_ONLY"; [ "$TEST_ONLY" != "$BAD" ]'
+# A program that makes models, traces and figures.
+stub "$dir/b/pith" '
+echo "$*" >>"$CALLS"
+case $1 in
+synth) echo model >"$2" ;;
+devices) echo "vulkan0  the same GPU" ;;
+bench)
+    while [ $# -gt 0 ]; do [ "$1" = --trace ] && cat >"$2" <<<"$TRACE"; shift; done
+    echo "  tg128 12 tokens/s" ;;
+esac'
+touch "$dir/b/pith-cuda.kernels" "$dir/b/pith-vulkan.kernels" "$dir/model.gguf"
+export PATH=$dir/bin:$PATH GPU_BUILD=$dir/b GPU_MAKE=0 TEST_GGUF=$dir/model.gguf TYPES=q4_0
+export CALLS=$dir/calls SLOW=$dir/slow BAD=
+export TRACE='{"traceEvents":[
+{"ph":"X","cat":"submit","name":"submit cuda0","ts":1.0,"dur":20.0,"pid":1},
+{"ph":"X","cat":"submit","name":"submit cuda0","ts":9.0,"dur":40.0,"pid":1},
+{"ph":"X","cat":"wait","name":"wait cuda0","ts":9.0,"dur":400.0,"pid":1}]}'
+
+# runs NAME STATUS PATTERN WORD...: the script says PATTERN ("": nothing in particular)
+runs()
+{
+    local name=$1 status=$2 pattern=$3 got
+    shift 3
+    timeout 100 scripts/gpu.sh "$@" >"$out" 2>&1
+    got=$?
+    if [ $got -ne "$status" ]; then
+        fail "$name" "status $got, wanted $status: $(tail -n 2 "$out" | tr '\n' ' ')"
+    elif [ -n "$pattern" ] && ! grep -qE "$pattern" "$out"; then
+        fail "$name" "nothing of \"$pattern\" in \"$(head -c 300 "$out" | tr '\n' ' ')\""
+    else
+        ok "$name"
+    fi
+}
+has() { if grep -qE "$3" "$2" 2>/dev/null; then ok "$1"; else fail "$1" "no \"$3\" in $2"; fi; }
+
+at=$dir/all
+runs all_parts 0 '^ok vulkan-prefill-q4_0' "$at"
+same parts_that_failed "$(grep -c FAIL "$out")" 0
+has the_hosts_time "$at/host.txt" 'room for 0 recordings: 2 submissions, 30.0 us in the median'
+has a_summary "$at/summary.txt" 'tg128 12 tokens/s'
+has a_report "$at/report.txt" '==== sanitize-racecheck.txt'
+has what_is_left_out "$at/summary.txt" '^skip peer: '
+n=$(wc -l <"$CALLS")
+runs nothing_twice 0 'all is in' "$at"
+same calls_of_the_second "$(grep -vc '^devices' <(tail -n +$((n + 1)) "$CALLS"))" 0
+runs one_again 0 '^ok decode-q4_0' "$at" decode
+same parts_of_it "$(grep -c '^ok' "$out")" 1
+
+at=$dir/short
+touch "$SLOW"
+LIMIT=62 runs no_time_for_all 75 'more to do' "$at"
+rm "$SLOW"
+[ -e "$at/ops.txt" ] && [ ! -e "$at/host.txt" ] && ok some_were_done ||
+    fail some_were_done "$(ls "$at" | tr '\n' ' ')"
+runs the_rest 0 '^ok host' "$at"
+same ops_again "$(grep -c '^ok ops ' "$out")" 0
+
+BAD=golden_arch runs one_that_fails 1 'FAIL models-golden_arch .status 1' "$dir/bad"
+has others_go_on "$dir/bad/decode-q4_0.txt" '^# status 0'
+runs it_still_counts 1 '' "$dir/bad"
+runs and_is_mended 0 '^ok models-golden_arch' "$dir/bad" models-golden sanitize-model
+mv "$dir/bin/nvidia-smi" "$dir/away/"
+command -v nvidia-smi >/dev/null || runs no_gpu 3 'there is no nvidia-smi' "$dir/none"
+finish
