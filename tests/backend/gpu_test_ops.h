@@ -43,7 +43,7 @@ static uint64_t product_bits;
  * where a device rounds x, what that makes. */
 static void product_case(struct rng *rng, enum dtype type, int M, int K, int T)
 {
-    static float w[1 << 16], x[1 << 16], row[1 << 12], got[1 << 16];
+    static float w[1 << 16], x[1 << 16], row[1 << 13], got[1 << 16];
     struct pith_error err;
     bench_reset();
     bench_fill(rng, w, (int64_t)M * K, 0);
@@ -95,6 +95,8 @@ static void products_of(int first, int every)
         for (size_t t = 0; t < sizeof T / sizeof *T; t++)
             if (all || T[t] == 1 || T[t] == (n % 2 ? 5 : 11))
                 product_case(&rng, type, 1 + (int)t * 9, block > 1 ? 768 : 300 + (int)t, T[t]);
+        if (block == 32) /* so long that a row is read in several steps */
+            product_case(&rng, type, 3, 5152, all ? 8 : 2);
         if (!all)
             continue;
         if (block <= 128 && block > 1)

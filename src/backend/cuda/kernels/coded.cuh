@@ -21,6 +21,17 @@ FN constexpr int unit_of(int type)
                ? 2
                : 4;
 }
+/* Bytes of a block of 32; 0: the type has larger ones. */
+FN constexpr int block_of(int type)
+{
+    return type == T_Q4_0 || type == T_IQ4_NL ? 18
+           : type == T_Q4_1                   ? 20
+           : type == T_Q5_0                   ? 22
+           : type == T_Q5_1                   ? 24
+           : type == T_Q8_0                   ? 34
+           : type == T_MXFP4                  ? 17
+                                              : 0;
+}
 /* The first block of a chain; of the one behind the last: the end. */
 FN uint32_t chain_start(uint32_t chain, uint32_t blocks)
 {
