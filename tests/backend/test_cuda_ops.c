@@ -1,4 +1,5 @@
 /* test_cuda_ops.c -- ops on a CUDA device (gpu_test_ops.h), or on what stands in for one. */
+#include <dlfcn.h>
 #include "backend/cuda/cuda_impl.h"
 
 #define gpu_backend backend_cuda
@@ -261,6 +262,60 @@ static void pools_of_slabs(void)
     }
 }
 
+/* ---------------------------------------------------------------- copies between devices */
+
+/* A device is let reach another one's memory before the first copy from there; one that cannot gets
+ * its bytes by the host. */
+static void copies_between_devices(void)
+{
+    static uint8_t bytes[5000], got[5000];
+    struct pith_error err;
+    char path[640];
+    standin_path("cuda-driver.so", path, sizeof path);
+    void *lib = standin_is_used() ? dlopen(path, RTLD_NOW) : NULL;
+    int (*staged)(void) = NULL;
+    if (lib)
+        *(void **)&staged = dlsym(lib, "standin_staged");
+    for (int reach = 0; reach < 2; reach++) {
+        struct device *d[2];
+        struct buffer b[2];
+        struct event ev = {0};
+        setenv("PITH_CUDA_DEVICES", "0,1", 1);
+        setenv("STANDIN_PEERS", reach ? "1" : "0", 1);
+        if (backend_cuda.open(1, 0, &d[1], &err) != PITH_OK) {
+            setenv("PITH_CUDA_DEVICES", "0", 1);
+            SKIP("hardware: one device: %.300s", err.msg);
+        }
+        REQUIRE(backend_cuda.open(0, 0, &d[0], &err) == PITH_OK, "%s", err.msg);
+        for (int i = 0; i < 2; i++)
+            REQUIRE(buffer_alloc(d[i], sizeof bytes, PITH_MEM_SCRATCH, &b[i], &err) == PITH_OK,
+                    "%s", err.msg);
+        int before = staged ? staged() : 0;
+        for (int k = 0; k < 2; k++) {
+            for (size_t i = 0; i < sizeof bytes; i++)
+                bytes[i] = (uint8_t)(7 * i + (size_t)k);
+            CHECK_MSG(buffer_write((struct place){&b[1], 0}, bytes, sizeof bytes, NULL, &err) ==
+                              PITH_OK &&
+                          buffer_copy((struct place){&b[0], 0}, (struct place){&b[1], 0},
+                                      sizeof bytes, &ev, &err) == PITH_OK &&
+                          event_wait(&ev, &err) == PITH_OK &&
+                          buffer_read(got, (struct place){&b[0], 0}, sizeof got, NULL, &err) ==
+                              PITH_OK,
+                      "%s", err.msg);
+            CHECK(!memcmp(got, bytes, sizeof got));
+        }
+        CHECK_MSG(!staged || staged() - before == (reach ? 0 : 2), "%d copies by the host",
+                  staged ? staged() - before : 0);
+        for (int i = 0; i < 2; i++) {
+            buffer_release(&b[i]);
+            backend_cuda.close(d[i]);
+        }
+        cuda_forget(); /* the next ones are reached anew */
+    }
+    unsetenv("STANDIN_PEERS");
+    setenv("PITH_CUDA_DEVICES", "0", 1);
+}
+
 /* ---------------------------------------------------------------- errors */
 
 /* After these nothing of a context works any more; after others the next call does. */
@@ -299,6 +354,7 @@ int main(void)
         TEST(pools_grow_in_place);
         TEST(pools_that_are_full);
         TEST(pools_of_slabs);
+        TEST(copies_between_devices);
     }
     return gpu_test_ops();
 }

@@ -50,6 +50,7 @@ struct cu_gpu {
     uint64_t value; /* of the last mark: mark[value % CU_MARKS] */
     struct cu_stage stage[CU_STAGES];
     int next_stage;
+    cu_context peer[MAX_DEVICES]; /* that it has been let reach, where it can; NULL: no more */
 
     cu_module module[PLUGIN_FILES];
     int n_modules;

@@ -389,6 +389,20 @@ static pith_status mark_of(struct cu_gpu *from, cu_event *out, struct pith_error
     return st;
 }
 
+/* Lets a device reach another one's memory by itself, if it can: else copies go by the host. Once
+ * for each; what the driver says is nobody's error. The lock is held. */
+static void reach(struct cu_gpu *v, const struct cu_gpu *w)
+{
+    int i = 0, can = 0;
+    while (i < MAX_DEVICES && v->peer[i] && v->peer[i] != w->context)
+        i++;
+    if (i == MAX_DEVICES || v->peer[i] || v->ordinal == w->ordinal)
+        return;
+    v->peer[i] = w->context;
+    if (cu.peer_can(&can, v->ordinal, w->ordinal) == CU_SUCCESS && can)
+        cu.peer_enable(w->context, 0);
+}
+
 /* Into the stream of its destination, behind what either device was given before. */
 static pith_status cuda_copy(struct place to, struct place from, uint64_t n, struct event *ev,
                              struct pith_error *err)
@@ -406,6 +420,7 @@ static pith_status cuda_copy(struct place to, struct place from, uint64_t n, str
     if (v == w) {
         st = cu_check(v, cu.copy(there, here, n, v->stream), "copy", err);
     } else {
+        reach(v, w);
         st = cu_check(v, cu.stream_after(v->stream, before, 0), "copy", err);
         if (st == PITH_OK)
             st = cu_check(v, cu.copy_peer(there, v->context, here, w->context, n, v->stream),

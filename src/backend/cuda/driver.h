@@ -86,6 +86,8 @@ enum {
     X(to_device, "cuMemcpyHtoDAsync_v2", (cu_ptr to, const void *from, size_t n, cu_stream s))     \
     X(to_host, "cuMemcpyDtoHAsync_v2", (void *to, cu_ptr from, size_t n, cu_stream s))             \
     X(copy, "cuMemcpyDtoDAsync_v2", (cu_ptr to, cu_ptr from, size_t n, cu_stream s))               \
+    X(peer_can, "cuDeviceCanAccessPeer", (int *yes, cu_device d, cu_device peer))                  \
+    X(peer_enable, "cuCtxEnablePeerAccess", (cu_context peer, unsigned flags))                     \
     X(copy_peer, "cuMemcpyPeerAsync",                                                              \
       (cu_ptr to, cu_context there, cu_ptr from, cu_context here, size_t n, cu_stream s))          \
     X(fill, "cuMemsetD8Async", (cu_ptr to, unsigned char byte, size_t n, cu_stream s))             \
