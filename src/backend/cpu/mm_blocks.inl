@@ -37,21 +37,24 @@ INLINE vi nibble(vi v, const int high)
 
 /* 32-blocks: [16 f16 d]([16 f16 m])[codes]([fifth bits]) */
 struct form32 {
-    int bytes, code_bits,
-        weight_bits; /* of a code as stored; of the unsigned weight it stands for */
-    int log2_bias;   /* 0: none */
-    int minima;
-    const uint8_t *values; /* of 4-bit codes that are indices, bias included */
-    int bf16;              /* scales are bf16 */
+    int bytes;
+    int code_bits;         /* of a code as stored */
+    int weight_bits;       /* of the unsigned weight it stands for */
+    int log2_bias;         /* 0: none */
+    const uint8_t *values; /* of 4-bit codes that are indices, bias included; NULL: they are none */
+    int minima;            /* 1: the block has them */
+    int bf16;              /* 1: scales are bf16 */
 };
 static const uint8_t iq4[16] = {KERN_VALUES_IQ4}, fp4[16] = {KERN_VALUES_FP4};
-static const struct form32 Q8_0 = {P16_Q8_0, 8, 8, 7, 0, NULL, 0},
-                           Q4_0 = {P16_Q4_0, 4, 4, 3, 0, NULL, 0},
-                           Q4_1 = {P16_Q4_1, 4, 4, 0, 1, NULL, 0},
-                           Q5_0 = {P16_Q5_0, 5, 5, 4, 0, NULL, 0},
-                           Q5_1 = {P16_Q5_1, 5, 5, 0, 1, NULL, 0},
-                           IQ4_NL = {P16_IQ4_NL, 4, 8, 7, 0, iq4, 0},
-                           MXFP4 = {P16_MXFP4, 4, 5, 4, 0, fp4, 1};
+static const struct form32
+    Q8_0 = {.bytes = P16_Q8_0, .code_bits = 8, .weight_bits = 8, .log2_bias = 7},
+    Q4_0 = {.bytes = P16_Q4_0, .code_bits = 4, .weight_bits = 4, .log2_bias = 3},
+    Q4_1 = {.bytes = P16_Q4_1, .code_bits = 4, .weight_bits = 4, .minima = 1},
+    Q5_0 = {.bytes = P16_Q5_0, .code_bits = 5, .weight_bits = 5, .log2_bias = 4},
+    Q5_1 = {.bytes = P16_Q5_1, .code_bits = 5, .weight_bits = 5, .minima = 1},
+    IQ4_NL = {.bytes = P16_IQ4_NL, .code_bits = 4, .weight_bits = 8, .log2_bias = 7, .values = iq4},
+    MXFP4 = {.bytes = P16_MXFP4, .code_bits = 4, .weight_bits = 5, .log2_bias = 4, .values = fp4,
+             .bf16 = 1};
 
 /* 256-blocks. Parts of 32 come in pairs. q4_K, q5_K: the first part is in the low nibbles of eight
  * vectors, the second in the high ones, fifth bits follow. iq4_xs: each part is four vectors of
@@ -62,23 +65,31 @@ static const struct form32 Q8_0 = {P16_Q8_0, 8, 8, 7, 0, NULL, 0},
  * `bits` are 1: that field is a level, which counts 8, and one bit for 8 weights counts 2; a weight
  * is 9 less. */
 struct form256 {
-    int bytes, bits, header, chunk,
-        log2_bias; /* chunk: a pair of parts of 32, or a quarter of the parts of 16 */
-    const uint8_t *values; /* what codes stand for, bias included */
+    int bytes, bits;
+    int header;            /* bytes before the codes */
+    int chunk;             /* bytes of a pair of parts of 32, or of a quarter of the parts of 16 */
+    int log2_bias;         /* 0: none */
+    const uint8_t *values; /* what codes stand for, bias included; NULL: themselves */
     float unit;            /* of d; 0: one */
 };
 static const uint8_t iq3_xxs_values[16] = {KERN_VALUES_IQ3_XXS},
                      iq3_s_values[16] = {KERN_VALUES_IQ3_S}, iq2_values[16] = {KERN_VALUES_IQ2};
-static const struct form256 Q4_K = {P16_Q4_K, 4, 320, 512, 0, NULL, 0},
-                            Q5_K = {P16_Q5_K, 5, 320, 640, 0, NULL, 0},
-                            IQ4_XS = {P16_IQ4_XS, 8, 160, 512, 7, iq4, 0},
-                            IQ3_XXS = {P16_IQ3_XXS, 8, 160, 512, 6, iq3_xxs_values, 0.25f},
-                            IQ3_S = {P16_IQ3_S, 8, 160, 512, 6, iq3_s_values, 0},
-                            Q2_K = {P16_Q2_K, 2, 320, 256, 0, NULL, 0},
-                            Q3_K = {P16_Q3_K, 3, 288, 384, 2, NULL, 0},
-                            IQ2 = {P16_IQ2_S, 3, 288, 384, 6, iq2_values, 0.125f},
-                            IQ1 = {P16_IQ1_S, 1, 224, 256, 3, NULL, 0.125f},
-                            Q6_K = {P16_Q6_K, 6, 288, 768, 5, NULL, 0};
+static const struct form256
+    Q4_K = {.bytes = P16_Q4_K, .bits = 4, .header = 320, .chunk = 512},
+    Q5_K = {.bytes = P16_Q5_K, .bits = 5, .header = 320, .chunk = 640},
+    IQ4_XS = {.bytes = P16_IQ4_XS, .bits = 8, .header = 160, .chunk = 512, .log2_bias = 7,
+              .values = iq4},
+    IQ3_XXS = {.bytes = P16_IQ3_XXS, .bits = 8, .header = 160, .chunk = 512, .log2_bias = 6,
+               .values = iq3_xxs_values, .unit = 0.25f},
+    IQ3_S = {.bytes = P16_IQ3_S, .bits = 8, .header = 160, .chunk = 512, .log2_bias = 6,
+             .values = iq3_s_values},
+    Q2_K = {.bytes = P16_Q2_K, .bits = 2, .header = 320, .chunk = 256},
+    Q3_K = {.bytes = P16_Q3_K, .bits = 3, .header = 288, .chunk = 384, .log2_bias = 2},
+    IQ2 = {.bytes = P16_IQ2_S, .bits = 3, .header = 288, .chunk = 384, .log2_bias = 6,
+           .values = iq2_values, .unit = 0.125f},
+    IQ1 = {.bytes = P16_IQ1_S, .bits = 1, .header = 224, .chunk = 256, .log2_bias = 3,
+           .unit = 0.125f},
+    Q6_K = {.bytes = P16_Q6_K, .bits = 6, .header = 288, .chunk = 768, .log2_bias = 5};
 
 /* d of a block's rows. */
 INLINE vf block_scale(const uint8_t *w, const struct form256 t, int slice)
@@ -215,8 +226,10 @@ struct few {
     int bytes, block, bits;
     int part; /* bytes of the codes of one sum */
 };
-static const struct few Q1_0 = {P16_Q1_0, 128, 1, GROUP}, Q2_0 = {P16_Q2_0, 64, 2, 2 * GROUP},
-                        TQ = {P16_TQ2_0, 256, 2, 8 * GROUP};
+static const struct few
+    Q1_0 = {.bytes = P16_Q1_0, .block = 128, .bits = 1, .part = GROUP},
+    Q2_0 = {.bytes = P16_Q2_0, .block = 64, .bits = 2, .part = 2 * GROUP},
+    TQ = {.bytes = P16_TQ2_0, .block = 256, .bits = 2, .part = 8 * GROUP};
 
 /* Group g of eight that begin at v, of 128 of those with fields `field`. A bit counts as 2. */
 INLINE vi few_code(const uint8_t *v, const struct few t, const int field, const int g)
@@ -281,7 +294,8 @@ INLINE void few256_rows(const struct piece *p, const struct few t, int s0, const
 
 /* ---- nvfp4: 64 weights, [4 parts x 16 E4M3][4 parts x two vectors of nibbles] */
 
-static const struct form32 NVFP4 = {P16_NVFP4, 4, 5, 4, 0, fp4, 0};
+static const struct form32 NVFP4 = {.bytes = P16_NVFP4, .code_bits = 4, .weight_bits = 5,
+                                    .log2_bias = 4, .values = fp4};
 
 /* Group g = 0..3 of a part. */
 INLINE vi nvfp4_code(const uint8_t *v, vi table, const int g)
