@@ -29,14 +29,18 @@ static int read_biases(const struct arg_texts *rows, struct pith_logit_bias *bia
 static int32_t *read_breakers(const struct arg_texts *texts, const pith_model *m, int32_t *n,
                               int *code)
 {
-    static const struct arg_texts usual = {.v = {"\n", ":", "\"", "*"}, .n = 4};
+#define BREAKER(text) text,
+    static const char *const usual[] = {
+#include "src/run/sample/samplers.def"
+    };
+    const int n_texts = texts->n ? texts->n : (int)(sizeof usual / sizeof *usual);
+    const char *const *text = texts->n ? texts->v : usual;
     struct pith_error err = {0};
     int32_t *all = NULL;
     size_t used = 0;
-    texts = texts->n ? texts : &usual;
-    for (int i = 0; i < texts->n && strcmp(texts->v[i], "none") != 0; i++) {
+    for (int i = 0; i < n_texts && strcmp(text[i], "none") != 0; i++) {
         int64_t n_ids;
-        int32_t *ids = cli_tokenize(m, texts->v[i], strlen(texts->v[i]), 0, &n_ids, &err);
+        int32_t *ids = cli_tokenize(m, text[i], strlen(text[i]), 0, &n_ids, &err);
         int32_t *more = ids ? realloc(all, (used + (size_t)n_ids + 1) * sizeof *all) : NULL;
         if (!more) {
             *code = ids ? cli_no_memory() : cli_fail(&err);
@@ -61,16 +65,16 @@ static int64_t new_seed(void)
     return (int64_t)(((uint64_t)t.tv_sec * 1000000007u + (uint64_t)t.tv_nsec) & 0x7FFFFFFF);
 }
 
-static void put_real(double given, float *to)
+static void put_real(double given, double lowest, float *to)
 {
     if (!isnan(given))
-        *to = (float)given;
+        *to = (float)(given < lowest ? lowest : given);
 }
 
-static void put_int(int64_t given, int32_t *to)
+static void put_int(int64_t given, double lowest, int32_t *to)
 {
     if (given != ARG_NONE)
-        *to = (int32_t)given;
+        *to = (int32_t)((double)given < lowest ? lowest : (double)given);
 }
 
 /* What the flags say, and for what they do not the model's file, else the usual. */
@@ -84,16 +88,14 @@ static struct pith_sampler_params params_of(const struct sampler_opts *o, const 
     p.seed = o->seed < 0 ? 0 : (uint64_t)o->seed;
 #define INT  put_int
 #define REAL put_real
-#define SETTING(name, member, type, ...) type(o->name, &p.member);
+#define SETTING(name, member, type, lo, hi, usual, flag, letter, page, from, ...)                  \
+    type(o->name, from, &p.member);
+#define NOTHING(name, member)                                                                      \
+    if (o->name == 0)                                                                              \
+        p.member = 0;
 #include "src/run/sample/samplers.def"
 #undef INT
 #undef REAL
-    p.top_k = p.top_k < 0 ? 0 : p.top_k;
-    p.adaptive_target = p.adaptive_target < 0 ? 0 : p.adaptive_target;
-    if (o->repeat_last_n == 0) /* a window of nothing: none of the penalties */
-        p.repeat_penalty = p.frequency_penalty = p.presence_penalty = 0;
-    if (o->dry_penalty_last_n == 0)
-        p.dry_multiplier = 0;
     return p;
 }
 
@@ -114,7 +116,7 @@ static void settle(struct sampler_opts *o, const struct pith_sampler_params *p)
 {
 #define INT  settle_int
 #define REAL settle_real
-#define SETTING(name, member, type, lo, hi, usual, flag, letter, slider, from, zero, ...)          \
+#define SETTING(name, member, type, lo, hi, usual, flag, letter, page, from, zero, ...)            \
     type(&o->name, p->member, zero);
 #include "src/run/sample/samplers.def"
 #undef INT

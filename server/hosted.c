@@ -4,7 +4,7 @@
 
 #include "server/hosted.h"
 #include "server/json.h"
-#include "server/serve.h"
+#include "server/parts.h"
 
 void hosted_keep(struct hosted *h)
 {
@@ -60,7 +60,7 @@ int32_t hosted_n_pair(const struct hosted *h)
 
 json_t *hosted_template(const struct hosted *h)
 {
-    const char *name = h->server->p.chat_template_name;
+    const char *name = server_told(h->server)->chat_template_name;
     char key[300];
     snprintf(key, sizeof key, "tokenizer.chat_template%s%s", name ? "." : "", name ? name : "");
     int64_t n = pith_model_meta(h->model, key, NULL, 0);

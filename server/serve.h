@@ -15,8 +15,10 @@
  * An API is one file: it turns a body into `struct request` and events into its own JSON.
  * fields.def is the one table of what a body may hold.
  *
- * Each room knows those before it:  json.c, metrics.c, hosted.c | http/ | schedule/ | request/ |
- * models/ | api/ | server.c */
+ * Each room knows those before it:  parts.c, json.c, metrics.c, hosted.c | http/ | schedule/ |
+ * request/ | models/ | api/ | server.c
+ *
+ * This header is for files that change the struct; others ask parts.h. */
 #ifndef PITH_SERVER_SERVE_H
 #define PITH_SERVER_SERVE_H
 
@@ -24,7 +26,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#include "server/http/account.h"
+#include "server/http/auth.h"
 #include "server/server.h"
 
 struct http;    /* http/connections.h */

@@ -7,6 +7,7 @@
 #endif
 
 #include "server/api/routes.h"
+#include "server/http/account.h"
 #include "server/http/auth.h"
 #include "server/http/connections.h"
 #include "server/http/work.h"
@@ -73,11 +74,6 @@ pith_status server_start(struct server *s, int lazy, struct pith_error *err)
     pith_status st = lazy ? PITH_OK : models_load(s, models_at(s, 0), err);
     atomic_store(&s->ready, st == PITH_OK);
     return st;
-}
-
-int server_is_draining(const struct server *s)
-{
-    return atomic_load(&s->draining);
 }
 
 int server_drain(struct server *s, double seconds)

@@ -5,7 +5,6 @@
 #include "server/json.h"
 #include "server/hosted.h"
 #include "server/request/request.h"
-#include "server/serve.h"
 
 static json_t *all(const struct hosted *m)
 {

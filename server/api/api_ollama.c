@@ -11,10 +11,10 @@
 #include "server/json.h"
 #include "server/hosted.h"
 #include "server/models/models.h"
+#include "server/parts.h"
 #include "server/request/answer.h"
 #include "server/request/fields.h"
 #include "server/request/tools.h"
-#include "server/serve.h"
 
 /* ---------------------------------------------------------------- requests */
 
@@ -403,7 +403,7 @@ json_t *ollama_details(const char *arch, const char *type, uint64_t n_params)
 static json_t *digest_of(const struct hosted *m)
 {
     char text[65];
-    uint64_t h = m->server->p.models[m->index].file_bytes;
+    uint64_t h = server_told(m->server)->models[m->index].file_bytes;
     for (const char *p = m->name; *p; p++)
         h = (h ^ (unsigned char)*p) * 0x100000001B3u;
     for (int i = 0; i < 4; i++, h *= 0x9E3779B97F4A7C15u)
@@ -414,7 +414,8 @@ static json_t *digest_of(const struct hosted *m)
 static json_t *entry_of(const struct hosted *m)
 {
     uint64_t size =
-        m->info.file_bytes ? m->info.file_bytes : m->server->p.models[m->index].file_bytes;
+        m->info.file_bytes ? m->info.file_bytes
+                           : server_told(m->server)->models[m->index].file_bytes;
     return json_pack("{s:s, s:s, s:o, s:I, s:o, s:o}", "name", m->name, "model", m->name,
                      "modified_at", ollama_time(m->created), "size", (json_int_t)size, "digest",
                      digest_of(m), "details",

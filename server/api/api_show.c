@@ -9,9 +9,9 @@
 #include "server/json.h"
 #include "server/hosted.h"
 #include "server/models/models.h"
+#include "server/parts.h"
 #include "server/request/fields.h"
 #include "server/request/request.h"
-#include "server/serve.h"
 
 /* What both ways of looking find. Texts are malloc'd, "" for none. */
 struct shown {
@@ -165,7 +165,7 @@ static json_t *show(struct hosted *none, struct fields *b, struct fault *f)
     (void)none;
     if (!h)
         return NULL;
-    pith_file *file = loaded ? NULL : pith_file_open(s->p.models[h->index].path, &err);
+    pith_file *file = loaded ? NULL : pith_file_open(server_told(s)->models[h->index].path, &err);
     if (loaded) {
         look_at_model(loaded, &w);
         hosted_drop(loaded);

@@ -10,16 +10,16 @@
 #include "server/json.h"
 #include "server/hosted.h"
 #include "server/models/models.h"
+#include "server/parts.h"
 #include "server/request/fields.h"
 #include "server/request/request.h"
 #include "server/schedule/slots.h"
-#include "server/serve.h"
 
 enum { SLOTS_MAX = 256 };
 
 static int is_on(struct server *s, struct fault *f)
 {
-    return !s->p.no_slots ||
+    return !server_told(s)->no_slots ||
            fault_set(f, 501, "not_supported", NULL, "the server was started with --no-slots");
 }
 
@@ -44,7 +44,7 @@ static json_t *tell(struct exchange *x, struct hosted *m, struct fault *f)
 {
     struct slot_info info[SLOTS_MAX];
     struct slots_look look = {.s = m->sched, .most = SLOTS_MAX, .v = info};
-    if (tenants_count(m->server->tenants) > 1 && !exchange_tenant(x)->admin)
+    if (tenants_count(server_tenants(m->server)) > 1 && !exchange_tenant(x)->admin)
         look.of = exchange_tenant(x);
     if (!sched_call(m->sched, slots_look, &look)) {
         fault_set(f, 503, "model_unloaded", NULL, "the model is being unloaded");
@@ -78,7 +78,7 @@ static int is_plain(const char *name)
 static const char *take_name(const struct server *s, const struct fields *b, struct fault *f)
 {
     const char *name = field_text(b, F_filename);
-    if (!s->p.slot_folder)
+    if (!server_told(s)->slot_folder)
         fault_set(f, 501, "not_supported", NULL,
                   "slots are not saved here; start the server with --slot-save-path DIR");
     else if (!name || !is_plain(name))
@@ -106,7 +106,7 @@ static json_t *save(const struct hosted *m, struct server *s, struct slot_job *j
     else if (!j->text.n)
         fault_set(f, 400, "invalid_value", NULL,
                   "slot %d is empty: no request has had this id_slot", j->slot);
-    else if (slot_write(m, s->p.slot_folder, name, &j->text, &bytes, f))
+    else if (slot_write(m, server_told(s)->slot_folder, name, &j->text, &bytes, f))
         answer = json_pack("{s:i, s:s, s:I, s:I, s:{s:f}}", "id_slot", j->slot, "filename", name,
                            "n_saved", (json_int_t)j->text.n, "n_written", (json_int_t)bytes,
                            "timings", "save_ms", ms_since(began));
@@ -161,7 +161,7 @@ static int read_file(struct hosted *m, struct restoring *w, struct request *r, s
 {
     struct server *s = exchange_server(w->x);
     j->fault = f;
-    if (!slot_read(m, s->p.slot_folder, w->name, &j->text, &w->bytes, f))
+    if (!slot_read(m, server_told(s)->slot_folder, w->name, &j->text, &w->bytes, f))
         return 0;
     if (!sched_call(m->sched, slot_load, j))
         fault_set(f, 503, "model_unloaded", NULL, "the model is being unloaded");
@@ -214,11 +214,11 @@ static int slot_number(const struct server *s, const struct exchange *x, struct 
         fault_set(f, 404, "not_found", NULL, "there is no slot \"%.40s\"", number);
         return -1;
     }
-    long slot = n < 9 ? strtol(number, NULL, 10) : s->p.parallel;
-    if (slot < s->p.parallel)
+    long slot = n < 9 ? strtol(number, NULL, 10) : server_told(s)->parallel;
+    if (slot < server_told(s)->parallel)
         return (int)slot;
     fault_set(f, 400, "invalid_value", NULL, "there is no slot %.40s, there are 0..%d", number,
-              s->p.parallel - 1);
+              server_told(s)->parallel - 1);
     return -1;
 }
 
@@ -235,7 +235,7 @@ static json_t *work_on(struct server *s, struct exchange *x, const struct fields
     if (!saves && !restores && strcmp(action, "erase"))
         fault_set(f, 400, "invalid_value", "action",
                   "action is \"%.20s\", wanted save, restore or erase", action);
-    else if (tenants_count(s->tenants) > 1 && !exchange_tenant(x)->admin)
+    else if (tenants_count(server_tenants(s)) > 1 && !exchange_tenant(x)->admin)
         fault_set(f, 403, "admin_key_needed", NULL,
                   "slots hold what others have said; where there are several keys it needs one "
                   "given with --admin-key");

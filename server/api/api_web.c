@@ -10,7 +10,7 @@
 #include "server/api/api.h"
 #include "server/http/exchange.h"
 #include "server/json.h"
-#include "server/serve.h"
+#include "server/parts.h"
 
 #define HTML "text/html; charset=utf-8"
 #define CSS  "text/css; charset=utf-8"
@@ -82,13 +82,14 @@ static void hash(const struct file *file, char tag[24])
 
 void api_web(struct server *s, struct exchange *x)
 {
-    const struct file *file = s->p.no_web ? NULL : find(exchange_path(x));
+    const struct file *file = server_told(s)->no_web ? NULL : find(exchange_path(x));
     struct fault f = {0};
     char tag[24];
     if (!file) {
         fault_set(&f, 404, "not_found", NULL,
-                  s->p.no_web ? "there is no page here: the server was started with --no-web"
-                              : "there is no %.100s; the page is at /",
+                  server_told(s)->no_web
+                      ? "there is no page here: the server was started with --no-web"
+                      : "there is no %.100s; the page is at /",
                   exchange_path(x));
         exchange_fault(x, &f);
         return;

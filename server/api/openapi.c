@@ -13,8 +13,8 @@
 #include "server/json.h"
 #include "server/hosted.h"
 #include "server/models/models.h"
+#include "server/parts.h"
 #include "server/request/fields.h"
-#include "server/serve.h"
 
 /* ---------------------------------------------------------------- bodies */
 
@@ -142,8 +142,8 @@ static void allow_null(json_t *schema)
 /* models: their names, NULL: they are not told. */
 static json_t *body_of(const struct server *s, const struct route *r, json_t *models)
 {
-    int any = (r->endpoint & E_ANY_MODEL) && !s->p.strict_model &&
-              s->p.n_models == 1; /* of names one is as good as another */
+    int any = (r->endpoint & E_ANY_MODEL) && !server_told(s)->strict_model &&
+              server_told(s)->n_models == 1; /* of names one is as good as another */
     json_t *properties = json_object(), *names = json_array();
     for (int id = 0; id < N_FIELDS; id++) {
         json_t *schema = field_schema((enum field_id)id, r->endpoint);
@@ -168,7 +168,8 @@ static json_t *body_of(const struct server *s, const struct route *r, json_t *mo
     return json_pack("{s:b, s:{s:{s:{s:s, s:o, s:o, s:o}}}}", "required", !(r->flags & ROUTE_EMPTY),
                      "content", "application/json", "schema", "type", "object", "properties",
                      properties, "required", names, "additionalProperties",
-                     s->p.strict_fields ? json_pack("{s:s}", "type", "null") : json_true());
+                     server_told(s)->strict_fields ? json_pack("{s:s}", "type", "null")
+                                                   : json_true());
 }
 
 /* ---------------------------------------------------------------- answers */
@@ -293,7 +294,7 @@ char *openapi_make(struct server *s)
 {
     static const char *const methods[][2] = {
         {"GET", "get"}, {"POST", "post"}, {"PUT", "put"}, {"DELETE", "delete"}};
-    int keys = tenants_have_keys(s->tenants);
+    int keys = tenants_have_keys(server_tenants(s));
     json_t *paths = json_object(), *models = keys ? NULL : models_list(s, 0, name_of);
     json_array_insert_new(models, 0, json_string("")); /* the first one */
     for (const struct route *r = routes; r->path; r++) {

@@ -20,7 +20,7 @@
 #include "server/http/http.h"
 #include "server/json.h"
 #include "server/hosted.h"
-#include "server/serve.h"
+#include "server/parts.h"
 
 enum {
     OUT_MAX = 64 << 20, /* bytes a client may leave unread */
@@ -109,7 +109,7 @@ int64_t exchange_began(const struct exchange *x)
 
 int64_t exchange_within(const struct exchange *x, double seconds)
 {
-    double most = x->h->s->p.request_timeout;
+    double most = server_told(x->h->s)->request_timeout;
     if (seconds <= 0 || (most > 0 && seconds > most))
         seconds = most;
     return seconds > 0 && seconds < 1e9 ? x->began + (int64_t)(1e9 * seconds) : 0;
@@ -148,7 +148,7 @@ const atomic_int *exchange_gone(const struct exchange *x)
 /* Room for n more bytes of the body, as far as one request and all of a key may have. */
 static int grow_body(struct exchange *x, size_t n)
 {
-    size_t most = (size_t)x->h->s->p.body_bytes, cap = 2 * (x->n_body + n) + 1;
+    size_t most = (size_t)server_told(x->h->s)->body_bytes, cap = 2 * (x->n_body + n) + 1;
     if (x->n_body + n > most)
         return !(x->too_large = 1);
     if (x->cap_body - x->n_body > n)
@@ -497,7 +497,7 @@ void exchange_log(const struct exchange *x, const struct figures *f)
     struct tm tm;
     char when[32];
     const char *key = x->tenant ? x->tenant->name : "";
-    if (!x->h->s->p.log)
+    if (!server_told(x->h->s)->log)
         return;
     clock_gettime(CLOCK_REALTIME, &t);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", gmtime_r(&t.tv_sec, &tm));

@@ -24,7 +24,7 @@
 #include "server/http/http.h"
 #include "server/http/work.h"
 #include "server/json.h"
-#include "server/serve.h"
+#include "server/parts.h"
 
 enum { HEADER_BYTES = 64 << 10, IDLE_SECONDS = 120, DRAIN_MS = 10, OTHER_FILES = 256 };
 
@@ -76,7 +76,7 @@ static struct exchange *exchange_open(struct http *h, struct MHD_Connection *c, 
     x->c = c;
     x->fd = info ? info->connect_fd : -1;
     x->began = x->spoke = clock_now();
-    snprintf(x->id, sizeof x->id, "%llx-%llx", (unsigned long long)h->s->created,
+    snprintf(x->id, sizeof x->id, "%llx-%llx", (unsigned long long)server_began(h->s),
              (unsigned long long)atomic_fetch_add(&h->serial, 1));
     snprintf(x->method, sizeof x->method, "%s", method);
     snprintf(x->path, sizeof x->path, "%s", path);
@@ -109,7 +109,7 @@ static const char *key_given(struct MHD_Connection *c)
 
 int route_is_open(const struct server *s, const struct route *r)
 {
-    return (r->flags & ROUTE_OPEN) || ((r->flags & ROUTE_METRICS) && s->p.open_metrics);
+    return (r->flags & ROUTE_OPEN) || ((r->flags & ROUTE_METRICS) && server_told(s)->open_metrics);
 }
 
 /* The endpoint that a path was to be: addresses are given with a slash at their end, or with the
@@ -164,14 +164,14 @@ static int take_place(struct exchange *x, struct fault *f)
     struct http *h = x->h;
     int placed = 1;
     pthread_mutex_lock(&h->lock);
-    if (x->tenant && (tenants_have_keys(h->s->tenants) || !route_is_open(h->s, x->route)))
+    if (x->tenant && (tenants_have_keys(server_tenants(h->s)) || !route_is_open(h->s, x->route)))
         placed = peers_know(h->peers, peer_of(x->c));
     pthread_mutex_unlock(&h->lock);
     if (placed)
         return 1;
     fault_set(f, 503, "connections_full", NULL,
               "all %d connections are taken by requests that run; see --max-connections",
-              h->s->p.connections);
+              server_told(h->s)->connections);
     f->retry_after = 1;
     return 0;
 }
@@ -181,9 +181,9 @@ static int take_place(struct exchange *x, struct fault *f)
 static int check_admin(const struct exchange *x, const char *path, struct fault *f)
 {
     const struct server *s = x->h->s;
-    int flags = x->route->flags, have_admins = tenants_have_admins(s->tenants);
+    int flags = x->route->flags, have_admins = tenants_have_admins(server_tenants(s));
     if (!(flags & (ROUTE_ADMIN | ROUTE_OWN)) || (x->tenant && x->tenant->admin) ||
-        ((flags & ROUTE_OWN) && !have_admins && !tenants_have_keys(s->tenants)))
+        ((flags & ROUTE_OWN) && !have_admins && !tenants_have_keys(server_tenants(s))))
         return 1;
     if (!have_admins && (flags & ROUTE_ADMIN))
         return fault_set(f, 404, "admin_is_off", NULL,
@@ -202,14 +202,14 @@ static int check_head(struct exchange *x, const char *method, const char *path, 
     const char *length = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Content-Length");
     const char *host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host");
     const char *origin = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Origin");
-    int keys = tenants_have_keys(s->tenants);
-    if (http_tells_lies(&s->p, host, origin, x->h->local, keys, f))
+    int keys = tenants_have_keys(server_tenants(s));
+    if (http_tells_lies(server_told(s), host, origin, x->h->local, keys, f))
         return 0;
     if (!strcmp(method, "OPTIONS")) /* what a browser asks before a page may ask */
         return 0;
     if (!find_route(x, method, path, f))
         return 0;
-    x->tenant = tenants_find(s->tenants, key_given(c));
+    x->tenant = tenants_find(server_tenants(s), key_given(c));
     if (!x->tenant && !route_is_open(s, x->route))
         return fault_set(f, 401, "invalid_api_key", NULL,
                          "%s; send Authorization: Bearer KEY, or x-api-key: KEY",
@@ -218,10 +218,10 @@ static int check_head(struct exchange *x, const char *method, const char *path, 
         return 0;
     if (!check_admin(x, path, f))
         return 0;
-    if (length && strtoull(length, NULL, 10) > (unsigned long long)s->p.body_bytes)
+    if (length && strtoull(length, NULL, 10) > (unsigned long long)server_told(s)->body_bytes)
         return fault_set(f, 413, "body_too_large", NULL,
                          "the body has %.20s bytes, at most %lld are taken", length,
-                         (long long)s->p.body_bytes);
+                         (long long)server_told(s)->body_bytes);
     return x->h->site->admits(s, x->route, f);
 }
 
@@ -235,7 +235,7 @@ static void dispatch(struct exchange *x)
     pthread_mutex_unlock(&x->h->lock);
     if (x->too_large) {
         fault_set(&f, 413, "body_too_large", NULL, "the body has more than %lld bytes",
-                  (long long)s->p.body_bytes);
+                  (long long)server_told(s)->body_bytes);
         exchange_fault(x, &f);
     } else if (x->crowded) {
         fault_set(&f, 429, "queue_full", NULL,
@@ -247,7 +247,7 @@ static void dispatch(struct exchange *x)
         x->route->handle(s, x);
     } else {
         exchange_hold(x); /* the handler drops it */
-        if (!work_push(s->work, x->h->site->handle, s, x, &f)) {
+        if (!work_push(server_work(s), x->h->site->handle, s, x, &f)) {
             exchange_fault(x, &f);
             exchange_drop(x);
         }
@@ -473,7 +473,8 @@ struct http *http_open(struct server *s, const struct site *site, const struct s
     h->resume = MHD_resume_connection;
     pthread_mutex_init(&h->lock, NULL);
     h->peers = peers_open(p->connections,
-                          tenants_have_keys(s->tenants) ? p->connections_unknown : p->connections);
+                          tenants_have_keys(server_tenants(s)) ? p->connections_unknown
+                                                               : p->connections);
     if (!h->peers || !raise_files(peers_descriptors(h->peers), err)) {
         if (!h->peers)
             *err = (struct pith_error){PITH_NOMEM, "out of memory for the server"};

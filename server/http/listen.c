@@ -12,7 +12,7 @@
 
 #include "server/http/auth.h"
 #include "server/http/http.h"
-#include "server/serve.h"
+#include "server/parts.h"
 
 int http_fail(struct pith_error *err, const char *what, const char *why)
 {
@@ -70,7 +70,7 @@ static int listen_tcp(struct http *h, const struct server_params *p, struct pith
     if (why)
         return http_fail(err, where, gai_strerror(why));
     h->local = is_local_address(found->ai_addr);
-    if (!h->local && !tenants_have_keys(h->s->tenants)) {
+    if (!h->local && !tenants_have_keys(server_tenants(h->s))) {
         freeaddrinfo(found);
         http_fail(err, where,
                   "everybody on the network could use this address; give an --api-key, or listen "

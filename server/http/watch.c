@@ -13,7 +13,7 @@
 
 #include "server/http/http.h"
 #include "server/json.h"
-#include "server/serve.h"
+#include "server/parts.h"
 #include "server/server.h"
 
 enum { WATCH_MS = 50, TIDY_MS = 500 };
@@ -28,7 +28,7 @@ static int has_left(int fd)
  * one who has. */
 static void look_at(struct exchange *x, int somebody_left, int64_t now)
 {
-    const struct server_params *p = &x->h->s->p;
+    const struct server_params *p = server_told(x->h->s);
     pthread_mutex_lock(&x->lock);
     if (somebody_left && x->dispatched && x->suspended && x->fd >= 0 && !x->ended &&
         has_left(x->fd)) {
@@ -86,7 +86,7 @@ void *http_watch(void *arg)
     struct pollfd *fds = NULL;
     nfds_t n, cap = 0;
     int somebody_left = 0;
-    double most = h->s->p.read_timeout;
+    double most = server_told(h->s)->read_timeout;
     while (!atomic_load(&h->quit)) {
         int64_t now = clock_now();
         pthread_mutex_lock(&h->lock);

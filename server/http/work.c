@@ -25,7 +25,7 @@
 #include "server/http/route.h"
 #include "server/http/work.h"
 #include "server/json.h"
-#include "server/serve.h"
+#include "server/parts.h"
 
 enum {
     THREADS_MAX = 64,
@@ -292,7 +292,7 @@ static int goes_on(struct turn *t)
         return !t->stop;
     tell_bytes(t);
     let_others(t);
-    double most = t->job->s->p.request_seconds;
+    double most = server_told(t->job->s)->request_seconds;
     if (atomic_load(exchange_gone(t->job->x)))
         t->stop = HAS_LEFT;
     else if (t->bounds.deadline && clock_now() > t->bounds.deadline)
@@ -395,10 +395,10 @@ static int why(struct fault *f)
         fault_set(f, 400, "request_too_expensive", NULL,
                   "reading this request takes more than %g seconds, which is --request-seconds; "
                   "ask for less at a time",
-                  t->job->s->p.request_seconds);
+                  server_told(t->job->s)->request_seconds);
         break;
     case TOO_LARGE: {
-        int64_t most = t->job->s->p.request_memory;
+        int64_t most = server_told(t->job->s)->request_memory;
         int64_t needs = t->told > t->room ? t->told : t->room + 1;
         if (t->bounds.stop != PITH_WORK_BYTES && t->told <= t->room)
             needs = t->told; /* others have come meanwhile */

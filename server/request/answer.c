@@ -13,12 +13,12 @@
 #include "server/json.h"
 #include "server/hosted.h"
 #include "server/metrics.h"
+#include "server/parts.h"
 #include "server/request/fields.h"
 #include "server/request/fim.h"
 #include "server/request/guided.h"
 #include "server/request/settings.h"
 #include "server/request/tools.h"
-#include "server/serve.h"
 
 enum {
     PROMPTS_MAX = 1024,
@@ -482,7 +482,7 @@ int answer_leave(struct exchange *x, struct hosted *m, void *what, void (*fn)(vo
     *l = (struct left){m, what, fn};
     exchange_keep(x, l);
     metrics_add(m->metrics, M_ANSWERS_BESIDE, 1); /* before anybody has the answer */
-    if (work_push(s->work, finish_left, s, x, &f))
+    if (work_push(server_work(s), finish_left, s, x, &f))
         return 1;
     metrics_add(m->metrics, M_ANSWERS_BESIDE, -1);
     hosted_drop(m);
@@ -900,7 +900,7 @@ static int take_prompts(struct answer *a, const struct fields *b, struct request
     const json_t *v = a->chat ? NULL : b->v[F_prompt];
     int several = !a->dialect->prompt_ids && answer_has_several(v);
     size_t n = several ? json_array_size(v) : 1;
-    int queue = a->m->server->p.queue;
+    int queue = server_told(a->m->server)->queue;
     if (!a->chat && !v && !a->dialect->prompt_ids)
         return fault_set(f, 400, "missing_field", "prompt", "prompt is missing");
     if (n > PROMPTS_MAX)
@@ -944,7 +944,7 @@ static int room_for_copies(const struct answer *a, const struct request *r, stru
     int64_t bytes = a->n_prompts * request_bytes(r, a->m->info.n_vocab);
     for (int i = 0; i < a->n_prompts; i++)
         bytes += (int64_t)sizeof(int32_t) * a->prompt[i].n_ids * (2 + r->n);
-    return (bytes <= s->p.request_memory && account_has_room(s, t, bytes)) ||
+    return (bytes <= server_told(s)->request_memory && account_has_room(s, t, bytes)) ||
            account_refuse(s, t, bytes, f);
 }
 

@@ -8,7 +8,6 @@
 #include "server/hosted.h"
 #include "server/request/fields.h"
 #include "server/request/grammars.h"
-#include "server/serve.h"
 #include "server/server.h"
 
 #include <limits.h>
@@ -124,38 +123,57 @@ static int take_bias(struct hosted *m, const json_t *bias, const json_t *banned,
     return ok;
 }
 
-/* A chain by the names of its samplers, of which some have another one elsewhere; what is elsewhere
- * alone is left out. */
+/* Samplers as requests name them: ours, and those of other programs that are none of ours. */
+static const struct known {
+    const char *name, *others; /* further names, with spaces between */
+    char letter;               /* 0: it has none */
+    int ours;
+} known[] = {
+#define SAMPLER(name, traits, letter, others, ...) {#name, others, letter, 1},
+#define NO_SAMPLER(name, letter)                   {#name, "", letter, 0},
+#include "src/run/sample/samplers.def"
+};
+enum { N_KNOWN = sizeof known / sizeof *known };
+
+/* Is it a word of this text? */
+static int among(const char *word, const char *text)
+{
+    size_t n = strlen(word);
+    for (const char *at = text; n && (at = strstr(at, word)); at += n)
+        if ((at == text || at[-1] == ' ') && (!at[n] || at[n] == ' '))
+            return 1;
+    return 0;
+}
+
+/* NULL: of a sampler that is elsewhere alone. A name that nobody knows stays what it is, for the
+ * library to refuse. */
+static const char *our_name(const char *name)
+{
+    for (int i = 0; i < N_KNOWN; i++)
+        if (!strcmp(name, known[i].name) || among(name, known[i].others))
+            return known[i].ours ? known[i].name : NULL;
+    return name;
+}
+
+/* A chain by the names of its samplers; what is elsewhere alone is left out. */
 static char *chain_of(const json_t *names, struct exchange *x, struct fault *f)
 {
-    static const char *const others[][2] = {{"temperature", "temp_ext"},
-                                            {"typ_p", "typical"},
-                                            {"typical_p", "typical"},
-                                            {"top-k", "top_k"},
-                                            {"top-p", "top_p"},
-                                            {"min-p", "min_p"},
-                                            {"infill", NULL},
-                                            {"tfs_z", NULL}};
     char *chain = NULL;
     size_t n = 0, cap = 0, i;
     const json_t *v;
     int ok = text_put(&chain, &n, &cap, "logit_bias", 10);
     json_array_foreach(names, i, v)
     {
-        const char *name = json_string_value(v);
-        if (!name || strlen(name) > 64 || i > 64 || strpbrk(name, ":;,")) {
+        const char *said = json_string_value(v);
+        if (!said || strlen(said) > 64 || i > 64 || strpbrk(said, ":;,")) {
             fault_set(f, 400, "wrong_type", "samplers",
                       "samplers[%zu] is %s, wanted the name of a sampler", i, json_found(v));
             free(chain);
             return NULL;
         }
-        for (size_t k = 0; k < sizeof others / sizeof *others; k++)
-            if (name && !strcmp(name, others[k][0])) {
-                name = others[k][1];
-                break;
-            }
+        const char *name = our_name(said);
         if (!name)
-            exchange_ignores(x, "samplers %.40s", json_string_value(v));
+            exchange_ignores(x, "samplers %.40s", said);
         else
             ok = ok && text_put(&chain, &n, &cap, ";", 1) &&
                  text_put(&chain, &n, &cap, name, strlen(name));
@@ -172,22 +190,18 @@ static char *chain_of(const json_t *names, struct exchange *x, struct fault *f)
  * none such, but a chain. */
 static json_t *names_of(const char *text)
 {
-    static const char *const names[][2] = {
-        {"e", "penalties"}, {"d", "dry"},   {"s", "top_n_sigma"}, {"k", "top_k"},
-        {"y", "typ_p"},     {"p", "top_p"}, {"m", "min_p"},       {"x", "xtc"},
-        {"t", "temperature"}, {"i", "infill"}, {"a", "adaptive_p"}};
     if (!strcmp(text, "temp")) /* the one name that is letters, too */
         return NULL;
     json_t *list = json_array();
     for (const char *p = text; list && *p; p++) {
-        size_t i = 0;
-        while (i < sizeof names / sizeof *names && *names[i][0] != *p)
+        int i = 0;
+        while (i < N_KNOWN && known[i].letter != *p)
             i++;
-        if (i == sizeof names / sizeof *names) {
+        if (i == N_KNOWN) {
             json_decref(list);
             return NULL;
         }
-        json_array_append_new(list, json_string(names[i][1]));
+        json_array_append_new(list, json_string(known[i].name));
     }
     return list;
 }
@@ -233,8 +247,11 @@ enum { BREAKERS_MAX = 4096 };
 /* The tokens of each text, closed by -1. What is not given are the usual ones. */
 static int take_breakers(struct hosted *m, const json_t *texts, struct request *r, struct fault *f)
 {
-    static const char *const usual[] = {"\n", ":", "\"", "*"};
-    size_t n = texts ? json_array_size(texts) : 4, used = 0;
+#define BREAKER(text) text,
+    static const char *const usual[] = {
+#include "src/run/sample/samplers.def"
+    };
+    size_t n = texts ? json_array_size(texts) : sizeof usual / sizeof *usual, used = 0;
     int32_t *all = NULL;
     for (size_t i = 0; i < n; i++) {
         const json_t *v = json_array_get(texts, i);
@@ -289,27 +306,23 @@ const struct pith_sampler_params *request_usual(const struct hosted *m, const st
  * rest stays what the model's is. */
 static void take_numbers(const struct fields *b, struct pith_sampler_params *p)
 {
-#define INT(id, to)       *(to) = (int32_t)field_int(b, id)
-#define REAL(id, to)      *(to) = (float)field_real(b, id)
-#define ADVISED(k, value) 1
-#define USUAL(value)      0
-#define SETTING(id, member, type, lo, hi, usual, ...)                                              \
+#define INT(id, from, to)  *(to) = (int32_t)fmax((double)field_int(b, id), from)
+#define REAL(id, from, to) *(to) = (float)fmax(field_real(b, id), from)
+#define ADVISED(k, value)  1
+#define USUAL(value)       0
+#define SETTING(id, member, type, lo, hi, usual, flag, meta, page, from, ...)                      \
     if (b->v[F_##id] || !usual)                                                                    \
-        type(F_##id, &p->member);
+        type(F_##id, from, &p->member);
+#define NOTHING(id, member)                                                                        \
+    if (b->v[F_##id] && field_int(b, F_##id) == 0)                                                 \
+        p->member = 0;
 #include "src/run/sample/samplers.def"
 #undef INT
 #undef REAL
 #undef ADVISED
 #undef USUAL
-    p->top_k = p->top_k < 0 ? 0 : p->top_k;
-    p->adaptive_target = p->adaptive_target < 0 ? 0 : p->adaptive_target;
     if (!b->v[F_repeat_last_n] && (p->frequency_penalty != 0 || p->presence_penalty != 0))
         p->penalty_last_n = -1; /* as OpenAI has them: all of the answer */
-    if (b->v[F_repeat_last_n] &&
-        !p->penalty_last_n) /* a window of nothing: none of the penalties */
-        p->repeat_penalty = p->frequency_penalty = p->presence_penalty = 0;
-    if (p->dry_last_n == 0)
-        p->dry_multiplier = 0;
 }
 
 /* The only tokens that are drawn, each once: every choice has a list of its own. */

@@ -9,7 +9,7 @@
 #include "server/http/work.h"
 #include "server/json.h"
 #include "server/request/fields.h"
-#include "server/serve.h"
+#include "server/parts.h"
 
 enum {
     INT = 1,
@@ -35,10 +35,17 @@ static const struct row {
 #undef FIELD
 };
 
-/* Where the web page's slider of a number ends; 0: where its range does, if that is small. */
-static const double sliders[N_FIELDS] = {
-#define SETTING(id, member, type, lo, hi, usual, flag, meta, slider, ...) [F_##id] = slider,
+/* Samplers on the web page. */
+static const struct control {
+    double slider; /* where it ends; 0: where its range does, if that is small */
+    int front;     /* it is shown at once */
+} controls[N_FIELDS] = {
+#define FRONT(end)                                                      {end, 1}
+#define MORE(end)                                                       {end, 0}
+#define SETTING(id, member, type, lo, hi, usual, flag, meta, page, ...) [F_##id] = page,
 #include "src/run/sample/samplers.def"
+#undef FRONT
+#undef MORE
 };
 
 static const char *const type_names[N_TYPES] = {
@@ -213,7 +220,7 @@ static int unknown(struct fields *f, unsigned endpoint, const char *name, const 
         if (rows[i].endpoints & endpoint)
             names[n++] = rows[i].name;
     names[n] = NULL;
-    int strict = exchange_server(f->x)->p.strict_fields;
+    int strict = server_told(exchange_server(f->x))->strict_fields;
     near = strict && f->nearest ? f->nearest(name, names) : meant(f, name, names);
     if (is_constraint(name, v))
         return fault_set(fault, 400, "not_supported", name,
@@ -302,7 +309,7 @@ void fields_of_nothing(struct fields *f, unsigned endpoint, const struct server 
     struct fault none;
     const char *name;
     json_t *v;
-    json_object_foreach(s->defaults, name, v)
+    json_object_foreach(server_defaults(s), name, v)
     {
         int i = find(name, endpoint);
         if (i >= 0 && !f->v[i] && check(&rows[i], v, &none))
@@ -314,7 +321,7 @@ int fields_read(struct fields *f, unsigned endpoint, struct exchange *x, struct 
 {
     memset(f, 0, sizeof *f);
     f->x = x;
-    f->nearest = exchange_server(x)->p.nearest;
+    f->nearest = server_told(exchange_server(x))->nearest;
     f->body = exchange_tree(x, fault);
     if (!f->body)
         return 0;
@@ -435,8 +442,10 @@ static json_t *schema_of(const struct row *r)
     }
     if (r->dflt)
         json_object_set_new(s, "default", json_loads(r->dflt, JSON_DECODE_ANY, NULL));
-    if (sliders[r - rows] > 0)
-        json_object_set_new(s, "x-slider", json_real(sliders[r - rows]));
+    if (controls[r - rows].slider > 0)
+        json_object_set_new(s, "x-slider", json_real(controls[r - rows].slider));
+    if (controls[r - rows].front)
+        json_object_set_new(s, "x-front", json_true());
     return s;
 }
 

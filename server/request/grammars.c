@@ -13,7 +13,7 @@
 #include "server/http/auth.h"
 #include "server/hosted.h"
 #include "server/metrics.h"
-#include "server/serve.h"
+#include "server/parts.h"
 
 enum { MOST = 1024, BUCKETS = 2048 };
 
@@ -91,7 +91,7 @@ static struct name *name_of(struct hosted *m, const struct tenant *who, pith_gra
                             const char *text, size_t n, const struct pith_grammar_params *p)
 {
     const struct server *s = m->server;
-    int apart = tenants_count(s->tenants) > 1 && !s->p.share_prefixes;
+    int apart = tenants_count(server_tenants(s)) > 1 && !server_told(s)->share_prefixes;
     struct head h = {.who = apart && who ? who->index : -1,
                      .kind = kind,
                      .use_token = p->use_trigger_token,

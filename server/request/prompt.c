@@ -9,7 +9,6 @@
 #include "server/request/fields.h"
 #include "server/request/functions.h"
 #include "server/request/grammars.h"
-#include "server/serve.h"
 #include "server/server.h"
 
 #include <limits.h>

@@ -6,10 +6,10 @@
 #include "server/http/work.h"
 #include "server/json.h"
 #include "server/hosted.h"
+#include "server/parts.h"
 #include "server/request/fields.h"
 #include "server/request/grammars.h"
 #include "server/request/guided.h"
-#include "server/serve.h"
 #include "server/server.h"
 
 #include <limits.h>
@@ -45,7 +45,7 @@ int request_open_grammar(struct hosted *m, pith_grammar_kind kind, const char *t
                          struct pith_error *err)
 {
     enum { LEAST = 1 << 20, MOST = 64 << 20 };
-    const struct server_params *s = &m->server->p;
+    const struct server_params *s = server_told(m->server);
     struct pith_grammar_params p = PITH_GRAMMAR_PARAMS_INIT;
     int64_t bytes =
         s->requests_memory / 4 /
@@ -186,9 +186,9 @@ int request_take(struct hosted *m, struct exchange *x, const struct fields *b, s
     r->n_discard = field_int(b, F_n_discard);
     r->n_indent = field_int(b, F_n_indent);
     r->slot = (int)field_int(b, F_id_slot);
-    if (r->slot >= m->server->p.parallel)
+    if (r->slot >= server_told(m->server)->parallel)
         return fault_set(f, 400, "invalid_value", "id_slot", "id_slot is %d; wanted -1 (any) to %d",
-                         r->slot, m->server->p.parallel - 1);
+                         r->slot, server_told(m->server)->parallel - 1);
     r->predict_ns =
         field_int(b, F_t_max_predict_ms) > 0 ? field_int(b, F_t_max_predict_ms) * 1000000 : 0;
     r->prompt_ns = (int64_t)(1e6 * field_real(b, F_t_max_prompt));

@@ -47,7 +47,7 @@ int settings_put(json_t *j, const struct pith_sampler_params *p, const struct fi
 #define REAL(x)           real((float)(x))
 #define ADVISED(k, value) 1
 #define USUAL(value)      0
-#define SETTING(id, member, type, lo, hi, usual, flag, meta, slider, from, zero, ...)              \
+#define SETTING(id, member, type, lo, hi, usual, flag, meta, page, from, zero, ...)                \
     if (b && b->v[F_##id])                                                                         \
         bad |= json_object_set(j, #id, (json_t *)(uintptr_t)b->v[F_##id]);                         \
     else if (b || usual)                                                                           \

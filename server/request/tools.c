@@ -3,9 +3,9 @@
 #include "server/http/exchange.h"
 #include "server/http/work.h"
 #include "server/json.h"
+#include "server/parts.h"
 #include "server/request/fields.h"
 #include "server/request/tools.h"
-#include "server/serve.h"
 #include "server/server.h"
 
 #include <stdlib.h>
@@ -301,7 +301,7 @@ static int check_members(const struct fields *b, size_t i, const char *where, co
             continue;
         if (!work_goes_on())
             return fault_memory(f);
-        if (exchange_server(b->x)->p.strict_fields)
+        if (server_told(exchange_server(b->x))->strict_fields)
             return fault_set(f, 400, "unknown_field", "tools",
                              "tools[%zu]%s has no field \"%.60s\"", i, where, name);
         exchange_ignores(b->x, "tools[%zu]%s.%.40s", i, where, name);

@@ -8,8 +8,8 @@
 #include "server/http/exchange.h"
 #include "server/json.h"
 #include "server/hosted.h"
+#include "server/parts.h"
 #include "server/schedule/beside.h"
-#include "server/serve.h"
 
 /* ---------------------------------------------------------------- beginning */
 
@@ -62,7 +62,7 @@ void request_grows(struct request *r)
         return;
     account_add(r->server, r->tenant, more);
     r->told = held;
-    r->over |= r->bytes + held > r->server->p.request_memory ||
+    r->over |= r->bytes + held > server_told(r->server)->request_memory ||
                r->bytes + held > account_of_key(r->server);
 }
 
@@ -426,8 +426,8 @@ static int has_all(const struct sched *s, const struct branch *b)
     enum { ANEW = 32 }; /* contexts computed anew for each that may be made */
     const struct request *r = b->r;
     return (r->n_max > 0 && b->n_made >= r->n_max) ||
-           (r->shifts && (b->n_made / s->n_ctx >= r->server->p.shift_contexts ||
-                          b->n_anew / s->n_ctx / ANEW >= r->server->p.shift_contexts));
+           (r->shifts && (b->n_made / s->n_ctx >= server_told(r->server)->shift_contexts ||
+                          b->n_anew / s->n_ctx / ANEW >= server_told(r->server)->shift_contexts));
 }
 
 int branch_take(struct sched *s, struct branch *b, const struct token_info *t)

@@ -23,8 +23,8 @@
 #include "server/http/exchange.h"
 #include "server/json.h"
 #include "server/hosted.h"
+#include "server/parts.h"
 #include "server/schedule/scheduler_impl.h"
-#include "server/serve.h"
 
 enum {
     CHUNK_MIN = 16,
@@ -318,7 +318,8 @@ static int64_t put_rows(struct sched *s, struct branch *b, int64_t n)
 
 int64_t rows_in_gap(const struct sched *s, double row_ns, int64_t least, int64_t most)
 {
-    double left = TIME_USED * s->hosted->server->p.gap * 1e9 - (s->n_decode ? s->decode_ns : 0);
+    double gap = 1e9 * server_told(s->hosted->server)->gap,
+           left = TIME_USED * gap - (s->n_decode ? s->decode_ns : 0);
     double n = left / row_ns;
     int64_t rows = n < (double)least ? least : n < (double)most ? (int64_t)n : most;
     return rows < most ? rows : most;
@@ -335,7 +336,8 @@ static int64_t prefill_rows(const struct sched *s)
 /* Threads of work and samplers take processors from the steps of others. */
 static void charge_time(struct sched *s, struct share *t)
 {
-    const struct account *a = &tenants_at(s->hosted->server->tenants, (int)(t - s->share))->account;
+    struct tenants *all = server_tenants(s->hosted->server);
+    const struct account *a = &tenants_at(all, (int)(t - s->share))->account;
     int64_t ns = atomic_load(&a->work_ns) + atomic_load(&a->sample_ns);
     if (s->row_ns > 0)
         t->served += (double)(ns - t->charged_ns) / s->row_ns;
@@ -346,9 +348,8 @@ static void charge_time(struct sched *s, struct share *t)
 static int decode_most(struct sched *s)
 {
     int n_shares = 0, n = 0, n_here = 0, most = s->parallel;
-    double fit = s->decode_ns > 0 ? TIME_USED * s->hosted->server->p.gap * 1e9 * s->decode_rows /
-                                        s->decode_ns
-                                  : s->parallel;
+    double gap = 1e9 * server_told(s->hosted->server)->gap,
+           fit = s->decode_ns > 0 ? TIME_USED * gap * s->decode_rows / s->decode_ns : s->parallel;
     for (int i = 0; i < s->n_shares; i++) {
         struct share *t = &s->share[i];
         n_here += t->first != NULL;

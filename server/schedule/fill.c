@@ -9,7 +9,6 @@
 #include "server/json.h"
 #include "server/hosted.h"
 #include "server/schedule/scheduler_impl.h"
-#include "server/serve.h"
 
 enum { USUAL = 256 }; /* tokens of a text whose length nobody has said */
 

@@ -22,8 +22,8 @@
 #include "server/http/work.h"
 #include "server/json.h"
 #include "server/hosted.h"
+#include "server/parts.h"
 #include "server/schedule/beside.h"
-#include "server/serve.h"
 
 struct call { /* sched_call */
     struct call *next;
@@ -36,7 +36,7 @@ struct call { /* sched_call */
 
 static void fault_of_end(const struct sched *s, struct fault *f)
 {
-    if (atomic_load(&s->hosted->server->draining))
+    if (server_is_draining(s->hosted->server))
         fault_set(f, 503, "shutting_down", NULL,
                   "the server has shut down before this request came to its end");
     else
@@ -91,7 +91,7 @@ static int charge(struct sched *s, struct request **r, int n, struct fault *f)
  */
 int sched_submit(struct sched *s, struct request **r, int n, struct fault *f)
 {
-    int n_choices = 0, ok = 0, queue = s->hosted->server->p.queue;
+    int n_choices = 0, ok = 0, queue = server_told(s->hosted->server)->queue;
     struct share *t = &s->share[r[0]->tenant->index];
     if (!charge(s, r, n, f))
         return 0;
@@ -100,7 +100,7 @@ int sched_submit(struct sched *s, struct request **r, int n, struct fault *f)
     for (int i = 0; i < n; i++)
         hosted_keep(s->hosted); /* each lets go of it at its end */
     pthread_mutex_lock(&s->lock);
-    if (atomic_load(&s->hosted->server->draining)) {
+    if (server_is_draining(s->hosted->server)) {
         fault_shutting_down(f);
     } else if (s->quit) {
         fault_of_end(s, f);
@@ -310,13 +310,12 @@ static void fail_step(struct sched *s, const struct pith_error *err)
 /* All masks of a step together may take so much of it; what is more is made beside. */
 static void bound_masks(struct sched *s)
 {
-    int n = 0;
+    uint64_t n = 0, most = (uint64_t)server_told(s->hosted->server)->mask_steps;
     for (int k = 0; k < s->n_draws; k++)
         n += s->draw[k].sampler && s->drawn[k].b->grammar;
     for (int k = 0; k < s->n_draws; k++)
         if (s->draw[k].sampler && s->drawn[k].b->grammar)
-            pith_sampler_mask_steps(s->draw[k].sampler,
-                                    1 + (uint64_t)s->hosted->server->p.mask_steps / (uint64_t)n);
+            pith_sampler_mask_steps(s->draw[k].sampler, 1 + most / n);
 }
 
 static void deliver(struct sched *s)
@@ -440,7 +439,7 @@ static int make_lists(struct sched *s)
     s->drawn = calloc(n_draws, sizeof *s->drawn);
     s->top = calloc(n_draws, TOP_MAX * sizeof *s->top);
     for (int i = 0; s->share && i < s->n_shares; i++)
-        s->share[i].salt = s->apart ? tenants_at(s->hosted->server->tenants, i)->secret : "";
+        s->share[i].salt = s->apart ? tenants_at(server_tenants(s->hosted->server), i)->secret : "";
     s->slot = calloc((size_t)s->parallel, sizeof *s->slot);
     return s->token && s->row_seq && s->want && s->part && s->seq && s->share && s->draw &&
            s->drawn && s->top && s->slot;
@@ -462,7 +461,7 @@ struct sched *sched_open(struct hosted *m, struct pith_error *err)
     pthread_condattr_destroy(&monotonic);
     s->hosted = m;
     s->inbox_end = &s->inbox;
-    s->parallel = m->server->p.parallel;
+    s->parallel = server_told(m->server)->parallel;
     s->n_seq = server_sequences(s->parallel);
     s->n_vocab = m->info.n_vocab;
     s->n_ctx = m->generate ? pith_n_ctx(m->generate) : 0;
@@ -471,8 +470,8 @@ struct sched *sched_open(struct hosted *m, struct pith_error *err)
     s->n_embed = hosted_n_input(m);
     s->n_rank = hosted_n_pair(m);
     s->n_input = s->n_embed > s->n_rank ? s->n_embed : s->n_rank;
-    s->n_shares = tenants_count(m->server->tenants);
-    s->apart = s->n_shares > 1 && !m->server->p.share_prefixes;
+    s->n_shares = tenants_count(server_tenants(m->server));
+    s->apart = s->n_shares > 1 && !server_told(m->server)->share_prefixes;
     if (!make_lists(s) || pthread_create(&s->thread, NULL, run, s)) {
         *err = (struct pith_error){PITH_NOMEM, "out of memory for the scheduler"};
         sched_free(s);

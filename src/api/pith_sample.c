@@ -25,7 +25,7 @@ static void usual_values(struct pith_sampler_params *p)
 #define REAL           float
 #define ADVISED(k, v)  ((double)(v))
 #define USUAL(v)       0.0
-#define SETTING(name, member, type, least, most, usual, flag, meta, slider, from, zero, ...)       \
+#define SETTING(name, member, type, least, most, usual, flag, meta, page, from, zero, ...)         \
     p->member = (type)(usual == (double)(zero) ? 0 : usual);
 #include "run/sample/samplers.def"
 #undef INT

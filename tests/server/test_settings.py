@@ -28,14 +28,16 @@ def columns(text):
 
 def rows():
     text = re.sub(r"/\*.*?\*/", "", open(TABLE, encoding="utf-8").read(), flags=re.S)
-    for m in re.finditer(r"^SETTING\((.*?)\)$(?=\n(?:SETTING|#undef))", text, re.S | re.M):
-        (name, member, kind, lo, hi, usual, flag, meta, slider, _, zero, to,
+    for m in re.finditer(r"^SETTING\((.*?)\)$(?=\n(?:SETTING|NOTHING))", text, re.S | re.M):
+        (name, member, kind, lo, hi, usual, flag, meta, page, least, zero, to,
          help_text) = columns(m[1])
+        place, slider = re.match(r"(FRONT|MORE)\((.*)\)", page).groups()
         advised = re.match(r'ADVISED\("(\w+)", (.*)\)', usual)
         yield {"name": name, "member": member, "whole": kind == "INT", "lo": float(lo),
                "hi": float(hi), "hint": advised and advised[1],
                "usual": float(advised[2] if advised else re.match(r"USUAL\((.*)\)", usual)[1]),
                "flag": flag.strip('"'), "meta": meta.strip('"'), "slider": float(slider),
+               "front": place == "FRONT", "least": float(least),
                "zero": float(zero), "to": re.findall(r"TO\((\w+), (\d)\)", to),
                "help": "".join(re.findall(r'"([^"]*)"', help_text))}
 
@@ -71,6 +73,9 @@ def test_flags(all_rows, model):
             check("hint " + r["hint"], key + ": wanted a" in err, err)
     code, _, err = says("run", model, "-p", "w5", "-n", "1")
     check("usual_values_are_taken", code == 0, err)
+    least = [v for r in all_rows for v in (r["flag"], "%g" % r["lo"])]
+    code, _, err = says("run", model, "-p", "w5", "-n", "1", *least)
+    check("lowest_values_are_taken", code == 0, err)
 
 
 def test_fields(all_rows, s):
@@ -85,8 +90,8 @@ def test_fields(all_rows, s):
     for r in all_rows:
         name, field = r["name"], docs["fields"].get(r["name"], {})
         found = (field.get("minimum"), field.get("maximum"), field.get("x-slider", 0),
-                 field.get("type"), field.get("default"))
-        check("field " + name, found == (r["lo"], r["hi"], r["slider"],
+                 field.get("x-front", False), field.get("type"), field.get("default"))
+        check("field " + name, found == (r["lo"], r["hi"], r["slider"], r["front"],
                                          "integer" if r["whole"] else "number",
                                          None if r["hint"] else r["usual"]), found)
         check("description " + name, field["description"].startswith(r["help"])
@@ -98,18 +103,37 @@ def test_fields(all_rows, s):
         a = s.post("/completion", {**body, name: given})
         check("given " + name, a[0] == 200
               and abs(a[1]["generation_settings"][name] - given) < 1e-6, a[1])
+        check("lowest " + name, s.post("/completion", {**body, name: r["lo"]})[0] == 200)
         a = s.post("/completion", {**body, name: r["hi"] * 2 + 1})
         check("range " + name, a[0] == 400 and name + " is" in str(a[1]["error"]), a[1])
         a = s.post("/completion", {**body, name: "much"})
         check("type " + name, a[0] == 400 and name + " is" in str(a[1]["error"]), a[1])
 
 
+def test_names(s):
+    """Samplers by the letters and the names that other programs have for them."""
+    body = {"prompt": "w5 w6", "max_tokens": 3, "temperature": 2, "seed": 7, "adaptive_target": 0.5,
+            "dry_multiplier": 1, "presence_penalty": 1, "xtc_probability": 1, "top_n_sigma": 1}
+    text = open(TABLE, encoding="utf-8").read()
+    found = re.findall(r"^SAMPLER\((\w+), \w, (?:'(\w)'|0), \"([^\"]*)\"", text, re.M)
+    check("samplers_are_read", len(found) == len(re.findall(r"^SAMPLER\(", text, re.M)) > 10)
+    for name, letter, others in found:
+        plain_name = s.post("/v1/completions", {**body, "samplers": [name]})[1]["choices"]
+        for other in ([letter] if letter else []) + [[o] for o in others.split()]:
+            a = s.post("/v1/completions", {**body, "samplers": other})
+            check("%s is %s" % (other, name), a[0] == 200 and a[1]["choices"] == plain_name, a[1])
+    for name, letter in re.findall(r"^NO_SAMPLER\((\w+), (?:'(\w)'|0)\)", text, re.M):
+        for said in ([letter] if letter else []) + [[name]]:
+            a = s.post("/v1/completions", {**body, "samplers": said})
+            check("%s is none" % said, a[0] == 200
+                  and a[2].getheader("x-pith-ignored") == "samplers " + name, a)
+
+
 def test_page(all_rows):
-    """The page makes its controls from /docs; it names none but those that it shows first."""
+    """The page makes its controls from /docs; it names none."""
     page = open(PAGE, encoding="utf-8").read()
-    page = re.sub(r"const FIRST = .*", "", page)
     named = [r["name"] for r in all_rows if re.search(r"\b%s\b" % r["name"], page)]
-    check("page_names_none", not named and "x-slider" in page, named)
+    check("page_names_none", not named and "x-slider" in page and "x-front" in page, named)
 
 
 def main():
@@ -122,6 +146,7 @@ def main():
         test_flags(all_rows, model)
         with Server(model, "--ctx", "512") as s:
             test_fields(all_rows, s)
+            test_names(s)
 
 
 if __name__ == "__main__":

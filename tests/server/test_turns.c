@@ -2,6 +2,7 @@
  * on keeps nobody else waiting. The file is compiled in, what it calls stands in below; who runs
  * and who waits is counted, never timed. */
 #include "server/http/work.c"
+#include "server/parts.c"
 
 #include <semaphore.h>
 #include <stdarg.h>

@@ -26,7 +26,7 @@ enum { K = 1, W = 2, U = 4 };
 #define INT                         1
 #define REAL                        0
 #define P(name, type, lo, hi, dflt) {#name, type, lo, hi, dflt},
-#define SAMPLER(name, traits, params)                                                              \
+#define SAMPLER(name, traits, letter, others, params)                                              \
     {#name, traits, sample_##name, sampled_##traits(name), {params}},
 static const struct sample_kind kinds[] = {
 #include "run/sample/samplers.def"
@@ -37,7 +37,7 @@ enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
 /* Where the members of the public struct go. */
 #define TO(sampler, number) {#sampler, number},
 #define NO_PARAMETER
-#define SETTING(name, member, type, least, most, usual, flag, meta, slider, from, zero, to, help)  \
+#define SETTING(name, member, type, least, most, usual, flag, meta, page, from, zero, to, help)    \
     {#member, from, zero, offsetof(struct pith_sampler_params, member), type, {to}},
 static const struct field {
     const char *name;

@@ -123,7 +123,7 @@ struct pith_sampler {
 #define W 2
 #define U 4
 #define P(...)
-#define SAMPLER(name, traits, params)                                                              \
+#define SAMPLER(name, ...)                                                                         \
     void sample_##name(struct pith_sampler *s, struct sample_step *t);
 #include "run/sample/samplers.def"
 #undef P

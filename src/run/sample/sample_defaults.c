@@ -12,26 +12,34 @@
 #define REAL 0
 #define HINT_ADVISED(key, value) "general.sampling." key
 #define HINT_USUAL(value) NULL
-#define SETTING(name, member, type, least, most, usual, ...)                                       \
-    {HINT_##usual, offsetof(struct pith_sampler_params, member), type, least, most},
+#define SETTING(name, member, type, least, most, usual, flag, meta, page, from, ...)               \
+    {HINT_##usual, offsetof(struct pith_sampler_params, member), type, least, most, from},
 static const struct hint {
     const char *key; /* NULL: files say nothing of it */
     size_t at;
     int is_int;
-    double lo, hi;
+    double lo, hi, lowest; /* lowest: of the member */
 } hints[] = {
 #include "run/sample/samplers.def"
 };
 #undef INT
 #undef REAL
+enum {
+#define SETTING(name, ...) AT_##name,
+#include "run/sample/samplers.def"
+    N_HINTS
+};
 
-/* 0: what the file has there is no number within the hint's range. */
-static int take(const struct gguf *g, const struct gguf_kv *kv, const struct hint *h, void *params)
+/* *said: what the file has there. 0: that is no number within the hint's range. */
+static int take(const struct gguf *g, const struct gguf_kv *kv, const struct hint *h, void *params,
+                double *said)
 {
     double v;
     char *at = (char *)params + h->at;
     if (!gguf_f64(g, kv, 0, &v) || !(v >= h->lo && v <= h->hi) || (h->is_int && v != floor(v)))
         return 0;
+    *said = v;
+    v = v < h->lowest ? h->lowest : v;
     if (h->is_int)
         *(int32_t *)at = (int32_t)v;
     else
@@ -43,16 +51,18 @@ pith_status sampler_defaults(const struct pith_model *m, struct pith_sampler_par
                              struct pith_error *err)
 {
     pith_status st = PITH_OK;
-    for (size_t i = 0; m && i < sizeof hints / sizeof *hints; i++) {
+    double said[N_HINTS];
+    for (int i = 0; i < N_HINTS; i++)
+        said[i] = NAN;
+    for (int i = 0; m && i < N_HINTS; i++) {
         const struct gguf_kv *kv = hints[i].key ? gguf_find(m->gguf, hints[i].key) : NULL;
-        if (kv && !take(m->gguf, kv, &hints[i], p) && st == PITH_OK)
+        if (kv && !take(m->gguf, kv, &hints[i], p, &said[i]) && st == PITH_OK)
             st = error_set(err, PITH_RANGE, "%s: wanted a%s number from %g to %g; it is not used",
                            hints[i].key, hints[i].is_int ? " whole" : "", hints[i].lo, hints[i].hi);
     }
-    if (p->top_k < 0)
-        p->top_k = 0; /* off */
-    const struct gguf_kv *window = m ? gguf_find(m->gguf, "general.sampling.penalty_last_n") : NULL;
-    if (window && p->penalty_last_n == 0) /* of nothing; here 0 is the usual one */
-        p->repeat_penalty = 0;
+#define NOTHING(name, member)                                                                      \
+    if (said[AT_##name] == 0)                                                                      \
+        p->member = 0;
+#include "run/sample/samplers.def"
     return st;
 }
