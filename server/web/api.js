@@ -29,7 +29,8 @@ export function hasKey() {
 
 /** A refusal or a failure: `status` 0 is a server that did not answer. */
 export class ApiError extends Error {
-    /** @param {number} status @param {any} error the server's error object @param {number} [retryAfter] seconds */
+    /** @param {number} status @param {any} error the server's error object @param {number}
+     * [retryAfter] seconds */
     constructor(status, error, retryAfter) {
         super(words(status, error || {}, retryAfter));
         this.status = status;
@@ -43,19 +44,22 @@ function words(status, error, retryAfter) {
     if (status === 0)
         return `The server at ${location.host} does not answer. Is pith serve still running?`;
     if (error.code === 'context_length_exceeded' && error.n_ctx)
-        return `This conversation has ${number(error.n_prompt)} tokens and the model's context holds ${number(error.n_ctx)}: ` +
-            `${number(error.n_over)} too many. Shorten or edit a message, begin a new conversation, or start the server with a larger --ctx.`;
+        return `This conversation has ${number(error.n_prompt)} tokens and the model's context ` +
+            `holds ${number(error.n_ctx)}: ${number(error.n_over)} too many. Shorten or edit a ` +
+            'message, begin a new conversation, or start the server with a larger --ctx.';
     if (status === 401)
         return 'This server wants an API key.';
     if (status === 429)
-        return `The server is busy: its queue is full.${retryAfter ? ` It asks to wait ${number(retryAfter)} s.` : ''}`;
+        return 'The server is busy: its queue is full.' +
+            (retryAfter ? ` It asks to wait ${number(retryAfter)} s.` : '');
     if (status === 503 && error.code === 'model_loading')
         return 'The model is still being loaded.';
     return error.message || `The server answered with status ${status}.`;
 }
 
 async function request(path, options = {}) {
-    const headers = { ...(key ? { Authorization: 'Bearer ' + key } : {}), ...(options.body ? { 'Content-Type': 'application/json' } : {}) };
+    const headers = { ...(key ? { Authorization: 'Bearer ' + key } : {}),
+        ...(options.body ? { 'Content-Type': 'application/json' } : {}) };
     let r;
     try {
         r = await fetch(path, { ...options, headers, cache: 'no-store' });

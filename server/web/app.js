@@ -30,7 +30,8 @@ function banner(text, action, act, progress) {
         return;
     b.append(el('span', { text }));
     if (progress !== undefined) {
-        const bar = el('progress', { max: '1', 'aria-label': 'Loading', ...(progress === null ? {} : { value: progress }) });
+        const bar = el('progress', { max: '1', 'aria-label': 'Loading',
+            ...(progress === null ? {} : { value: progress }) });
         b.append(bar);
     }
     if (action)
@@ -42,7 +43,8 @@ async function serverChanged() {
     const { state, words, progress, models, model: name } = server.server;
     if (state === 'loading') {
         const seconds = Math.round((Date.now() - server.server.since) / 1000);
-        const far = progress ? `, ${Math.round(100 * progress)} %` : seconds > 1 ? `, ${seconds} s so far` : '';
+        const far = progress ? `, ${Math.round(100 * progress)} %` : seconds > 1
+            ? `, ${seconds} s so far` : '';
         banner(`The model is being loaded${far}. You can write already.`, '', null, progress);
     } else if (state === 'away') {
         banner(words + ' The page tries again by itself.', 'Try now', server.connect);
@@ -58,13 +60,15 @@ async function serverChanged() {
     $('model-name').textContent = name;
     $('model-name').hidden = !name || models.length > 1;
     $('models').hidden = models.length < 2;
-    $('models').replaceChildren(...models.map((m) => el('option', { value: m.id, text: m.id, selected: m.id === name })));
+    $('models').replaceChildren(...models.map((m) => el('option',
+        { value: m.id, text: m.id, selected: m.id === name })));
     const now = state + name + server.isThere();
     if (state === 'ready' && told !== now) {
         told = now;
         const own = server.chosen() || {};
         composer.setLimit(own.max_model_len || 0);
-        const props = server.isThere() ? await getJson('props' + server.query()).catch(() => null) : null;
+        const props = server.isThere() ? await getJson('props' + server.query()).catch(() => null)
+            : null;
         if (props && props.n_ctx)
             composer.setLimit(props.n_ctx);
         if (props && props.generates === false) {
@@ -86,7 +90,8 @@ function setTheme(name) {
         delete document.documentElement.dataset.theme;
     else
         document.documentElement.dataset.theme = name;
-    const label = { auto: 'Colours: as the system', light: 'Colours: light', dark: 'Colours: dark' }[name];
+    const label = { auto: 'Colours: as the system', light: 'Colours: light',
+        dark: 'Colours: dark' }[name];
     $('theme').setAttribute('aria-label', label);
     $('theme').title = label;
 }
@@ -134,14 +139,16 @@ function settle() {
     if (!$('settings').hidden)
         settings.draw();
     const c = chat.conversation();
-    $('open-settings').classList.toggle('set', Boolean(c.system.trim() || Object.keys(c.params).length));
+    $('open-settings').classList.toggle('set', Boolean(c.system.trim() ||
+        Object.keys(c.params).length));
     remember('last', c.id);
 }
 
 /* ---------------------------------------------------------------- keys */
 
 function shortcut(e) {
-    const mod = e.ctrlKey || e.metaKey, typing = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName);
+    const mod = e.ctrlKey || e.metaKey,
+        typing = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName);
     const key = e.key.toLowerCase();
     if (document.querySelector('dialog[open]'))
         return false;
@@ -167,7 +174,8 @@ function shortcut(e) {
         return chat.regenerate(), true;
     if (mod && key === ',')
         return panel($('settings').hidden), true;
-    if (e.altKey && (key === 'arrowleft' || key === 'arrowright') && !(typing && document.activeElement.value))
+    if (e.altKey && (key === 'arrowleft' || key === 'arrowright') &&
+        !(typing && document.activeElement.value))
         return chat.step(key === 'arrowleft' ? -1 : 1), true;
     if (typing || mod || e.altKey)
         return false;
@@ -186,11 +194,13 @@ function wireUp() {
     $('model-name').addEventListener('click', model.open);
     $('models').addEventListener('change', () => server.choose($('models').value));
     $('open-keys').addEventListener('click', dialogs.shortcuts);
-    $('theme').addEventListener('click', () => setTheme(THEMES[(THEMES.indexOf(remembered('theme') || 'auto') + 1) % 3]));
+    $('theme').addEventListener('click',
+        () => setTheme(THEMES[(THEMES.indexOf(remembered('theme') || 'auto') + 1) % 3]));
     $('open-sidebar').addEventListener('click', () => drawer(true));
     $('close-sidebar').addEventListener('click', () => drawer(false));
     $('open-settings').addEventListener('click', () => panel($('settings').hidden));
-    $('scrim').addEventListener('click', () => ($('settings').hidden ? drawer(false) : panel(false)));
+    $('scrim').addEventListener('click', () => ($('settings').hidden ? drawer(false)
+        : panel(false)));
     addEventListener('resize', cover);
     addEventListener('keydown', (e) => {
         if (!e.defaultPrevented && shortcut(e))
@@ -201,7 +211,8 @@ function wireUp() {
             if (e.target === d && d.id !== 'login')
                 d.close(); // beside it
         });
-    const idea = (text) => el('button', { type: 'button', onclick: () => composer.write(text) }, el('span', { text }), icon('right'));
+    const idea = (text) => el('button', { type: 'button', onclick: () => composer.write(text) },
+        el('span', { text }), icon('right'));
     $('ideas').replaceChildren(...IDEAS.map((text) => el('li', {}, idea(text))));
 }
 

@@ -1,4 +1,5 @@
-// chat.js -- the conversation in the middle: its messages, the answers being written, what is done with them.
+// chat.js -- the conversation in the middle: its messages, the answers being written, what is done
+// with them.
 import { $, announce, number } from './dom.js';
 import { Job } from './generate.js';
 import { Message } from './message.js';
@@ -11,11 +12,13 @@ let current;
 const jobs = new Map();
 /** @type {Map<string, Message>} by node, of what is shown */
 let shown = new Map();
-let hooks = { changed: () => {}, listed: () => {}, refused: (_) => {}, answered: () => {}, model: () => '', defaults: () => ({ system: '', params: {} }) };
+let hooks = { changed: () => {}, listed: () => {}, refused: (_) => {}, answered: () => {},
+    model: () => '', defaults: () => ({ system: '', params: {} }) };
 let following = true, painting = false, savedAt = 0;
 
 /**
- * @param {Partial<typeof hooks>} h changed: what is shown; listed: the list of conversations; refused: an error that may be about the server;
+ * @param {Partial<typeof hooks>} h changed: what is shown; listed: the list of conversations;
+ * refused: an error that may be about the server;
  *   answered: an answer has ended
  */
 export function setup(h) {
@@ -76,7 +79,8 @@ const deeds = {
         pick(current, n);
         keep();
         render();
-        const view = shown.get(n.id), back = view && view.foot.querySelector('.branches button:not(:disabled)');
+        const view = shown.get(n.id),
+            back = view && view.foot.querySelector('.branches button:not(:disabled)');
         if (back)
             back.focus();
     },
@@ -136,7 +140,8 @@ export function send(text, parent) {
     const nodes = path(current), last = nodes[nodes.length - 1];
     if (busy())
         return;
-    const n = add(current, { role: 'user', content: text, parent: parent !== undefined ? parent : last ? last.id : '' });
+    const n = add(current, { role: 'user', content: text, parent: parent !== undefined ? parent
+        : last ? last.id : '' });
     following = true;
     answer(n.id);
 }
@@ -193,7 +198,9 @@ function tell(n) {
     else if (n.state === 'stopped')
         announce('Stopped.');
     else
-        announce(`The answer is there, ${number(n.content.split(/\s+/).filter(Boolean).length)} words. ${n.content.slice(0, 400)}`);
+        announce('The answer is there, ' +
+            `${number(n.content.split(/\s+/).filter(Boolean).length)} words. ` +
+            n.content.slice(0, 400));
 }
 
 export function stop() {

@@ -1,4 +1,5 @@
-// composer.js -- where messages are written; below it the pace of the answer and how much of the context is used.
+// composer.js -- where messages are written; below it the pace of the answer and how much of the
+// context is used.
 import { $, icon, number } from './dom.js';
 import { postJson } from './api.js';
 import * as chat from './chat.js';
@@ -42,7 +43,8 @@ function countDraft() {
     asking = setTimeout(async () => {
         asked = text;
         try {
-            const { count } = await postJson('tokenize', { content: text, ...(modelAsked() ? { model: modelAsked() } : {}) });
+            const { count } = await postJson('tokenize', { content: text,
+                ...(modelAsked() ? { model: modelAsked() } : {}) });
             if (asked === text && $('box').value === text)
                 draft = count;
         } catch (e) {
@@ -54,7 +56,8 @@ function countDraft() {
 
 function showMeter() {
     const job = chat.job(), before = used(chat.conversation()) || 0;
-    const now = draft + (job && job.progress ? job.progress.total + job.pieces : before), meter = $('meter'), bar = $('meter-bar');
+    const now = draft + (job && job.progress ? job.progress.total + job.pieces : before),
+        meter = $('meter'), bar = $('meter-bar');
     meter.hidden = !limit || !now;
     if (meter.hidden)
         return;
@@ -74,7 +77,9 @@ function showPace() {
     else if (job.firstAt)
         pace.textContent = job.pace() ? `${job.pace().toFixed(1)} tokens/s` : 'Writing…';
     else if (job.progress && job.progress.total)
-        pace.textContent = `Reading: ${number(job.progress.processed || 0)} of ${number(job.progress.total)} tokens`;
+        pace.textContent =
+            `Reading: ${number(job.progress.processed || 0)} of ` +
+            `${number(job.progress.total)} tokens`;
     else
         pace.textContent = isThere() ? 'Reading…' : 'Waiting until the model is loaded…';
 }

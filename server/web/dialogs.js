@@ -20,12 +20,15 @@ const SHORTCUTS = [
 ];
 
 function row([what, ...keys]) {
-    return el('div', {}, el('dt', { text: what }), el('dd', {}, ...keys.map((k) => el('kbd', { text: k }))));
+    return el('div', {}, el('dt', { text: what }), el('dd', {},
+        ...keys.map((k) => el('kbd', { text: k }))));
 }
 
 export function shortcuts() {
     const dialog = $('keys');
-    dialog.replaceChildren(el('div', { class: 'panel-head' }, el('h2', { id: 'keys-title', text: 'Keyboard' }), iconButton('close', 'Close', () => dialog.close())),
+    dialog.replaceChildren(el('div', { class: 'panel-head' },
+        el('h2', { id: 'keys-title', text: 'Keyboard' }), iconButton('close', 'Close',
+        () => dialog.close())),
         el('dl', { class: 'keys' }, ...SHORTCUTS.map(row)));
     dialog.showModal();
 }
@@ -35,15 +38,19 @@ export function login(why, then) {
     const dialog = $('login');
     if (dialog.open)
         return;
-    const input = el('input', { id: 'key', type: 'password', autocomplete: 'current-password', required: true, 'aria-describedby': 'key-help' });
+    const input = el('input', { id: 'key', type: 'password', autocomplete: 'current-password',
+        required: true, 'aria-describedby': 'key-help' });
     const keep = el('input', { id: 'key-keep', type: 'checkbox', class: 'switch' });
-    dialog.replaceChildren(el('div', { class: 'panel-head' }, el('h2', { id: 'login-title', text: 'API key' })),
+    dialog.replaceChildren(el('div', { class: 'panel-head' },
+        el('h2', { id: 'login-title', text: 'API key' })),
         el('form', { method: 'dialog', class: 'login', onsubmit: () => {
             setKey(input.value.trim(), keep.checked);
             then();
         } }, el('p', { text: why }), el('label', { for: 'key', text: 'Key' }), input,
-        el('p', { class: 'help', id: 'key-help', text: 'It is sent to this server only, and kept until this tab is closed.' }),
-        el('label', { class: 'check' }, keep, 'Keep it in this browser'), el('div', { class: 'row' }, el('button', { class: 'primary', text: 'Go on' }))));
+        el('p', { class: 'help', id: 'key-help',
+            text: 'It is sent to this server only, and kept until this tab is closed.' }),
+        el('label', { class: 'check' }, keep, 'Keep it in this browser'),
+        el('div', { class: 'row' }, el('button', { class: 'primary', text: 'Go on' }))));
     dialog.showModal();
     input.focus();
 }

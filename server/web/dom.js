@@ -1,7 +1,9 @@
-// dom.js -- making elements, and writing figures. Text becomes text nodes only: nothing here parses HTML.
+// dom.js -- making elements, and writing figures. Text becomes text nodes only: nothing here parses
+// HTML.
 
 /**
- * An element. Properties: "class", "text", functions as listeners ("onclick"), true and false as boolean attributes, others as attributes.
+ * An element. Properties: "class", "text", functions as listeners ("onclick"), true and false as
+ * boolean attributes, others as attributes.
  * @param {string} tag
  * @param {Object<string, any>} [props]
  * @param {...(Node|string|null|undefined|false)} children
@@ -39,7 +41,8 @@ export function icon(name) {
 
 /** A button that is an icon; its label is also its tooltip. */
 export function iconButton(name, label, onclick, props = {}) {
-    return el('button', { type: 'button', class: 'icon', 'aria-label': label, title: label, onclick, ...props }, icon(name));
+    return el('button', { type: 'button', class: 'icon', 'aria-label': label, title: label, onclick,
+        ...props }, icon(name));
 }
 
 const whole = new Intl.NumberFormat('en');
@@ -75,12 +78,14 @@ export function toast(text, action, act) {
     clearTimeout(hiding);
     $('toast').replaceChildren(el('span', { text }));
     if (action)
-        $('toast').append(el('button', { type: 'button', class: 'link', text: action, onclick: () => { hide(); act(); } }));
+        $('toast').append(el('button', { type: 'button', class: 'link', text: action,
+            onclick: () => { hide(); act(); } }));
     $('toast').hidden = false;
     hiding = setTimeout(hide, action || text.length > 60 ? 8000 : 4000);
 }
 
-/** Pages that are not served over TLS, nor from this machine, have no clipboard of the newer kind. */
+/** Pages that are not served over TLS, nor from this machine, have no clipboard of the newer
+ * kind. */
 export async function copy(text) {
     try {
         await navigator.clipboard.writeText(text);
@@ -118,5 +123,6 @@ export function remember(name, value) {
 
 export function newId() {
     const b = crypto.getRandomValues(new Uint8Array(9));
-    return 'm' + [...b].map((x) => x.toString(16).padStart(2, '0')).join(''); // begins with a letter: keys keep their order
+    // begins with a letter: keys keep their order
+    return 'm' + [...b].map((x) => x.toString(16).padStart(2, '0')).join('');
 }

@@ -19,7 +19,8 @@ function takeCalls(n, deltas) {
 }
 
 export class Job {
-    /** @param {import('./tree.js').Conversation} c @param {import('./tree.js').Node} n the answer, a child of what it answers */
+    /** @param {import('./tree.js').Conversation} c @param {import('./tree.js').Node} n the answer,
+     * a child of what it answers */
     constructor(c, n) {
         this.c = c;
         this.n = n;
@@ -35,7 +36,8 @@ export class Job {
         this.abort.abort();
     }
 
-    /** Tokens a second so far; a piece is a token, but for those that hold back a part of a character or of a call. */
+    /** Tokens a second so far; a piece is a token, but for those that hold back a part of a
+     * character or of a call. */
     pace() {
         const seconds = (this.lastAt - this.firstAt) / 1000;
         return this.pieces > 1 && seconds > 0 ? (this.pieces - 1) / seconds : 0;
@@ -47,7 +49,8 @@ export class Job {
             this.progress = event.prompt_progress;
         if (event.usage) {
             const u = event.usage;
-            n.usage = { prompt: u.prompt_tokens, made: u.completion_tokens, cached: (u.prompt_tokens_details || {}).cached_tokens || 0 };
+            n.usage = { prompt: u.prompt_tokens, made: u.completion_tokens,
+                cached: (u.prompt_tokens_details || {}).cached_tokens || 0 };
         }
         if (!choice)
             return;
@@ -65,10 +68,12 @@ export class Job {
         n.finish = choice.finish_reason || n.finish;
     }
 
-    /** Until the answer is whole, was stopped, or failed: the node says which. Never throws. @param {() => void} onChange */
+    /** Until the answer is whole, was stopped, or failed: the node says which. Never throws.
+     * @param {() => void} onChange */
     async run(model, onChange) {
         const { n } = this;
-        const body = { ...this.c.params, ...(model ? { model } : {}), messages: wire(this.c, n.parent), stream: true,
+        const body = { ...this.c.params, ...(model ? { model } : {}),
+            messages: wire(this.c, n.parent), stream: true,
             stream_options: { include_usage: true, include_progress: true } };
         n.model = model;
         try {
@@ -80,16 +85,19 @@ export class Job {
         } catch (e) {
             n.state = e.name === 'AbortError' ? 'stopped' : 'failed';
             if (n.state === 'failed') {
-                n.error = e instanceof ApiError && e.status === 0 && n.content ? 'The connection broke before the answer was whole.' : e.message;
+                n.error = e instanceof ApiError && e.status === 0 && n.content
+                    ? 'The connection broke before the answer was whole.' : e.message;
                 n.errorCode = e.code;
                 this.error = e;
             }
         }
         if (!n.usage && this.progress && this.pieces) // it did not come to its end
-            n.usage = { prompt: this.progress.total || 0, made: this.pieces, cached: this.progress.cache || 0 };
+            n.usage = { prompt: this.progress.total || 0, made: this.pieces,
+                cached: this.progress.cache || 0 };
         if (this.firstAt) {
             n.first = (this.firstAt - this.began) / 1000;
-            const seconds = (this.lastAt - this.firstAt) / 1000, made = n.usage ? n.usage.made : this.pieces;
+            const seconds = (this.lastAt - this.firstAt) / 1000, made = n.usage ? n.usage.made
+                : this.pieces;
             n.pace = made > 1 && seconds > 0 ? (made - 1) / seconds : undefined;
         }
         onChange();

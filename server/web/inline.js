@@ -1,5 +1,6 @@
-// inline.js -- the Markdown inside a line: code, emphasis, links, breaks. Text from a model is never parsed as HTML: it becomes text nodes and
-// elements made here. A budget bounds the work on text made of nothing but openers; what is left over is plain text.
+// inline.js -- the Markdown inside a line: code, emphasis, links, breaks. Text from a model is
+// never parsed as HTML: it becomes text nodes and elements made here. A budget bounds the work on
+// text made of nothing but openers; what is left over is plain text.
 import { el } from './dom.js';
 
 const DEPTH = 12;
@@ -24,12 +25,14 @@ function link(url, children) {
     const safe = safeUrl(url);
     if (!safe)
         return el('span', { title: url }, ...children);
-    return el('a', { href: safe, target: '_blank', rel: 'noopener noreferrer nofollow' }, ...children);
+    return el('a', { href: safe, target: '_blank', rel: 'noopener noreferrer nofollow' },
+        ...children);
 }
 
 /** Where the run that opened at i with `mark` closes; -1: nowhere. */
 function closing(s, i, mark, budget) {
-    for (let j = s.indexOf(mark, i + mark.length); j >= 0 && budget.left-- > 0; j = s.indexOf(mark, j + 1)) {
+    for (let j = s.indexOf(mark, i + mark.length); j >= 0 &&
+            budget.left-- > 0; j = s.indexOf(mark, j + 1)) {
         const before = s[j - 1], after = s[j + mark.length] || ' ';
         if (before === '\\' || /\s/.test(before) || j === i + mark.length)
             continue;
@@ -55,11 +58,13 @@ function bracket(s, i) {
     }
     if (s[j] !== ']' || s[j + 1] !== '(')
         return null;
-    const m = /^\(\s*<?((?:[^\s()<>]|\([^\s()]*\))*)>?(?:\s+"[^"]*")?\s*\)/.exec(s.slice(j + 1, j + 2001));
+    const m = /^\(\s*<?((?:[^\s()<>]|\([^\s()]*\))*)>?(?:\s+"[^"]*")?\s*\)/.exec(s.slice(j + 1,
+        j + 2001));
     return m && { text: s.slice(i + 1, j), url: m[1], end: j + 1 + m[0].length };
 }
 
-const EMPHASIS = [['***', ['strong', 'em']], ['**', ['strong']], ['__', ['strong']], ['~~', ['del']], ['*', ['em']], ['_', ['em']]];
+const EMPHASIS = [['***', ['strong', 'em']], ['**', ['strong']], ['__', ['strong']],
+    ['~~', ['del']], ['*', ['em']], ['_', ['em']]];
 
 class Inline {
     constructor(s, budget, depth) {
@@ -90,7 +95,8 @@ class Inline {
 
     code() {
         const run = /^`+/.exec(this.s.slice(this.i, this.i + 100))[0];
-        for (let j = this.s.indexOf(run, this.i + run.length); j >= 0; j = this.s.indexOf(run, j + 1)) {
+        for (let j = this.s.indexOf(run, this.i + run.length); j >= 0; j = this.s.indexOf(run,
+                j + 1)) {
             if (this.s[j - 1] === '`' || this.s[j + run.length] === '`')
                 continue;
             const inside = this.s.slice(this.i + run.length, j).replace(/\n/g, ' ');
@@ -124,9 +130,11 @@ class Inline {
         const { s, i } = this;
         const image = s[i] === '!';
         const b = (s[i] === '[' || (image && s[i + 1] === '[')) && bracket(s, i + (image ? 1 : 0));
-        if (b) // a picture would be a request to somebody else's server: its name is shown, as a link
+        // a picture would be a request to somebody else's server: its name is shown, as a link
+        if (b)
             return this.put(link(b.url, image ? [b.text || b.url] : this.inner(b.text)), b.end);
-        const m = s[i] === '<' && /^<((?:https?:\/\/|mailto:)[^\s<>]+)>/i.exec(s.slice(i, i + 2000));
+        const m = s[i] === '<' && /^<((?:https?:\/\/|mailto:)[^\s<>]+)>/i.exec(s.slice(i,
+            i + 2000));
         return m ? this.put(link(m[1], [m[1]]), i + m[0].length) : false;
     }
 

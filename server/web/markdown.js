@@ -1,5 +1,6 @@
-// markdown.js -- Markdown as it comes from a model, to DOM nodes. Blocks are found line by line; the text of each top-level block is its key, so
-// while an answer grows only its last block is made again. No HTML is read: what looks like it is text.
+// markdown.js -- Markdown as it comes from a model, to DOM nodes. Blocks are found line by line;
+// the text of each top-level block is its key, so while an answer grows only its last block is made
+// again. No HTML is read: what looks like it is text.
 import { el, iconButton, copy, icon } from './dom.js';
 import { inline } from './inline.js';
 import { highlight } from './highlight.js';
@@ -27,13 +28,15 @@ function scan(lines, i) {
     if (RULE.test(line))
         return { kind: 'rule', end: j };
     if (QUOTE.test(line)) {
-        while (j < lines.length && (QUOTE.test(lines[j]) || (lines[j].trim() && !interrupts(lines[j]))))
+        while (j < lines.length && (QUOTE.test(lines[j]) || (lines[j].trim() &&
+            !interrupts(lines[j]))))
             j++;
         return { kind: 'quote', end: j };
     }
     if (ITEM.test(line))
         return { kind: 'list', end: listEnd(lines, i) };
-    if (line.includes('|') && j < lines.length && SPLIT.test(lines[j]) && lines[j].includes('-') && cells(line).length === cells(lines[j]).length) {
+    if (line.includes('|') && j < lines.length && SPLIT.test(lines[j]) && lines[j].includes('-') &&
+            cells(line).length === cells(lines[j]).length) {
         for (j++; j < lines.length && lines[j].trim() && lines[j].includes('|'); j++);
         return { kind: 'table', end: j };
     }
@@ -42,7 +45,8 @@ function scan(lines, i) {
     return { kind: 'text', end: j };
 }
 
-const interrupts = (line) => FENCE.test(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line) || ITEM.test(line);
+const interrupts = (line) => FENCE.test(line) || HEADING.test(line) || RULE.test(line) ||
+    QUOTE.test(line) || ITEM.test(line);
 
 const ordered = (mark) => /\d/.test(mark);
 
@@ -55,7 +59,8 @@ function listEnd(lines, i) {
             while (k < lines.length && !lines[k].trim())
                 k++;
             const m = ITEM.exec(lines[k] || '');
-            if (k === lines.length || (/^ */.exec(lines[k])[0].length <= indent && !(m && ordered(m[2]) === ordered(first[2]))))
+            if (k === lines.length || (/^ */.exec(lines[k])[0].length <= indent &&
+                !(m && ordered(m[2]) === ordered(first[2]))))
                 return j;
             j = k - 1;
             continue;
@@ -77,12 +82,15 @@ function cells(line) {
 }
 
 function table(lines) {
-    const align = cells(lines[1]).map((c) => (/^:-+:$/.test(c) ? 'center' : c.endsWith(':') ? 'right' : ''));
+    const align = cells(lines[1]).map((c) => (/^:-+:$/.test(c) ? 'center' : c.endsWith(':')
+        ? 'right' : ''));
     const row = (tag, line) => {
         const own = cells(line);
-        return el('tr', {}, ...align.map((side, k) => el(tag, { class: side, ...(tag === 'th' ? { scope: 'col' } : {}) }, ...inline(own[k] || ''))));
+        return el('tr', {}, ...align.map((side, k) => el(tag,
+            { class: side, ...(tag === 'th' ? { scope: 'col' } : {}) }, ...inline(own[k] || ''))));
     };
-    return el('div', { class: 'table', tabindex: '0', role: 'region', 'aria-label': 'Table' }, el('table', {}, el('thead', {}, row('th', lines[0])),
+    return el('div', { class: 'table', tabindex: '0', role: 'region', 'aria-label': 'Table' },
+        el('table', {}, el('thead', {}, row('th', lines[0])),
         el('tbody', {}, ...lines.slice(2).map((l) => row('td', l)))));
 }
 
@@ -107,24 +115,29 @@ function list(lines, depth) {
         if (task)
             item[0] = item[0].slice(task[0].length);
         const inside = blocks(item, depth + 1);
-        if (!loose && inside.filter((e) => e.tagName === 'P').length === 1 && inside[0].tagName === 'P')
+        if (!loose && inside.filter((e) => e.tagName === 'P').length === 1 &&
+            inside[0].tagName === 'P')
             inside.splice(0, 1, ...inside[0].childNodes);
         if (!task)
             return el('li', {}, ...inside);
         const done = task[1] !== ' ';
-        return el('li', { class: 'task' }, el('input', { type: 'checkbox', disabled: true, checked: done, 'aria-label': done ? 'done' : 'open' }), ...inside);
+        return el('li', { class: 'task' },
+            el('input', { type: 'checkbox', disabled: true, checked: done, 'aria-label': done
+            ? 'done' : 'open' }), ...inside);
     }));
 }
 
 function code(lines, closed) {
     const fence = FENCE.exec(lines[0]), language = fence[2].trim().split(/\s+/)[0] || '';
     const indent = /^ */.exec(lines[0])[0].length;
-    const text = lines.slice(1, closed ? -1 : undefined).map((l) => l.slice(Math.min(indent, /^ */.exec(l)[0].length))).join('\n');
+    const text = lines.slice(1, closed ? -1 : undefined).map((l) =>
+        l.slice(Math.min(indent, /^ */.exec(l)[0].length))).join('\n');
     const button = iconButton('copy', 'Copy the code', async () => {
         button.replaceChildren(icon((await copy(text)) ? 'done' : 'close'));
         setTimeout(() => button.replaceChildren(icon('copy')), 1500);
     });
-    return el('div', { class: 'code' }, el('div', { class: 'code-bar' }, el('span', { text: language || 'text' }), button),
+    return el('div', { class: 'code' }, el('div', { class: 'code-bar' },
+        el('span', { text: language || 'text' }), button),
         el('pre', { tabindex: '0' }, el('code', {}, ...highlight(text, language))));
 }
 
@@ -134,12 +147,14 @@ function build(lines, b, depth) {
         return code(lines, b.closed);
     case 'heading': {
         const m = HEADING.exec(lines[0]); // the page has an h1 and each message an h2
-        return el('h' + Math.min(m[1].length + 2, 6), { class: 'h' + m[1].length }, ...inline((m[2] || '').trimEnd().replace(/(^|\s)#+$/, '').trimEnd()));
+        return el('h' + Math.min(m[1].length + 2, 6), { class: 'h' + m[1].length },
+            ...inline((m[2] || '').trimEnd().replace(/(^|\s)#+$/, '').trimEnd()));
     }
     case 'rule':
         return el('hr');
     case 'quote':
-        return el('blockquote', {}, ...blocks(lines.map((l) => (QUOTE.exec(l) || [l, l])[1]), depth + 1));
+        return el('blockquote', {}, ...blocks(lines.map((l) => (QUOTE.exec(l) || [l, l])[1]),
+            depth + 1));
     case 'list':
         return list(lines, depth);
     case 'table':

@@ -80,11 +80,13 @@ function remove(c) {
 function item(c) {
     const now = c.id === chat.conversation().id;
     return el('li', { class: now ? 'now' : '', 'data-id': c.id },
-        el('button', { type: 'button', class: 'open', text: c.title, title: c.title, 'aria-current': now ? 'true' : null, onclick: () => open(c),
+        el('button', { type: 'button', class: 'open', text: c.title, title: c.title,
+            'aria-current': now ? 'true' : null, onclick: () => open(c),
             ondblclick: () => rename(c) }),
         el('span', { class: 'deeds' },
             iconButton('edit', `Rename ${c.title}`, () => rename(c)),
-            iconButton('save', `Export ${c.title}`, () => download('conversation.json', store.exportText([c]))),
+            iconButton('save', `Export ${c.title}`, () => download('conversation.json',
+                store.exportText([c]))),
             iconButton('delete', `Delete ${c.title}`, () => remove(c))));
 }
 
@@ -93,15 +95,20 @@ export function list() {
     if (renaming)
         return;
     const found = store.search($('search').value), groups = new Map();
-    const held = document.activeElement.closest('#conversations li'), label = document.activeElement.getAttribute('aria-label');
+    const held = document.activeElement.closest('#conversations li'),
+        label = document.activeElement.getAttribute('aria-label');
     for (const c of found)
         groups.set(group(c.updated), [...(groups.get(group(c.updated)) || []), c]);
-    const parts = [...groups].flatMap(([name, own]) => [el('h2', { text: name }), el('ul', {}, ...own.map(item))]);
-    const none = $('search').value ? 'Nothing has these words.' : 'Conversations will be kept here.';
-    $('conversations').replaceChildren(...(parts.length ? parts : [el('p', { class: 'none', text: none })]));
+    const parts = [...groups].flatMap(([name, own]) => [el('h2', { text: name }),
+        el('ul', {}, ...own.map(item))]);
+    const none = $('search').value ? 'Nothing has these words.'
+        : 'Conversations will be kept here.';
+    $('conversations').replaceChildren(...(parts.length ? parts
+        : [el('p', { class: 'none', text: none })]));
     const again = held && $('conversations').querySelector(`[data-id="${held.dataset.id}"]`);
     if (again)
-        ([...again.querySelectorAll('button')].find((b) => b.getAttribute('aria-label') === label) || again.firstChild).focus();
+        ([...again.querySelectorAll('button')]
+            .find((b) => b.getAttribute('aria-label') === label) || again.firstChild).focus();
 }
 
 async function importFile() {
@@ -111,7 +118,8 @@ async function importFile() {
         return;
     try {
         const n = await store.importText(await file.text());
-        toast(n ? `${n} conversation${n > 1 ? 's' : ''} imported` : 'All of these are here already');
+        toast(n ? `${n} conversation${n > 1 ? 's' : ''} imported`
+            : 'All of these are here already');
         list();
     } catch (e) {
         toast(`${file.name}: ${e.message}`);
@@ -135,7 +143,8 @@ export function setup(onOpen) {
         }
     });
     $('conversations').addEventListener('keydown', (e) => {
-        const all = [...$('conversations').querySelectorAll('.open')], at = all.indexOf(document.activeElement);
+        const all = [...$('conversations').querySelectorAll('.open')],
+            at = all.indexOf(document.activeElement);
         if (at < 0 || (e.key !== 'ArrowDown' && e.key !== 'ArrowUp'))
             return;
         e.preventDefault();
@@ -145,7 +154,8 @@ export function setup(onOpen) {
     $('export').addEventListener('click', () => {
         const all = store.list();
         if (all.length)
-            download(`pith-conversations-${new Date().toISOString().slice(0, 10)}.json`, store.exportText(all));
+            download(`pith-conversations-${new Date().toISOString().slice(0, 10)}.json`,
+                store.exportText(all));
         else
             toast('There is nothing to export yet');
     });

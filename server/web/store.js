@@ -1,7 +1,7 @@
-// store.js -- conversations in the browser: all of them in memory, each kept in IndexedDB when it changes. A browser that keeps nothing (a
-// private window, a full disk) is told about once; the page goes on with what is in memory.
-//
-// Several pages may be open: each tells the others what it keeps, and takes in what they have added before it writes over it (merge).
+// store.js -- conversations in the browser: all of them in memory, each kept in IndexedDB when it
+// changes. A browser that keeps nothing (a private window, a full disk) is told about once; the
+// page goes on with what is in memory. Several pages may be open: each tells the others what it
+// keeps, and takes in what they have added before it writes over it (merge).
 import { merge, readConversation } from './tree.js';
 import { newId } from './dom.js';
 
@@ -21,7 +21,8 @@ function promise(request) {
 }
 
 function failed(e) {
-    tell(`This browser does not keep conversations (${(e && e.message) || 'no storage'}). They are here until the page is closed; export what you want to have later.`);
+    tell(`This browser does not keep conversations (${(e && e.message) || 'no storage'}). ` +
+        'They are here until the page is closed; export what you want to have later.');
     tell = (_) => {};
 }
 
@@ -33,7 +34,8 @@ export async function open(onTrouble) {
         r.onupgradeneeded = () => r.result.createObjectStore('conversations', { keyPath: 'id' });
         db = await promise(r);
         db.onversionchange = () => db.close();
-        for (const v of await promise(db.transaction('conversations').objectStore('conversations').getAll())) {
+        for (const v of await promise(db.transaction('conversations').objectStore('conversations')
+                .getAll())) {
             const c = readConversation(v);
             if (c)
                 all.set(c.id, c);
@@ -85,7 +87,8 @@ export async function remove(id) {
     others.postMessage({ gone: id });
 }
 
-/** @param {(id: string, gone: boolean) => void} onChange another page has changed or deleted a conversation */
+/** @param {(id: string, gone: boolean) => void} onChange another page has changed or deleted a
+ * conversation */
 export function watch(onChange) {
     others.onmessage = ({ data: { kept, gone } }) => {
         if (gone) {
@@ -104,16 +107,19 @@ export function search(query) {
     if (!words.length)
         return list();
     return list().filter((c) => {
-        const hay = [c.title, ...Object.values(c.nodes).map((n) => n.content)].join('\n').toLowerCase();
+        const hay = [c.title, ...Object.values(c.nodes).map((n) => n.content)].join('\n')
+            .toLowerCase();
         return words.every((w) => hay.includes(w));
     });
 }
 
 export function exportText(conversations) {
-    return JSON.stringify({ format: FORMAT, version: 1, exported: new Date().toISOString(), conversations }, null, 1);
+    return JSON.stringify({ format: FORMAT, version: 1, exported: new Date().toISOString(),
+        conversations }, null, 1);
 }
 
-/** Adds what a file holds; what is here already is kept beside it. Throws an Error with words. @returns {Promise<number>} how many */
+/** Adds what a file holds; what is here already is kept beside it. Throws an Error with words.
+ * @returns {Promise<number>} how many */
 export async function importText(text) {
     let file;
     try {
@@ -122,7 +128,8 @@ export async function importText(text) {
         throw new Error(`This is not JSON: ${e.message}`);
     }
     if (!file || file.format !== FORMAT || !Array.isArray(file.conversations))
-        throw new Error(`This is no file of conversations: wanted "format": "${FORMAT}" and a list "conversations"`);
+        throw new Error('This is no file of conversations: ' +
+            `wanted "format": "${FORMAT}" and a list "conversations"`);
     if (file.version !== 1)
         throw new Error(`This file has version ${String(file.version).slice(0, 20)}; wanted 1`);
     const read = file.conversations.map(readConversation).filter(Boolean);

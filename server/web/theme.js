@@ -1,4 +1,5 @@
-// theme.js -- the colours chosen here, set before the first paint; "auto" (the default) is the system's choice.
+// theme.js -- the colours chosen here, set before the first paint; "auto" (the default) is the
+// system's choice.
 (function () {
     'use strict';
     try {

@@ -40,6 +40,10 @@ done
 printf '/* %s */\n' "$(printf 'x%.0s' {1..95})" >>"$dir/t/src/base/a.c"
 broken long_line check_text.sh lines_under_100_columns 'src/base/a.c:3:'
 tree
+mkdir -p "$dir/t/server/web"
+printf '// %s\n' "$(printf 'x%.0s' {1..98})" >"$dir/t/server/web/a.js"
+broken long_line_of_a_page check_text.sh lines_under_100_columns 'server/web/a.js:1:'
+tree
 printf '\n%s\n' "$(printf 'wörd %.0s' {1..20})" >>"$dir/t/docs/words.md"
 kept columns_are_no_bytes check_text.sh lines_under_100_columns
 printf '%s\n' "$(printf 'wörd %.0s' {1..21})" >>"$dir/t/docs/words.md"
