@@ -9,6 +9,9 @@
 # end. One that crashes, prints no closing line or exceeds its time counts as one failure by name.
 # With NAMEs only those run (test_base, check_layers).
 #
+# Those that took longest when they last ran come first, so that no processor waits for the last
+# one: $B/test-seconds has what each took, for each TEST_SCALE.
+#
 # B            build folder, default build
 # TEST_SCALE   multiplier of the work: 1 (default), 10, 100
 # TEST_LIMIT   seconds one test may take, default 60
@@ -26,16 +29,16 @@ export B=${B:-build} TEST_SCALE=${TEST_SCALE:-1}
 limit=${TEST_LIMIT:-60}
 logs=$B/test-logs
 times=$B/test-times # seconds of processors, a file for each test
+took=$B/test-seconds/$TEST_SCALE # lines of a name and the seconds by the clock
 closing='^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$'
 
 # run_one PATH: runs it, leaves its output in $logs/NAME and says how it went. A bad end is written
 # into the log as a failure.
 run_one()
 {
-    local path=$1 name log rc line used began=${EPOCHREALTIME/./} why=
+    local path=$1 name=${1##*/} log rc line used user system clock began=${EPOCHREALTIME/./} why=
     local TIMEFORMAT='%3U %3S'
-    local -a cmd
-    name=$(basename "$path")
+    local -a cmd lines=('0.0 0.0')
     log=$logs/$name
     if [[ $path == *.py ]] && ! command -v "$TEST_PYTHON" >/dev/null; then
         printf 'skip %s: there is no %s\n0 passed, 0 failed, 1 skipped\n' "$name" "$TEST_PYTHON" \
@@ -51,7 +54,12 @@ run_one()
     # apart from bash's own word about a signal
     { time timeout -k 5 "$limit" "${cmd[@]}" >"$log" 2>&1 </dev/null; } 2>"$times/$name"
     rc=$?
-    used=$(tail -n 1 "$times/$name" | awk '{printf "%.1f\n", $1 + $2}' | tee "$times/$name.sum")
+    clock=$(((${EPOCHREALTIME/./} - began) / 100000)) # tenths
+    mapfile -t -O 1 lines <"$times/$name"
+    read -r user system <<<"${lines[-1]}"
+    used=$(((10#${user/./} + 10#${system/./} + 50) / 100))
+    echo "$((used / 10)).$((used % 10))" >"$times/$name.sum"
+    echo "$name $((clock / 10)).$((clock % 10))" >"$times/$name.clock"
     line=$(tail -n 1 "$log")
     if [ $rc -eq 124 ] || [ $rc -eq 137 ]; then
         why="stopped after $limit s"
@@ -73,9 +81,8 @@ run_one()
         printf '\nFAIL %s: %s\n%s\n' "$name" "$why" "$line" >>"$log"
     fi
     [ -z "${V:-}" ] || sed "s/^/  $name: /" "$log"
-    printf '%-24s %s  (%d.%d s, %s s of processors)\n' "$name" "$line" \
-        $(((${EPOCHREALTIME/./} - began) / 1000000)) \
-        $(((${EPOCHREALTIME/./} - began) / 100000 % 10)) "$used"
+    printf '%-24s %s  (%d.%d s, %d.%d s of processors)\n' "$name" "$line" \
+        $((clock / 10)) $((clock % 10)) $((used / 10)) $((used % 10))
 }
 
 if [ "${1:-}" = --one ]; then
@@ -102,12 +109,16 @@ if [ $# -gt 0 ]; then
     all=("${chosen[@]}")
 fi
 
-# Those that take longest come first, so that no processor waits for the last one.
+# Of those that have not run yet these come first.
 long='test_vulkan test_serve.py test_account.py test_cuda test_cann test_cli.sh test_bind test_far
     test_limits.py test_bits test_pipeline test_doors.py test_web.py test_hostile.py test_pull.py'
+declare -A last=()
+n=1000
+for name in $long; do last[$name]=$((n--)); done
+[ ! -e "$took" ] || while read -r name seconds; do last[$name]=$seconds; done <"$took"
 [ ${#all[@]} -eq 0 ] || mapfile -t all < <(
-    for name in $long; do printf '%s\n' "${all[@]}" | grep -E "/$name\$"; done
-    printf '%s\n' "${all[@]}" | grep -vE "/($(tr -s ' \n' '|' <<<"$long" | sed 's/|$//'))\$"
+    for path in "${all[@]}"; do echo "${last[${path##*/}]:-0} $path"; done |
+        sort -rns | cut -d ' ' -f 2
 )
 
 rm -rf "$logs" "$times"
@@ -161,6 +172,11 @@ for kind in skip FAIL; do
         sed -n "s/^$kind /$kind $(basename "$log"): /p" "$log"
     done
 done
+# What did not run keeps what it took before.
+mkdir -p "${took%/*}"
+cat "$took" "$times"/*.clock 2>/dev/null |
+    awk '{took[$1] = $2} END {for (name in took) print name, took[name]}' >"$took.new" &&
+    mv "$took.new" "$took"
 cat "$times"/*.sum /dev/null | awk '{n += $1} END {printf "%.0f s of processors in all\n", n}'
 for log in "$logs"/*; do
     grep -E "$closing" "$log" | tail -n 1
