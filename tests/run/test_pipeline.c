@@ -173,6 +173,7 @@ static void play(pith_session *s, const struct rows_call *c, float *logits, size
 static void same_bits(const char *arch, int32_t n_layer, int64_t n_tokens)
 {
     static const char *const layers[] = {"1,2", "1,2,3", "0,1", "2,0,1", "1,2,1,2", "1,0,1,0"};
+    static unsigned turn;
     static struct rows_call script[SCRIPT];
     static float want[SCRIPT * MOST * V], got[SCRIPT * MOST * V];
     struct pith_error err;
@@ -186,6 +187,8 @@ static void same_bits(const char *arch, int32_t n_layer, int64_t n_tokens)
     pith_session_close(s);
     for (size_t l = 0; l < sizeof layers / sizeof *layers; l++) {
         size_t n = 0;
+        if (test_scale() < 10 && l % 3 != turn % 3) /* others of the next model */
+            continue;
         far_plan(&(struct far_plan){.seed = l});
         s = open_on(layers[l], NULL, n_tokens, &err);
         REQUIRE(s, "%s on %s: %s", arch, layers[l], err.msg);
@@ -199,6 +202,7 @@ static void same_bits(const char *arch, int32_t n_layer, int64_t n_tokens)
         CHECK_MSG(k == n_want && n == n_want, "%s on %s: number %zu of output %zu differs", arch,
                   layers[l], k % V, k / V);
     }
+    turn++;
     unlink(path);
 }
 
@@ -266,9 +270,10 @@ static void failures_change_nothing(void)
         REQUIRE(pith_truncate(s, 0, 10, &err) == PITH_OK, "%s", err.msg);
         for (int cancel = 0; cancel < 2; cancel++) {
             int failed = 0;
-            for (uint64_t i = 1; i <= n; i += test_scale() >= 10 ? 1 : 11)
+            for (uint64_t i = 1; i <= n; i += test_scale() >= 10 ? 1 : 19)
                 interrupt_at(s, i, cancel, want, &failed);
-            CHECK_MSG(failed > 5, "%s: %d calls of %d failed", layers[l], failed, (int)n);
+            CHECK_MSG(failed > (test_scale() >= 10 ? 5 : 1), "%s: %d calls of %d failed",
+                      layers[l], failed, (int)n);
         }
         pith_session_close(s);
     }

@@ -1347,8 +1347,9 @@ static void too_ambiguous(void)
     pith_grammar *g = grammar_new(&spec, &err);
     memset(letters, 'a', sizeof letters);
     CHECK(g && pith_grammar_accept_text(g, letters, 100, &err) == PITH_OK);
-    CHECK(pith_grammar_accept_text(g, letters, sizeof letters, &err) == PITH_RANGE &&
-          strstr(err.msg, "too many ways"));
+    if (test_scale() >= 10) /* as long as the first, which meets the same bound */
+        CHECK(pith_grammar_accept_text(g, letters, sizeof letters, &err) == PITH_RANGE &&
+              strstr(err.msg, "too many ways"));
     CHECK(pith_grammar_accept_text(g, letters, 10, &err) ==
           PITH_OK); /* the failure left the position as it was */
     pith_grammar_close(g);
