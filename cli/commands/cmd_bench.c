@@ -409,6 +409,15 @@ static int64_t largest(const struct arg_ints *list)
     return most;
 }
 
+/* The most tokens of a sequence that one step takes: a whole prompt, or a piece of the depth. */
+static int64_t most_rows(const struct opts *o)
+{
+    enum { PIECE = 512 };
+    int64_t p = largest(&o->prompt), depth = largest(&o->depth);
+    int64_t piece = depth < PIECE ? depth : PIECE;
+    return p > piece ? p : piece > 1 ? piece : 1;
+}
+
 /* "pp512", "tg128@d8192x32", "pp512+tg128x4": what, how much, behind what, of how many sequences.
  */
 static void name_test(struct result *r, struct work w)
@@ -474,7 +483,7 @@ static int bench_session(struct bench *b, int32_t n_threads, int32_t n_seqs, int
     pith_profile(s, b->o->ops);
     pith_status st = PITH_OK;
     /* The depth is filled in pieces that b->tokens has room for. */
-    int64_t piece = p > 1 ? p : 1;
+    int64_t piece = most_rows(b->o);
     for (int64_t at = 0; at < depth && st == PITH_OK; at += piece)
         st = feed(b, s, n_seqs, (int32_t)(depth - at < piece ? depth - at : piece), &err);
     struct result r = {.n_threads = n_threads,
@@ -565,7 +574,7 @@ static int run(void *opts)
     struct pith_error err = {0};
     int code;
     int64_t p = largest(&o->prompt), n = largest(&o->predict), n_seqs = largest(&o->seqs);
-    int64_t n_rows = n_seqs * (p > 1 ? p : 1);
+    int64_t n_rows = n_seqs * most_rows(o);
     if (p == 0 && n == 0)
         return cli_say(CLI_USE, "-p 0 and -n 0 leave nothing to measure");
     if (o->json + o->csv + o->md > 1)
