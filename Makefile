@@ -162,18 +162,21 @@ AVX2     := -mavx2 -mfma -mf16c
 AVX512   := $(AVX2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512cd -mprefer-vector-width=512
 isa_flags = $(if $(filter %_avx2.c %_avxvnni.c,$1),$(AVX2)) \
             $(if $(filter %_avxvnni.c,$1),-mavxvnni) \
-            $(if $(filter %_avx512.c %_avx512vnni.c %_avx512bf16.c,$1),$(AVX512)) \
-            $(if $(filter %_avx512vnni.c %_avx512bf16.c,$1),-mavx512vnni) \
+            $(if $(filter %_avx512.c %_avx512vnni.c %_avx512bf16.c %_amx.c,$1),$(AVX512)) \
+            $(if $(filter %_avx512vnni.c %_avx512bf16.c %_amx.c,$1),-mavx512vnni) \
             $(if $(filter %_avx512bf16.c,$1),-mavx512bf16) \
+            $(if $(filter %_amx.c,$1),-mamx-tile -mamx-int8) \
             $(if $(filter %_dotprod.c,$1),-march=armv8.2-a+dotprod+fp16) \
-            $(if $(filter %_i8mm.c,$1),-march=armv8.2-a+dotprod+fp16+i8mm)
+            $(if $(filter %_i8mm.c,$1),-march=armv8.2-a+dotprod+fp16+i8mm) \
+            $(if $(filter %_bf16.c,$1),-march=armv8.2-a+dotprod+fp16+i8mm+bf16)
 # Kernels and reference ops: the order of every sum is the one that is written (same bits at every
 # level); sqrt is one instruction.
 EXACT    := -fno-tree-vectorize -fno-strict-aliasing -fno-math-errno
 # gcc for AArch64 orders instructions before it gives out registers, and then has to spill most
 # accumulators of a kernel.
 ORDER    := $(if $(findstring clang,$(CC)),,-fno-schedule-insns)
-exact     = $(if $(filter $(addprefix src/,backend/% tensor/% graph/%) tests/%_avx2.c,$1),\
+exact     = $(if $(filter $(addprefix src/,backend/% tensor/% graph/%) \
+            tests/%_avx2.c tests/%_avx512vnni.c,$1),\
             $(EXACT) $(call isa_flags,$1)) \
             $(if $(filter src/backend/cpu/arm/%,$1),$(ORDER))
 # A program that is handed out (STATIC=1) is small where nothing is computed: bits are the same.

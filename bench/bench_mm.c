@@ -145,7 +145,7 @@ int main(int argc, char **argv)
         tiles[i].f = huge_pages(K * ACT_TILE * 4);
         tiles[i].h = huge_pages(K * ACT_TILE * 2);
     }
-    for (int l = CPU_BASE; l <= (int)cpu_detect(); l++) {
+    for (int l = CPU_BASE; l < CPU_N_LEVELS; l++) {
         struct kern_mm m;
         if (!cpu_has((enum cpu_level)l))
             continue;

@@ -12,7 +12,7 @@
 # for a model that the program cannot open or run. All models of $PITH_SHARED/golden (folders arch
 # and quant) are run, stories260K, and Gemma 3 270M when it is here, in
 #
-#   levels       those of PITH_CPU that the processor has, ref to avx512bf16 (or i8mm)
+#   levels       those of PITH_CPU that the processor has, ref to avx512bf16 or amx (or bf16)
 #   cache types  f32 f16 bf16 q8_0 q4_0
 #   chunks       1, 7 and all tokens in a step; a model that has to take all in one is recorded so
 #   also         two logical devices, weights packed and mapped, and what is pooled of embeddings
@@ -66,7 +66,7 @@ trap 'rm -rf "$dir"' EXIT
 
 # The levels that this processor has: a level above its best is named as the best by the program.
 levels=()
-for l in ref base avx2 avxvnni avx512 avx512vnni avx512bf16 neon dotprod i8mm; do
+for l in ref base avx2 avxvnni avx512 avx512vnni avx512bf16 amx neon dotprod i8mm bf16; do
     [ "$(PITH_CPU=$l "$pith" version 2>/dev/null | awk '{print $NF}')" = $l ] && levels+=("$l")
 done
 [ ${#levels[@]} -gt 0 ] || fail "$pith names no level of the processor"

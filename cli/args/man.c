@@ -99,7 +99,7 @@ static const char files[] =
     "it, and the "
     "registry that \\fBpith pull\\fR asks\n"
     ".TP\n\\fBPITH_CPU\\fR\nthe highest instruction set to use: base, avx2, avxvnni, avx512, "
-    "avx512vnni, avx512bf16, neon, dotprod or i8mm\n"
+    "avx512vnni, avx512bf16, amx, neon, dotprod, i8mm or bf16\n"
     ".SH FILES\n"
     "What neither the command line nor the environment says is looked for in the configuration "
     "file: that of \\fB\\-\\-config\\fR, else \\fBPITH_CONFIG\\fR, else\n"

@@ -24,12 +24,13 @@ models=(arch/{llama,gemma3,qwen3moe}
     quant/llama-q.{q2_K,q3_K_S,q4_K_S,q5_K_S,q6_K}
     quant/llama-q.{iq1_s,iq1_m,iq2_xs,iq3_s,nvfp4,q1_0,q2_0,tq1_0,tq2_0})
 # with these instructions and no more
-declare -A cpu=([neon]=cortex-a57 [dotprod]=cortex-a76 [i8mm]=max)
+declare -A cpu=([neon]=cortex-a57 [dotprod]=cortex-a76 [i8mm]=max [bf16]=max)
 for m in "${models[@]}"; do
     "$pith" logits "$golden/$m.gguf" --tokens $tokens --chunk 11 --out "$dir/want" >"$dir/log" \
         2>&1 ||
         fail "native_${m##*/}" "$(tail -n 1 "$dir/log")"
-    for level in neon dotprod i8mm; do
+    for level in neon dotprod i8mm bf16; do
+        [ $level != bf16 ] || [[ $m == *.bf16 ]] || continue # it has these products alone
         name=${level}_${m##*/}
         if ! PITH_CPU=$level qemu-aarch64 -cpu ${cpu[$level]} build-arm/pith logits \
             "$golden/$m.gguf" --tokens $tokens \

@@ -115,6 +115,7 @@ enum {
     X_ONE_NAN,
     X_ONE_INF,
     X_EXACT,
+    X_SAME,
     X_ANY_BITS,
     X_MODES
 };
@@ -147,6 +148,8 @@ static float value(int mode, int64_t i)
         return i % 67 == 66 ? (rng_u32(&rng) & 1 ? INFINITY : -INFINITY) : uniform();
     case X_EXACT: /* halves of the step: ties */
         return (float)((int)rng_below(&rng, 509) - 254) * 0.5f;
+    case X_SAME: /* the largest sums, and odd ones */
+        return 1.0f - (float)rng_below(&rng, 4) / 127;
     case X_ANY_BITS:
         v.u = rng_u32(&rng);
         return v.f;
@@ -232,14 +235,25 @@ static int same(const float *a, const float *b)
 
 static struct kern_mm tables[CPU_N_LEVELS];
 #ifdef __x86_64__
-extern const struct kern_mm kern_mm_shim; /* shim_avx2.c */
+/* shim_avx2.c, shim_amx_avx512vnni.c, shim_amx_avx2.c */
+extern const struct kern_mm kern_mm_shim, kern_mm_shim_amx, kern_mm_shim_amx_avx2;
 #endif
 
 /* This machine can run the level's table, perhaps by what stands in for its instructions. */
 static int can_run(enum cpu_level l)
 {
-    return cpu_has(l == CPU_AVXVNNI ? CPU_AVX2 : l);
+    return cpu_has(l == CPU_AVXVNNI || l == CPU_AMX ? CPU_AVX2 : l);
 }
+
+#ifdef __x86_64__
+/* The products of `t` over a table that this machine can run. */
+static void lay_shim(struct kern_mm *out, const struct kern_mm *below, const struct kern_mm *t)
+{
+    *out = *below;
+    for (int i = 0; i < DT_COUNT; i++)
+        out->mm[i] = t->mm[i] ? t->mm[i] : out->mm[i];
+}
+#endif
 
 static void make_tables(void)
 {
@@ -254,6 +268,10 @@ static void make_tables(void)
         tables[CPU_AVXVNNI].roof_int8 = kern_mm_shim.roof_int8;
         tables[CPU_AVXVNNI].roof_f32 = kern_mm_shim.roof_f32;
     }
+    if (!cpu_has(CPU_AMX) && cpu_has(CPU_AVX512VNNI))
+        lay_shim(&tables[CPU_AMX], &tables[CPU_AVX512VNNI], &kern_mm_shim_amx);
+    else if (!cpu_has(CPU_AMX))
+        lay_shim(&tables[CPU_AMX], &tables[CPU_AVX2], &kern_mm_shim_amx_avx2);
 #endif
 }
 
@@ -369,7 +387,8 @@ static void one_type(enum dtype type)
         for (long s = 0; s < test_scale(); s++)
             for (int w = 0; w < W_MODES; w++)
                 for (int x = 0; x < X_MODES; x++, turn++) {
-                    if (test_scale() < 10 && (w + x + type) % 4) /* in make check a fourth */
+                    if (test_scale() < 10 && (w + x + type) % 4 && /* in make check a fourth */
+                        !(w == W_EXTREME && x == X_SAME))
                         continue;
                     blocks = s % 4 == 3       ? 1 + (int)rng_below(&rng, 17)
                              : t->block == 32 ? blocks32[turn % 6]
@@ -520,6 +539,10 @@ static void common_types(void)
     CHECK(n == sizeof common / sizeof common[0]);
     if (!cpu_has(CPU_AVXVNNI) && cpu_has(CPU_AVX2)) /* the products are the shim's */
         CHECK(tables[CPU_AVXVNNI].mm[DT_Q8_0] == kern_mm_shim.mm[DT_Q8_0]);
+    for (int t = 0; t < DT_COUNT; t++)
+        CHECK(!kern_mm_amx.mm[t] == !kern_mm_shim_amx.mm[t] &&
+              !kern_mm_amx.mm[t] == !kern_mm_shim_amx_avx2.mm[t]);
+    CHECK(kern_mm_amx.mm[DT_Q8_0] && kern_mm_amx.mm[DT_Q4_K] && kern_mm_amx.mm[DT_Q6_K]);
 #endif
 }
 

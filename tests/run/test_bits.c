@@ -86,6 +86,7 @@ static const struct way ways[] = {
      .n_batch = 7},
     {.name = "steps of 7 rows", .n_threads = 1, .n_batch = 7},
     {.name = "level avx512bf16", .n_threads = 1, .cpu = "avx512bf16"},
+    {.name = "level amx", .n_threads = 1, .cpu = "amx"},
     {.name = "3 threads, 3 devices", .n_threads = 3, .devices = "3"},
     {.name = "mapped at avx2, 2 threads, steps of 33 rows",
      .n_threads = 2,

@@ -31,10 +31,12 @@ void kern_mm_table(int level, struct kern_mm *out)
         {CPU_AVX512, &kern_mm_avx512},
         {CPU_AVX512VNNI, &kern_mm_avx512vnni},
         {CPU_AVX512BF16, &kern_mm_avx512bf16},
+        {CPU_AMX, &kern_mm_amx},
 #elif defined(__aarch64__)
         {CPU_NEON, &kern_mm_neon},
         {CPU_DOTPROD, &kern_mm_dotprod},
         {CPU_I8MM, &kern_mm_i8mm},
+        {CPU_BF16, &kern_mm_bf16},
 #endif
     };
     *out = (struct kern_mm){0};

@@ -40,10 +40,12 @@ extern const struct kern_mm kern_mm_avxvnni;    /* common block types */
 extern const struct kern_mm kern_mm_avx512;     /* complete */
 extern const struct kern_mm kern_mm_avx512vnni; /* block types */
 extern const struct kern_mm kern_mm_avx512bf16; /* bf16 */
+extern const struct kern_mm kern_mm_amx;        /* block types */
 #elif defined(__aarch64__)
 extern const struct kern_mm kern_mm_neon;    /* complete */
 extern const struct kern_mm kern_mm_dotprod; /* block types */
 extern const struct kern_mm kern_mm_i8mm;    /* block types */
+extern const struct kern_mm kern_mm_bf16;    /* bf16 */
 #endif
 
 #endif

@@ -5,7 +5,7 @@
  * found is kept: under a hypervisor each CPUID takes tens of microseconds.
  *
  * References: Intel SDM vol. 2A, CPUID; AMD APM vol. 3, appendix E;
- * Linux Documentation/arch/arm64/elf_hwcaps.rst.
+ * Linux Documentation/arch/arm64/elf_hwcaps.rst, Documentation/arch/x86/xstate.rst.
  */
 #include "base/machine/cpu.h"
 
@@ -17,6 +17,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #elif defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -30,9 +32,11 @@ static const char *const names[CPU_N_LEVELS] = {
     [CPU_AVX512] = "avx512",
     [CPU_AVX512VNNI] = "avx512vnni",
     [CPU_AVX512BF16] = "avx512bf16",
+    [CPU_AMX] = "amx",
     [CPU_NEON] = "neon",
     [CPU_DOTPROD] = "dotprod",
     [CPU_I8MM] = "i8mm",
+    [CPU_BF16] = "bf16",
 };
 
 const char *cpu_level_name(enum cpu_level l)
@@ -42,7 +46,7 @@ const char *cpu_level_name(enum cpu_level l)
 
 #if defined(__x86_64__)
 
-enum { FIRST = CPU_AVX2, LAST = CPU_AVX512BF16 };
+enum { FIRST = CPU_AVX2, LAST = CPU_AMX };
 
 static uint64_t xcr0(void)
 {
@@ -83,6 +87,18 @@ static enum cpu_level detect(int *avxvnni)
     return leaf7_1(leaf7_last, BF16) ? CPU_AVX512BF16 : CPU_AVX512VNNI;
 }
 
+/* Tiles of bytes, whose registers the system saves and lets this process use. */
+static int detect_amx(void)
+{
+    enum { TILE = 1 << 24, INT8 = 1 << 25 };                   /* 7.edx */
+    enum { TILES = 3 << 17 };                                  /* XCR0: shapes and data */
+    enum { REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 }; /* arch_prctl */
+    uint32_t a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & (TILE | INT8)) == (TILE | INT8) &&
+           (xcr0() & TILES) == TILES &&
+           syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
+
 static int is_amd(void)
 {
     uint32_t a, b = 0, c = 0, d = 0;
@@ -92,14 +108,17 @@ static int is_amd(void)
 
 #elif defined(__aarch64__)
 
-enum { FIRST = CPU_NEON, LAST = CPU_I8MM };
+enum { FIRST = CPU_NEON, LAST = CPU_BF16 };
 
 static enum cpu_level detect(int *avxvnni)
 {
     (void)avxvnni;
     if (!(getauxval(AT_HWCAP) & HWCAP_ASIMDDP))
         return CPU_NEON;
-    return getauxval(AT_HWCAP2) & HWCAP2_I8MM ? CPU_I8MM : CPU_DOTPROD;
+    const unsigned long more = getauxval(AT_HWCAP2);
+    return !(more & HWCAP2_I8MM)   ? CPU_DOTPROD
+           : !(more & HWCAP2_BF16) ? CPU_I8MM
+                                   : CPU_BF16;
 }
 
 #else
@@ -151,6 +170,18 @@ enum cpu_level cpu_detect(void)
     return found(&avxvnni);
 }
 
+static int has_amx(void)
+{
+#if defined(__x86_64__)
+    static _Atomic(int) kept; /* 1 + whether it is there; 0: not known yet. All find the same. */
+    if (!kept)
+        kept = 1 + (cpu_detect() == CPU_AVX512BF16 && detect_amx());
+    return kept - 1;
+#else
+    return 0;
+#endif
+}
+
 /* Levels of this architecture: ref, base, FIRST..LAST. */
 static int known(enum cpu_level l)
 {
@@ -160,6 +191,8 @@ static int known(enum cpu_level l)
 int cpu_has(enum cpu_level l)
 {
     int avxvnni;
+    if (l == CPU_AMX)
+        return has_amx();
     return known(l) && l <= found(&avxvnni) && (l != CPU_AVXVNNI || avxvnni);
 }
 
@@ -179,6 +212,8 @@ pith_status cpu_level(enum cpu_level *out, struct pith_error *err)
             *out = (enum cpu_level)l < best ? (enum cpu_level)l : best;
             if (*out == CPU_AVXVNNI && !cpu_has(CPU_AVXVNNI))
                 *out = CPU_AVX2;
+            if (l == CPU_AMX && has_amx())
+                *out = CPU_AMX;
             return PITH_OK;
         }
         n += (size_t)snprintf(list + n, sizeof list - n, " %s", names[l]);

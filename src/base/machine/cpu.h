@@ -5,7 +5,8 @@
 #include "base/error.h"
 
 /* Levels in rising order; each includes the ones before it of its architecture, but for avxvnni:
- * processors with AVX-512 may be without it. ref: the plain C reference for every op. */
+ * processors with AVX-512 may be without it. ref: the plain C reference for every op. amx is used
+ * only where PITH_CPU names it. */
 enum cpu_level {
     CPU_REF,
     CPU_BASE,
@@ -14,17 +15,23 @@ enum cpu_level {
     CPU_AVX512,
     CPU_AVX512VNNI,
     CPU_AVX512BF16,
+    CPU_AMX,
     CPU_NEON,
     CPU_DOTPROD,
     CPU_I8MM,
+    CPU_BF16,
     CPU_N_LEVELS
 };
 
-/* "ref" "base" "avx2" "avxvnni" "avx512" "avx512vnni" "avx512bf16" "neon" "dotprod" "i8mm" */
+/* "ref" "base" "avx2" "avxvnni" "avx512" "avx512vnni" "avx512bf16" "amx" "neon" "dotprod"
+ * "i8mm" "bf16" */
 const char *cpu_level_name(enum cpu_level l);
-/* The best level of the hardware: avx2 means AVX2, FMA and F16C, avx512 means F BW VL DQ CD. */
+/* The best level of the hardware, short of amx: avx2 means AVX2, FMA and F16C, avx512 means F BW VL
+ * DQ CD. */
 enum cpu_level cpu_detect(void);
-int cpu_has(enum cpu_level l); /* the hardware can run it */
+/* The hardware can run it. amx: the system must also let the process use tiles, for which the first
+ * such question asks it; that is for good, and makes the least alternate signal stack larger. */
+int cpu_has(enum cpu_level l);
 /* The level to use: the hardware's best up to PITH_CPU. An unknown name, or one of another
  * architecture, is PITH_RANGE and lists the known. */
 pith_status cpu_level(enum cpu_level *out, struct pith_error *err);

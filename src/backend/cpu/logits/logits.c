@@ -14,7 +14,7 @@ extern const struct kern_logits logits_avx2, logits_avx512;
 const struct kern_logits *kern_logits(void)
 {
     enum cpu_level level;
-    if (cpu_level(&level, NULL) != PITH_OK || level < CPU_AVX2 || level > CPU_AVX512BF16)
+    if (cpu_level(&level, NULL) != PITH_OK || level < CPU_AVX2 || level > CPU_AMX)
         return &logits_base;
     return level < CPU_AVX512 ? &logits_avx2 : &logits_avx512;
 }
