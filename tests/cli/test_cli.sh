@@ -129,7 +129,7 @@ gives early_all_well 2 'none.gguf: cannot open' run "$dir/none.gguf" -p x --sess
     --samplers top_k --json
 gives model_name 2 "no model of this name; 'pith list' .*ollama:NAME" run llama -p hi
 gives switch_with_value 1 '\-\-strict is "x"; wanted yes or no' run m --strict=x
-gives bad_number 1 '\-\-temp is "hot"; wanted a number from 0 to' run m --temp hot
+gives bad_number 1 '\-\-temp is "hot"; wanted a number from -100 to' run m --temp hot
 gives bad_number_tail 1 '\-\-temp is "1x"' run m --temp 1x
 gives bad_number_nan 1 '\-\-temp is "nan"' run m --temp nan
 gives bad_range 1 '\-\-top-p is "1.5"; wanted a number from 0 to 1' run m --top-p 1.5
@@ -529,11 +529,14 @@ same run_usual "$(plain)" "$(plain --temp 0.8 --top-k 40 --top-p 0.95 --min-p 0.
 same run_usual_is_that $? 0
 advice=(--override-kv general.sampling.temp=float:1.5 --override-kv general.sampling.top_k=int:7
     --override-kv general.sampling.min_p=float:0)
+same run_temp_below_zero "$(plain --temp -1)" "$(plain --temp 0)"
 same run_advice_of_the_file "$(plain "${advice[@]}")" "$(plain --temp 1.5 --top-k 7 --min-p 0)"
 same run_flag_over_advice "$(plain "${advice[@]}" --temp 0)" "$(plain --temp 0)"
 same run_advice_greedy "$(plain --override-kv general.sampling.temp=float:0)" "$(plain --temp 0)"
-gives run_bad_advice 0 'general.sampling.temp: wanted a number from 0 to 100; it is not used' \
-    run "$text" -p a -n 1 --override-kv general.sampling.temp=float:-1
+gives run_bad_advice 0 'general.sampling.temp: wanted a number from -100 to 100; it is not used' \
+    run "$text" -p a -n 1 --override-kv general.sampling.temp=float:-101
+same run_advice_below_zero "$(plain --override-kv general.sampling.temp=float:-1)" \
+    "$(plain --temp 0)"
 gives run_mirostat 0 . run "$text" -p 'Once upon a time' -n 20 --temp 1 --mirostat 2 \
     --mirostat-ent 3 --seed 1
 gives run_verbose 0 'tokens/s' run "$text" -p Once -n 4 -v
@@ -578,7 +581,7 @@ echo 'root ::= [a-z ] [a-z ] [a-z ] ([0-9] [a-z ]+)*' >"$dir/letters.gbnf"
 gives grammar_as_text 0 '^(left|right)$' run "$text" -p x -n 20 --grammar \
     'root ::= "left" | "right"'
 gives schema_as_text 0 '^22' run "$text" -p x -n 20 --schema '{"enum": [22]}'
-gives schema_annotates 0 'nothing holds what it says of values by format color' run "$text" -p x \
+gives schema_annotates 0 '^pith: --schema: left out: format color' run "$text" -p x \
     -n 20 --schema '{"enum": [22], "format": "color"}'
 gives grammar_as_text_bad 2 '^pith: grammar, line 1' run "$text" -p x --grammar 'root ::= ('
 gives schema_as_text_bad 2 '^pith: schema #/enum' run "$text" -p x --schema '{"enum": 3}'

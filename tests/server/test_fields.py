@@ -59,6 +59,27 @@ def test_unknown(s):
               "x-pith-ignored") is None)
 
 
+def test_cold(s):
+    """A temperature below 0 is 0, as llama.cpp has it: the most probable token."""
+    for path, body, text in (
+            (CHAT, {"messages": [USER], "max_tokens": 8}, lambda a: a["choices"]),
+            (TEXT, {"prompt": P, "max_tokens": 8}, lambda a: a["choices"]),
+            ("/completion", {"prompt": P, "n_predict": 8}, lambda a: a["content"]),
+            ("/v1/responses", {"input": "w5", "max_output_tokens": 16},
+             lambda a: [o["content"] for o in a["output"]]),
+            ("/v1/messages", {"messages": [USER], "max_tokens": 8}, lambda a: a["content"])):
+        best, cold, other = (s.post(path, {**body, "seed": i, "temperature": t})[1]
+                             for i, t in ((1, 0), (2, -1), (3, 3)))
+        check("below 0 of " + path, text(best) == text(cold) != text(other), (best, cold, other))
+    ask = {"messages": [USER], "stream": False}
+    cold, best = (s.post("/api/chat", {**ask, "options": {"num_predict": 8, "seed": 1,
+                                                          "temperature": t}})[1]["message"]
+                  for t in (-0.5, 0))
+    check("below 0 of options", cold == best, (cold, best))
+    check("far below 0", s.post(TEXT, {"prompt": P, "max_tokens": 1, "temperature": -101})[0]
+          == 400)
+
+
 def test_strict(model):
     with Server(model, "--strict-fields", "--strict-model", "--name", "m", "--alias", "gpt-4",
                 "--alias", "m=claude") as s:
@@ -129,7 +150,7 @@ def test_defaults(model):
               == 7)
     for text, said in (("temperature", "wanted FIELD=VALUE"), ("nothing=3", "no such field"),
                        ("temperature=hot", "wanted a number"),
-                       ("temperature=1000", "wanted 0 to 100"), ("=3", "wanted FIELD")):
+                       ("temperature=1000", "wanted -100 to 100"), ("=3", "wanted FIELD")):
         refused("default %s" % text, 1, said, model, "--default", text)
 
 
@@ -1070,8 +1091,8 @@ def main():
         model = synth(os.path.join(folder, "m.gguf"), "--ctx", "512", "--layers", "2", "--seed",
                       "5")
         with Server(model, "--ctx", "512", "--name", "m") as s:
-            for test in (test_unknown, test_effects, test_repetition, test_bias, test_banned,
-                         test_shift, test_continue, test_logprobs_everywhere,
+            for test in (test_unknown, test_cold, test_effects, test_repetition, test_bias,
+                         test_banned, test_shift, test_continue, test_logprobs_everywhere,
                          test_logprobs_of_streams, test_named, test_best_of,
                          test_only, test_timings,
                          test_guided, test_allowed, test_control, test_token_ids,
