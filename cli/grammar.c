@@ -64,7 +64,6 @@ pith_grammar *cli_grammar_open(struct grammar_opts *o, pith_model *m, int *code)
     if (!g)
         *code = path && !is_text(o) ? cli_fail_file(path, &err) : cli_fail(&err);
     for (const char *line = pith_grammar_unkept(g); *line; line += strcspn(line, "\n") + 1)
-        cli_say(CLI_OK, "%s: nothing holds what it says of values by %.*s", flag,
-                (int)strcspn(line, "\n"), line);
+        cli_say(CLI_OK, "%s: left out: %.*s", flag, (int)strcspn(line, "\n"), line);
     return g;
 }

@@ -210,8 +210,9 @@ PITH_API pith_status pith_grammar_accept_text(pith_grammar *g, const char *text,
 /* Makes the mask of the position now, where pith_grammar_mask will find it. Fails as that does. */
 PITH_API pith_status pith_grammar_prepare(pith_grammar *g, struct pith_error *err);
 /* What its schemas say of values without being a constraint, so that nothing holds it, a line each:
- * "format NAME" of a NAME that is not known, contentEncoding and its like. At most some 1000 bytes,
- * the grammar's; "" where there is nothing, and for NULL. */
+ * "format NAME" of a NAME that is not known, contentEncoding and its like; and "any order of over
+ * 64 members", where those of an object come in the schema's. At most some 1000 bytes, the
+ * grammar's; "" where there is nothing, and for NULL. */
 PITH_API const char *pith_grammar_unkept(const pith_grammar *g);
 PITH_API uint64_t pith_grammar_bytes(
     const pith_grammar *g); /* memory of the compiled grammar and of the masks it keeps; 0: NULL */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "base/str.h"
 #include "pith.h"
 #include "test.h"
 #include "text/chat/chat_parse.h"
@@ -358,6 +359,26 @@ static void tokens_without_text(void)
     vocab_free(v);
 }
 
+/* Very many arguments come in the order of their schema, which is told. */
+static void many_arguments(void)
+{
+    for (int n = 64; n <= 65; n++) {
+        struct str s;
+        struct pith_error err = {0};
+        str_init(&s, PITH_MEM_SCRATCH);
+        str_printf(&s, "[{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{");
+        for (int k = 0; k < n; k++)
+            str_printf(&s, "%s\"m%d\":{\"type\":\"boolean\"}", k ? "," : "", k);
+        str_printf(&s, "}}}]");
+        struct pith_grammar *g = open_calls("glm", s.p, 1, &err);
+        CHECK_MSG(g && (strstr(grammar_unkept(g), "any order of over 64 members\n") != NULL) ==
+                           (n > 64),
+                  "%d: %s, said: %s", n, err.msg, g ? grammar_unkept(g) : "");
+        grammar_free(g);
+        str_deinit(&s);
+    }
+}
+
 #define TOOL(schema)                                                                               \
     "[{\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": " schema    \
     "}}}]"
@@ -668,6 +689,7 @@ int main(void)
     TEST(what_is_written_is_read);
     TEST(answers_hold_calls);
     TEST(tokens_without_text);
+    TEST(many_arguments);
     TEST(what_cannot_be_kept);
     return test_end();
 }

@@ -644,6 +644,8 @@ static uint32_t put_members(const struct native *n, uint32_t from, struct rules_
         return rules_ok(r) ? rules_call(r, from, rules_any_order(r, SLICE("arguments"), set))
                            : from;
     }
+    if (!n->in_order)
+        rules_unkept(r, RULES_SET_OVER, (struct slice){NULL, 0});
     return put_in_order(r, from, set, comma);
 }
 

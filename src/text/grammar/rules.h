@@ -75,6 +75,7 @@ struct rules_piece {
 };
 
 enum { RULES_SET = 64, RULES_NONE = 0x7FFFFFFF };
+#define RULES_SET_OVER "any order of over 64 members" /* of `unkept` */
 enum {
     RULES_MAX_STATES = 1 << 20,
     RULES_MAX_EDGES = 1 << 21,

@@ -396,14 +396,17 @@ static int is_false(const struct jtree *node, const char *key)
     return v && v->kind == JTREE_FALSE;
 }
 
-/* Where it says that there are no others its members come as it names them. */
+/* Where it says that there are no others its members come as it names them. So do very many, which
+ * is told. */
 static int may_mix(const struct members *m, int extra)
 {
-    int open = !m->s->in_order && m->n + (extra != 0) > 1 && m->n > 0 && m->n <= RULES_SET;
+    int open = !m->s->in_order && m->n + (extra != 0) > 1 && m->n > 0;
     for (uint32_t i = 0; i < m->p->n && open; i++)
         open = !is_false(m->p->v[i].node, "additionalProperties") &&
                !is_false(m->p->v[i].node, "unevaluatedProperties");
-    return open;
+    if (open && m->n > RULES_SET)
+        rules_unkept(m->s->r, RULES_SET_OVER, (struct slice){NULL, 0});
+    return open && m->n <= RULES_SET;
 }
 
 /* Key and value of a member. */
