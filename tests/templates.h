@@ -24,20 +24,32 @@ static void add_marker(struct markers *m, const char *p, size_t n)
     m->text[m->n++][n] = 0;
 }
 
-/* All that stands in pointed brackets without white space, and capitals in square ones. */
+/* Those that no shared template spells, and some published one does. */
+static const char *const other_markers[] = {
+    "]<]minimax[>[", "]~b]",  "]~!b[",    "[e~[",        "<|eot_id|>",
+    "<|endoftext|>", "<s>",   "<bos>",    "<|\"|>",      "◁think▷",
+    "◁/think▷",      "[INST]", "<unused0>", "<｜begin▁of▁sentence｜>"};
+enum { N_OTHER_MARKERS = sizeof other_markers / sizeof *other_markers };
+
+/* All that stands in pointed brackets without white space, and a word with capitals in square ones
+ * ("[gMASK]"). */
 static void find_markers(struct markers *m, const char *text, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         size_t k = i + 1;
+        int n_capitals = 0;
         if (text[i] == '<')
             while (k < n && k - i < 32 && !strchr(" \t\n<>'\"{}()\\,;=", text[k]))
                 k++;
         else if (text[i] == '[')
-            while (k < n && k - i < 32 && strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZ_/", text[k]))
-                k++;
+            for (; k < n && k - i < 32 && text[k] &&
+                   strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_/", text[k]);
+                 k++)
+                n_capitals += text[k] >= 'A' && text[k] <= 'Z';
         else
             continue;
-        if (k < n && k - i > 2 && text[k] == (text[i] == '<' ? '>' : ']'))
+        if (k < n && k - i > 2 && text[k] == (text[i] == '<' ? '>' : ']') &&
+            (text[i] == '<' || n_capitals > 1))
             add_marker(m, text + i, k + 1 - i);
     }
 }

@@ -69,7 +69,8 @@ static int32_t *token_types(const char *path, int32_t *n)
 static int in_brackets(const char *s, size_t n)
 {
     return n > 2 && !strstr("<s></s>", s) &&
-           ((s[0] == '<' && s[n - 1] == '>') || (s[0] == '[' && s[n - 1] == ']'));
+           ((s[0] == '<' && s[n - 1] == '>') || (s[0] == '[' && s[n - 1] == ']') ||
+            (n > 6 && !memcmp(s, "◁", 3) && !memcmp(s + n - 3, "▷", 3)));
 }
 
 /* The same but for its digits. */
@@ -105,7 +106,7 @@ static void open_speller(struct speller *s, const char *path, const char *name)
     s->markers = calloc(1, sizeof *s->markers);
     s->ends = calloc(1, sizeof *s->ends);
     for (int32_t id = 0; s->m && id < s->n; id++) {
-        char piece[64];
+        char piece[64] = {0};
         if (types[id] != VOCAB_CONTROL && types[id] != VOCAB_USER)
             continue;
         int64_t n = pith_detokenize(s->m, &id, 1, PITH_RENDER_SPECIAL, piece, sizeof piece, NULL);
@@ -172,6 +173,8 @@ static void open_vocabs(void)
     }
     if (d)
         closedir(d);
+    for (int i = 0; i < N_OTHER_MARKERS; i++)
+        add_marker(&all_ends, other_markers[i], strlen(other_markers[i]));
 }
 
 /* ---------------------------------------------------------------- places */

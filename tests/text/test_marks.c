@@ -338,10 +338,8 @@ static void templates(void)
     REQUIRE(def, "src/text/chat/chat_formats.def cannot be read");
     find_markers(&markers, def, n);
     free(def);
-    static const char *const others[] = {"]<]minimax[>[", "]~b]", "]~!b[", "[e~[",  "<|eot_id|>",
-                                         "<|endoftext|>", "<s>",  "<bos>", "<|\"|>"};
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        add_marker(&markers, others[i], strlen(others[i]));
+    for (int i = 0; i < N_OTHER_MARKERS; i++)
+        add_marker(&markers, other_markers[i], strlen(other_markers[i]));
     str_init(&s, PITH_MEM_SCRATCH);
     for (int i = 0; i < markers.n; i++)
         str_printf(&s, "QZ%sWK", markers.text[i]);

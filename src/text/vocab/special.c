@@ -15,8 +15,8 @@
  * Markers: of a text that has values in it, a token that means more than its text is matched where
  * all its bytes are the template's, and nowhere else. Those are the control tokens; and of the
  * user-defined ones, which are matched always, those in brackets, as families write their thoughts
- * and calls ("<think>", "[/INST]", "<|channel>"). Others are text that is one token for the sake of
- * length (line ends, blanks, HTML of Gemma): values have them too. */
+ * and calls ("<think>", "[/INST]", "<|channel>", "◁think▷"). Others are text that is one token for
+ * the sake of length (line ends, blanks, HTML of Gemma): values have them too. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -274,8 +274,12 @@ static int is_html(struct slice s)
 
 static int in_brackets(struct slice s)
 {
-    return s.n > 2 && s.p[0] && strchr("<[{]", s.p[0]) && s.p[s.n - 1] &&
-           strchr(">]}[", s.p[s.n - 1]);
+    static const char open[] = "\xE2\x97\x81", close[] = "\xE2\x96\xB7"; /* Kimi's triangles */
+    size_t n = sizeof open - 1;
+    return s.n > 2 && ((s.p[0] && strchr("<[{]", s.p[0]) && s.p[s.n - 1] &&
+                        strchr(">]}[", s.p[s.n - 1])) ||
+                       (s.n > 2 * n && !memcmp(s.p, open, n) &&
+                        !memcmp(s.p + s.n - n, close, n)));
 }
 
 static void set_markers(struct vocab *v)
