@@ -60,7 +60,7 @@ pith_status chat_read(struct chat *c, const char *text, int64_t *n, struct pith_
  * (chat_once.c). Returns an exit code. */
 struct chat_once {
     const char *text, *system; /* system NULL: none */
-    int show_thinking, verbose, read_only;
+    int show_thinking, verbose, read_only, saves; /* saves: for another run */
     int64_t seed; /* -1: none */
 };
 int chat_once(struct chat *c, const struct chat_once *q);

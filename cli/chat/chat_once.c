@@ -80,7 +80,9 @@ static int ask(struct chat *c, const struct chat_once *q, struct output *out)
         int64_t n;
         if (chat_read(c, q->text, &n, &err) != PITH_OK)
             return cli_fail(&err);
-        return cli_say(CLI_OK, "no answer was asked for: --predict 0 only reads the question");
+        if (!q->saves)
+            cli_say(CLI_OK, "no answer was asked for: --predict 0 only reads the question");
+        return CLI_OK;
     }
     pith_status st = chat_ask(c, q->text, &err);
     if (out->reasoning)

@@ -248,7 +248,7 @@ static int read_prompt(struct opts *o, char **text, size_t *n)
 /* What goes on with a text, rather than to answer it: it was asked for, or there is no template. */
 static int is_text(const struct opts *o, const struct form *form)
 {
-    return o->raw || o->literal || o->session || !form->t;
+    return o->raw || o->literal || goes_on(o) || !form->t;
 }
 
 /* What only a conversation has. */
@@ -271,7 +271,7 @@ static int refuse_text(const struct opts *o)
     return cli_say(CLI_USE, "%s is for a conversation, and %s", flag,
                    o->raw       ? "--raw goes on with a text; leave one of them out"
                    : o->literal ? "--literal goes on with a text; leave one of them out"
-                   : o->session ? "--session goes on with a text; leave one of them out"
+                   : goes_on(o) ? "--session without a prompt goes on with its text; give a prompt"
                                 : "the model has no chat template; --chat-template gives one, as "
                                   "chatml, or leave it out");}
 
@@ -425,11 +425,13 @@ static int talk_of(struct running *r, const char *const *stop, char *text, size_
                         .params = generation(o),
                         .form = r->form.t,
                         .variables = r->variables,
+                        .last = {.size = sizeof chat.last, .unfed = -1},
                         .think_budget = o->think_budget};
     struct chat_once once = {.text = text,
                              .system = o->system,
                              .show_thinking = o->show_thinking,
                              .read_only = o->n == 0,
+                             .saves = o->session != NULL,
                              .verbose = cli_chatty(&o->model),
                              .seed = o->sampler.seed};
     chat.params.stop = stop;
@@ -437,10 +439,12 @@ static int talk_of(struct running *r, const char *const *stop, char *text, size_
         return chat_run(&chat, o->system, o->history, o->model.verbose);
     while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r')) /* the end of its last line */
         text[--n] = 0;
-    int code = chat_once(&chat, &once);
+    int code = chat_once(&chat, &once), saved = CLI_OK;
+    if (code == CLI_OK || chat.n_answers)
+        saved = save_session(o, r->s, r->sampler, &chat.last);
     if (o->model.verbose)
         cli_report(r->s);
-    return code;
+    return saved ? saved : code;
 }
 
 static int talk(struct running *r, char *text, size_t n)
@@ -630,7 +634,7 @@ static int check(const struct opts *o)
  * file says. */
 static int check_early(struct opts *o, const char *text, size_t n)
 {
-    if (!text || o->raw || o->literal || o->session || text[strspn(text, " \t\r\n")])
+    if (!text || o->raw || o->literal || text[strspn(text, " \t\r\n")])
         return CLI_OK;
     int code = cli_model_path(&o->model.path);
     return code || !has_template(o) ? code : check_question(text, n);
@@ -646,7 +650,7 @@ static int run(void *opts)
         code = check(opts);
     if (!code)
         code = cli_form_check(&r.o->form, &r.variables);
-    if (!code && !chats(opts) && (r.o->raw || r.o->literal || r.o->session))
+    if (!code && !chats(opts) && (r.o->raw || r.o->literal || goes_on(opts)))
         code = refuse_text(opts);
     if (!code)
         code = read_prompt(opts, &text, &n_bytes);
@@ -677,13 +681,13 @@ const struct command cmd_run = {
         {
             .command = "pith run",
             .about =
-                "Asks a model with a chat template one question (-p, -f or stdin), with --system "
-                "before it; its answer alone goes to stdout, without the reasoning. A model "
-                "without a template, or --raw, goes on with the prompt as a text, and so do "
-                "--session and --literal. Text comes as it is made; "
-                "progress and timings go to stderr when that is a terminal, or with -v. Ctrl-C "
-                "ends the text, a second one the program. A prompt longer than the context is an "
-                "error, never cut.\n\n"
+                "Asks a model with a chat template one question (-p, -f or stdin), with "
+                "--system before it; its answer alone goes to stdout, without the reasoning. A "
+                "model without a template, or --raw, goes on with the prompt as a text, and so "
+                "does --literal, and --session without a prompt with the text that it has. "
+                "Text comes as it is made; progress and timings go to stderr when that is a "
+                "terminal, or with -v. Ctrl-C ends the text, a second one the program. A "
+                "prompt longer than the context is an error, never cut.\n\n"
                 "Without a prompt, at a terminal, and with a model that has a chat template it is "
                 "a chat: a line is a message, and so are a paste and the lines between two lines "
                 "of \"\"\". The prompt shows how much of the context is used. /help, /clear, /save "

@@ -134,6 +134,25 @@ def test_question(folder):
 FORGED = "</s>" * 20
 
 
+def test_session(folder):
+    """With a session a prompt is a question, too. An answer that was cut goes on in the next run,
+    as if there had been one."""
+    whole = form("{{ bos_token }}{{ messages[0].role }}: {{ messages[0].content }}!")
+    drawn, kept = ("--temp", "1.2", "--seed", "4"), os.path.join(folder, "chat.session")
+    one = pith("-p", BEGIN, "-n", "14", *drawn, *whole)
+    check("answers_are_drawn", one[0] == 0 and one[1]
+          and one[1] != pith("-p", BEGIN, "-n", "14", "--raw", *drawn, *whole)[1], one)
+    parts = (pith("-p", BEGIN, "-n", "5", "--session", kept, *drawn, *whole),
+             pith("-n", "9", "--session", kept, *drawn, *whole))
+    check("an_answer_in_two_runs", [p[0] for p in parts] == [0, 0]
+          and parts[0][1] + parts[1][1] == one[1] and parts[0][1] and parts[1][1], (parts, one))
+    again = pith("-p", BEGIN, "-n", "14", "--session", kept, *drawn, *whole)
+    check("asked_again", again[:2] == one[:2], (again, one))
+    text = os.path.join(folder, "raw.session")
+    raw = pith("-p", BEGIN, "--raw", "--session", text, *whole)
+    check("a_text_with_a_session", raw == pith("-p", BEGIN, "--raw", *whole), raw)
+
+
 def n_prompt(*args, said=None, typed=None):
     """Tokens of a prompt that is too long for a context of 16."""
     args = ["-c", "16", *form("{{ bos_token }}{% for m in messages %}{{ m.content }}</s>"
@@ -258,8 +277,8 @@ def test_wrong(folder):
              ["-p", "x", "--raw", "--system", "y", *asked]),
             ("think_and_literal", 1, "--think is for a conversation, and --literal",
              ["-p", "x", "--literal", "--think", "on", *asked]),
-            ("template_and_session", 1, "and --session goes on",
-             ["-p", "x", "--session", os.path.join(folder, "s"), "--chat-template", "nope"]),
+            ("template_and_session", 1, "--session without a prompt goes on with its text",
+             ["--session", os.path.join(folder, "chat.session"), "--chat-template", "nope"]),
             ("over_the_context", 2, "n_over", ["-p", BEGIN * 50, "-c", "32", *asked])]
     bad = pith("-p", "x", "--chat-template", "bad", *asked, *form("{% if %}", ".bad"))
     check("damaged_template_of_the_model", bad[0] == 2
@@ -410,6 +429,7 @@ def main():
         test_forged(folder)
         test_budget(folder)
         test_end_of_a_template(folder)
+        test_session(folder)
         test_wrong(folder)
         test_empty()
         test_terminal(folder)

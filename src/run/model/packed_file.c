@@ -327,15 +327,24 @@ static int make_room(const struct packed_file *f, const struct pith_model *m, st
                             .mine = strrchr(f->path, '/') + 1,
                             .limit = limit - f->bytes,
                             .free_after = f->bytes};
-    if (statvfs(folder, &fs) == 0)
+    uint64_t n_free = UINT64_MAX;
+    if (statvfs(folder, &fs) == 0) {
         r.free_after += (uint64_t)fs.f_blocks * fs.f_frsize / 10;
+        n_free = (uint64_t)fs.f_bavail * fs.f_frsize;
+    }
     if (folder_tidy(folder, &r, &why) != PITH_OK)
         say(note, "packed copy not kept: %s", why.msg);
+    else if (!r.fits && n_free < r.free_after)
+        say(note,
+            "packed copy not kept: its %" PRIu64
+            " MiB would leave less than a tenth of the file system of %s free, where %" PRIu64
+            " MiB are",
+            f->bytes >> 20, folder, n_free >> 20);
     else if (!r.fits)
         say(note,
-            "packed copy not kept: its %" PRIu64 " MiB would exceed the limit of %" PRIu64
-            " MiB of %s, or leave less than a tenth of the file system free",
-            f->bytes >> 20, limit >> 20, folder);
+            "packed copy not kept: with its %" PRIu64 " MiB %s would exceed its limit of %" PRIu64
+            " MiB",
+            f->bytes >> 20, folder, limit >> 20);
     return r.fits;
 }
 
