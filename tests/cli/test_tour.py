@@ -2,13 +2,18 @@
 """test_tour.py -- README.md and docs/tour.md show what comes out: their commands are run, in the
 shell, and print the lines that stand behind them."""
 import glob
+import hashlib
+import http.server
+import json
 import os
+import pty
 import re
 import shutil
 import subprocess
 import tempfile
+import threading
 
-from report import LIMIT, PITH, SCALE, SHARED, check, run, skip
+from report import LIMIT, PITH, SCALE, SHARED, check, run, skip, synth
 from serving import Server
 
 # What is not the same each time, or asks for something that is not here, and a chat at a terminal.
@@ -17,7 +22,7 @@ OTHERS = ("pith pull", "pith list", "pith rm", "pith serve", "curl", "make", "gi
           "pith run cut.gguf", "pith run qwen2.5-0.5b")
 # Flags of other programs, of a benchmark's and of compilers; one that is shown to be wrong.
 NOT_OURS = {"--scenario", "--set", "--body", "--n-predict", "--reasoning", "-ffp-contract",
-            "-ffast-math", "-march", "--tempp"}
+            "-ffast-math", "-march", "--tempp", "--max-logprobs"}
 NAMES = {"gemma-2-2b-it.jinja": "google-gemma-2-2b-it.jinja",
          "qwen3.jinja": "Qwen-Qwen3-0.6B.jinja"}
 
@@ -166,6 +171,76 @@ def test_first_words(model):
     check("first words", words(said) == words(block), (said, block))
 
 
+class Hub(http.server.BaseHTTPRequestHandler):
+    """A hub with one repository of one file."""
+    file = data = b""
+
+    def do_GET(self):
+        digest = hashlib.sha256(self.data).hexdigest()
+        row = {"rfilename": self.file, "size": len(self.data),
+               "lfs": {"sha256": digest, "size": len(self.data)}}
+        listing = json.dumps({"sha": "c" * 40, "siblings": [row]}).encode()
+        answer = listing if self.path.startswith("/api/models/Qwen/") else self.data
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_models_by_name(folder):
+    """The commands that fetch, name and remove a model, as they stand on the page, against a hub of
+    this machine; whoever types them answers what is asked."""
+    block = re.search(r"^## Models by name$.*?^```\n(.*?)^```", open("docs/tour.md").read(),
+                      re.S | re.M).group(1)
+    commands = [line[2:].split("#")[0].strip() for line in block.splitlines()]
+    words = [c.split()[1] for c in commands]
+    check("what is typed of models", words == ["pull", "run", "list", "rm"], commands)
+    if subprocess.run([PITH, "pull", "--help"], capture_output=True).returncode:
+        return skip("models by name", "built without 'pith pull'")
+    name = commands[1].split()[2]
+    Hub.file = name + ".gguf"
+    with open(synth(os.path.join(folder, "small.gguf"), "--layers", "1"), "rb") as f:
+        Hub.data = f.read()
+    hub = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=hub.serve_forever, args=(0.01,), daemon=True).start()
+    home = os.path.join(folder, "home")
+    env = {k: v for k, v in os.environ.items()
+           if not k.startswith(("HF_", "PITH_", "XDG_", "HUGGING")) and not k.lower().endswith(
+               "_proxy")}
+    env.update(HOME=home, PATH=folder + ":" + env["PATH"], PITH_CACHE=home,
+               HF_ENDPOINT="http://127.0.0.1:%d" % hub.server_port)
+    where = os.path.join(home, ".local/share/pith/models", "hf", commands[0].split(":")[1],
+                         Hub.file)
+
+    def typed(i, answer=""):
+        main_end, end = pty.openpty()
+        p = subprocess.Popen(["bash", "-c", commands[i]], env=env, cwd=folder, text=True,
+                             stdin=end, stdout=subprocess.PIPE, stderr=end, errors="replace")
+        os.close(end)
+        os.write(main_end, answer.encode())
+        out = p.communicate(timeout=LIMIT)[0]
+        os.close(main_end)
+        return p.returncode, out
+
+    os.mkdir(home)
+    rc, out = typed(0)
+    check("typed: pull", rc == 0 and out.strip() == where and os.path.exists(where), (rc, out))
+    commands[1] += ' -p "a b" -n 3'  # a random model has no chat
+    rc, out = typed(1)
+    check("typed: run", rc == 0 and out, (rc, out))
+    rc, out = typed(2)
+    check("typed: list", rc == 0 and name in out, (rc, out))
+    rc, out = typed(3, "n\n")
+    check("typed: rm, and kept", os.path.exists(where), (rc, out))
+    rc, out = typed(3, "y\n")
+    check("typed: rm", rc == 0 and not os.path.exists(where) and name not in typed(2)[1],
+          (rc, out))
+    hub.shutdown()
+
+
 def main():
     models = {"model": None, "instruct": None}
     if SCALE >= 10:
@@ -181,6 +256,7 @@ def main():
                 os.symlink(path, os.path.join(folder, name))
         n = [test_commands(path, folder, models) for path in ("README.md", "docs/tour.md")]
         check("commands are found", all(n), n)
+        test_models_by_name(folder)
     test_flags()
     test_made_by()
     if models["model"]:

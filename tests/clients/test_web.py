@@ -438,6 +438,45 @@ def test_editing(browser, s):
     p.close()
 
 
+def test_marks(browser, s):
+    """What somebody writes on the page, or an answer says, is text for the model, also where it
+    spells a control token: as message, as system prompt, and as answer in what follows."""
+    n, marker = 20, "</s>"
+    whole = s.post("/tokenize", {"content": marker * n})[1]
+    check("a_marker_is_a_token", n <= whole["count"] <= n + 1, whole)
+    p = Page(browser, s.url)
+    page = p.page
+
+    def asked(text):
+        with page.expect_response(CHAT) as got:
+            send(page, text)
+        done(page)
+        return max(json.loads(line[6:]).get("usage", {}).get("prompt_tokens", 0)
+                   for line in got.value.text().splitlines() if line.startswith("data: {"))
+
+    def behind(answer):
+        page.click("#new")
+        answer_with(page, answer)
+        send(page, "w5")
+        done(page)
+        page.unroute_all()
+        return asked("w5")
+
+    page.click("#open-settings")
+    page.wait_for_selector("#f-max_tokens")
+    page.fill("#f-max_tokens", "2")
+    plain = asked("w5")
+    page.click("#new")
+    counts = {"message": asked(marker * n) - plain,
+              "answer": behind(marker * n) - behind("w5")}
+    page.click("#new")
+    page.fill("#f-system", marker * n)
+    counts["system"] = asked("w5") - plain
+    check("markers_are_text", all(c >= 3 * n for c in counts.values()), counts)
+    p.clean("marks")
+    p.close()
+
+
 def test_full_disk(browser, s):
     """A browser that takes a conversation and then finds no room for it."""
     p = Page(browser, s.url)
@@ -872,7 +911,7 @@ def main():
                 page = test_writing(b, s)
                 test_keeping(b, s, page)
                 page.close()
-                for test in (test_two_pages, test_editing, test_full_disk, test_limits,
+                for test in (test_two_pages, test_editing, test_marks, test_full_disk, test_limits,
                              test_markdown, test_parts, test_looks):
                     test(b, s)
                 test_going(b, model)
