@@ -99,20 +99,37 @@ static int put_result(struct turn *t, const json_t *block, size_t i, struct faul
                          "messages[%zu]: a tool_result has no tool_use_id", i);
 }
 
+/* What only the service knows that wrote it, or what its own tools have done. */
+static int is_foreign(const char *type)
+{
+    static const char *const types[] = {"redacted_thinking", "server_tool_use", "mcp_tool_use",
+                                        "mcp_tool_result",   "container_upload", "compaction"};
+    static const char result[] = "_tool_result";
+    size_t n = strlen(type), n_result = sizeof result - 1;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (!strcmp(type, types[i]))
+            return 1;
+    return n > n_result && !strcmp(type + n - n_result, result); /* web_search_tool_result ... */
+}
+
 static int put_block(struct turn *t, const json_t *block, size_t i, size_t k, struct fault *f)
 {
     const char *type = json_string_value(json_object_get(block, "type"));
-    const json_t *text = json_object_get(block, "text"),
-                 *thinking = json_object_get(block, "thinking");
+    const json_t *thinking = json_object_get(block, "thinking");
     type = type ? type : "none";
-    if (!strcmp(type, "text") && json_is_string(text))
-        return put_last(&t->text, text) || fault_memory(f);
-    else if (!strcmp(type, "thinking") && json_is_string(thinking))
+    json_t *text = !strcmp(type, "text") || !strcmp(type, "document") ? request_part_text(block)
+                                                                      : NULL;
+    if (text) {
+        int ok = put_last(&t->text, text);
+        json_decref(text);
+        return ok || fault_memory(f);
+    }
+    if (!strcmp(type, "thinking") && json_is_string(thinking))
         return put_last(&t->reasoning, thinking) || fault_memory(f);
     else if (!strcmp(type, "tool_result"))
         return put_result(t, block, i, f);
-    else if (!strcmp(type, "redacted_thinking")) /* for the service that wrote it alone */
-        exchange_ignores(t->x, "redacted_thinking");
+    else if (is_foreign(type))
+        exchange_ignores(t->x, "%.60s", type);
     else if (strcmp(type, "tool_use") || !put_call(t, block))
         return fault_set(f, 400, "unsupported_content", "messages",
                          "messages[%zu].content[%zu] is of type \"%.40s\"; wanted a whole text, "

@@ -572,9 +572,14 @@ static int take_budget(struct answer *a, const struct fields *b, struct fault *f
         a->reasoning = json_integer_value(most);
     if (json_is_true(exclude))
         of(a)->apart = a->reasons_here = 0;
-    if (b->v[F_thinking_budget_tokens] || b->v[F_thinking_token_budget])
-        a->reasoning = field_int(b, b->v[F_thinking_budget_tokens] ? F_thinking_budget_tokens
-                                                                   : F_thinking_token_budget);
+    static const enum field_id names[] = {F_thinking_token_budget, F_reasoning_budget_tokens,
+                                          F_thinking_budget_tokens}; /* the last one wins */
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (b->v[names[i]])
+            a->reasoning = field_int(b, names[i]);
+    const char *words = field_text(b, F_reasoning_budget_message);
+    a->last_words = words && *words ? words : NULL;
+    a->controlled = field_bool(b, F_reasoning_control);
     return answer_thinking_budget(a, b, f);
 }
 

@@ -40,16 +40,47 @@ static json_t *cards_of(struct server *s)
                      first, "last_id", last, "data", data);
 }
 
-void api_models(struct server *s, struct exchange *x)
+/* As LM Studio's own interface has it; null: the file has not been looked at yet. */
+static json_t *card_v0(const struct hosted *h)
+{
+    int loaded = models_is_loaded(h);
+    return json_pack("{s:s, s:s, s:s, s:s, s:o, s:s, s:o, s:s, s:o, s:o}", "id", h->name, "object",
+                     "model", "type", loaded && !h->generate ? "embeddings" : "llm", "publisher",
+                     "", "arch", loaded ? json_string(h->info.arch) : json_null(),
+                     "compatibility_type", "gguf", "quantization",
+                     loaded ? json_string(h->info.type) : json_null(), "state",
+                     loaded ? "loaded" : "not-loaded", "max_context_length",
+                     loaded ? json_integer(h->info.n_ctx_train) : json_null(),
+                     "loaded_context_length",
+                     loaded ? json_integer(hosted_n_ctx(h)) : json_null());
+}
+
+static void tell_models(struct server *s, struct exchange *x, models_tell tell,
+                        json_t *(*all)(struct server *s))
 {
     const char *path = exchange_path(x), *name = strstr(path, "/models/");
     name = name && name[8] ? name + 8 : NULL;
     struct fault f = {0};
-    json_t *j = name ? models_json(s, name, card_of, &f) : cards_of(s);
+    json_t *j = name ? models_json(s, name, tell, &f) : all(s);
     if (f.http)
         exchange_fault(x, &f);
     else
         exchange_json(x, 200, j);
+}
+
+void api_models(struct server *s, struct exchange *x)
+{
+    tell_models(s, x, card_of, cards_of);
+}
+
+static json_t *cards_v0(struct server *s)
+{
+    return json_pack("{s:s, s:o}", "object", "list", "data", models_list(s, 0, card_v0));
+}
+
+void api_models_v0(struct server *s, struct exchange *x)
+{
+    tell_models(s, x, card_v0, cards_v0);
 }
 
 /* ---------------------------------------------------------------- what there is */

@@ -127,8 +127,13 @@ static int is_foreign(const char *type)
     static const char *const types[] = {
         "item_reference",        "web_search_call",        "file_search_call",
         "code_interpreter_call", "image_generation_call",  "mcp_list_tools",
-        "mcp_approval_request",  "mcp_approval_response",  "compaction",
-        "local_shell_call",      "local_shell_call_output"};
+        "mcp_approval_request",  "mcp_approval_response",  "mcp_call",
+        "local_shell_call",      "local_shell_call_output", "shell_call",
+        "shell_call_output",     "apply_patch_call",       "apply_patch_call_output",
+        "computer_call",         "computer_call_output",   "tool_search_call",
+        "tool_search_output",    "additional_tools",       "program",
+        "program_output",        "compaction",             "compaction_summary",
+        "context_compaction",    "compaction_trigger",     "ghost_snapshot"};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (!strcmp(type, types[i]))
             return 1;

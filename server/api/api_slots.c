@@ -51,9 +51,16 @@ static json_t *tell(struct exchange *x, struct hosted *m, struct fault *f)
         return NULL;
     }
     json_t *list = json_array();
-    for (int i = 0; list && i < look.n; i++)
+    int idle = 0;
+    for (int i = 0; list && i < look.n; i++) {
         json_array_append_new(list, slot_card(m, i, &info[i]));
-    return list;
+        idle += !info[i].busy;
+    }
+    if (idle || !exchange_wants_slot(x))
+        return list;
+    json_decref(list);
+    fault_set(f, 503, "no_slot", NULL, "no slot is idle: all %d are busy", look.n);
+    return NULL;
 }
 
 void api_slots(struct server *s, struct exchange *x)

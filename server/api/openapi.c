@@ -29,6 +29,8 @@ static const struct {
     {F_items, E_RESPONSES},
     {F_content, E_TOKENIZE},
     {F_tokens, E_DETOKENIZE},
+    {F_control_id, E_CONTROL},
+    {F_control_action, E_CONTROL},
 };
 
 /* JSON as it is written. */
@@ -102,6 +104,7 @@ static const struct {
             "json_schema": {"type": "object", "additionalProperties": false, "properties": {
                 "name": {"type": "string"}, "description": {"type": "string"},
                 "strict": {"type": "boolean"}, "schema": {"type": ["object", "boolean"]}}}}})},
+    {F_control_action, E_CONTROL, JSON({"enum": ["reasoning_end"]})},
     {F_lora, E_SAMPLES | E_LORA, JSON({"items": {
         "type": "object", "required": ["id"], "properties": {
             "id": {"type": "integer", "minimum": 0}, "scale": {"type": "number"}}}})},

@@ -77,6 +77,11 @@ const char *exchange_query(const struct exchange *x)
     return x->query;
 }
 
+int exchange_wants_slot(const struct exchange *x)
+{
+    return x->wants_slot;
+}
+
 const char *exchange_action(const struct exchange *x)
 {
     return x->action;

@@ -19,6 +19,7 @@ void exchange_forget(struct exchange *x,
                      int body); /* frees the tree, and the body; by who answers */
 const char *exchange_query(const struct exchange *x);  /* model of ?model=, "" */
 const char *exchange_action(const struct exchange *x); /* action of ?action=, "" */
+int exchange_wants_slot(const struct exchange *x);     /* ?fail_on_no_slot=1 */
 const struct route *exchange_route(const struct exchange *x);
 /* The model asked for, loaded and held until the handler returns; sched_submit holds it for its
  * requests. NULL: *f says why. */

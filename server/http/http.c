@@ -86,6 +86,8 @@ static struct exchange *exchange_open(struct http *h, struct MHD_Connection *c, 
     snprintf(x->query, sizeof x->query, "%s", model ? model : "");
     const char *action = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "action");
     snprintf(x->action, sizeof x->action, "%s", action ? action : "");
+    const char *fails = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "fail_on_no_slot");
+    x->wants_slot = fails && *fails && strcmp(fails, "0") != 0;
     pthread_mutex_lock(&h->lock);
     x->next = h->first;
     x->at = &h->first;

@@ -59,6 +59,7 @@ struct exchange {
     struct hosted *model; /* NULL: `why` says why there is none */
     struct fault why;
     struct trace trace;
+    int wants_slot; /* ?fail_on_no_slot=1 */
     char id[32], method[12], path[512], query[256], action[16],
         allow[32]; /* allow: methods that there are instead of this one */
 };

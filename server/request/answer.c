@@ -166,7 +166,9 @@ int answer_thinking(struct fields *b, struct fault *f)
 int answer_thinking_budget(struct answer *a, const struct fields *b, struct fault *f)
 {
     const json_t *budget = json_object_get(b->v[F_thinking], "budget_tokens");
-    if (!budget || json_is_null(budget))
+    const char *type = json_string_value(json_object_get(b->v[F_thinking], "type"));
+    int adapts = type && !strcmp(type, "adaptive"); /* with a budget of 0, as Claude Code has it */
+    if (!budget || json_is_null(budget) || (adapts && json_integer_value(budget) == 0))
         return 1;
     if (!json_is_integer(budget) || json_integer_value(budget) < 0)
         return fault_set(f, 400, "invalid_value", "thinking",
@@ -350,12 +352,13 @@ int answer_keep(struct choice *h, const char *p, size_t n)
  * behind that. was, is: it reasoned before this token, and does behind it. */
 static void bound(const struct answer *a, struct request *r, struct choice *h, int was, int is)
 {
-    if (a->reasoning < 0)
+    if (a->reasoning < 0 && !h->enough)
         return;
     h->n_reasoned += was;
     h->made_answer = h->made_answer && is;
-    if (is && !h->made_answer && h->n_reasoned >= a->reasoning)
+    if (is && !h->made_answer && (h->enough || h->n_reasoned >= a->reasoning))
         h->made_answer = r->forces = r->n_force > 0;
+    h->enough = 0;
 }
 
 static void on_text(struct answer *a, struct request *r, int i, const struct event *e)
@@ -377,6 +380,25 @@ static void on_text(struct answer *a, struct request *r, int i, const struct eve
     if (!h->message && !a->stream)
         a->lost |= !answer_keep(h, e->text, e->n_text);
     a->dialect->grown(a, i, e);
+}
+
+static void on_event(struct request *r, const struct event *e);
+
+int answer_end_reasoning(struct request *r, const char *id, const struct tenant *who)
+{
+    const struct prompt *p = r->on_event == on_event ? r->ctx : NULL;
+    struct answer *a = p ? p->a : NULL;
+    int n = 0;
+    if (!a || r->tenant != who || strcmp(a->id, id) != 0)
+        return -1;
+    if (!a->controlled || !r->n_force)
+        return -2;
+    for (int i = 0; i < a->per_prompt; i++) {
+        struct choice *h = &a->choice[p->base + i];
+        h->enough = !h->reason && h->message && message_is_reasoning(h->message);
+        n += h->enough;
+    }
+    return n;
 }
 
 static void on_choice(struct answer *a, int i, const struct event *e)
@@ -750,16 +772,22 @@ static int open_messages(struct answer *a, const struct fields *b, const pith_pr
     return ok;
 }
 
-/* The tokens of what ends reasoning, inside of a text: behind a line end, without it (malloc). */
-static int32_t *marker_ids(struct hosted *m, const char *marker, int *n, struct fault *f)
+/* The tokens of what a model is made to say, inside of a text: behind a line end, without it
+ * (malloc). flags: as pith_tokenize. */
+static int32_t *said_ids(struct hosted *m, const char *said, int flags, int *n, struct fault *f)
 {
-    char text[512];
-    int len = snprintf(text, sizeof text, "\n%s", marker);
+    size_t len = strlen(said) + 1;
+    char *text = malloc(len + 1);
     int64_t n_all = 0, n_before = 0;
-    int32_t *all = request_tokenize(m, text, (size_t)len, PITH_PARSE_SPECIAL, &n_all,
-                                    "reasoning_budget", f),
-            *before =
-                all ? request_tokenize(m, "\n", 1, PITH_PARSE_SPECIAL, &n_before, "", f) : NULL;
+    if (!text) {
+        fault_memory(f);
+        return NULL;
+    }
+    *text = '\n';
+    memcpy(text + 1, said, len);
+    int32_t *all = request_tokenize(m, text, len, flags, &n_all, "reasoning_budget", f),
+            *before = all ? request_tokenize(m, "\n", 1, flags, &n_before, "", f) : NULL;
+    free(text);
     if (before && n_before < n_all && !memcmp(all, before, (size_t)n_before * sizeof *all)) {
         n_all -= n_before;
         memmove(all, all + n_before, (size_t)n_all * sizeof *all);
@@ -773,22 +801,43 @@ static int32_t *marker_ids(struct hosted *m, const char *marker, int *n, struct 
     return all;
 }
 
+/* What ends reasoning, and before it what the request says there, which is text. */
+static int32_t *end_ids(const struct answer *a, const char *end, int *n, struct fault *f)
+{
+    int n_words = 0, n_end = 0;
+    int32_t *words = a->last_words ? said_ids(a->m, a->last_words, 0, &n_words, f) : NULL,
+            *ids = a->last_words && !words
+                       ? NULL
+                       : said_ids(a->m, end, PITH_PARSE_SPECIAL, &n_end, f),
+            *both = ids && words ? request_room((size_t)(n_words + n_end), f) : NULL;
+    if (both) {
+        memcpy(both, words, (size_t)n_words * sizeof *both);
+        memcpy(both + n_words, ids, (size_t)n_end * sizeof *both);
+    }
+    *n = n_words + n_end;
+    free(words);
+    if (a->last_words)
+        free(ids);
+    return a->last_words ? both : ids;
+}
+
 /* What a model is made to say when its reasoning has got as long as it may be. */
 static int bound_reasoning(struct answer *a, struct request *r, const char *prompt, size_t n,
                            struct fault *f)
 {
     char end[500];
-    if (a->reasoning < 0 || a->lead_is_said ||
+    if ((a->reasoning < 0 && !a->controlled) || a->lead_is_said ||
         (r->grammar && r->grammar != a->held && !a->reasons_first))
         return 1;
-    int64_t n_end = pith_chat_enough(a->family ? NULL : a->template, a->reasoning > 0,
-                                     a->reasons_first, end, sizeof end - 1);
+    int64_t n_end = pith_chat_enough(a->family ? NULL : a->template,
+                                     a->reasoning != 0 && !a->last_words, a->reasons_first, end,
+                                     sizeof end - 1);
     if (n_end <= 0 || n_end >= (int64_t)sizeof end || hosted_fills_in(a->m)) {
-        exchange_ignores(a->x, "reasoning_budget");
+        exchange_ignores(a->x, a->reasoning < 0 ? "reasoning_control" : "reasoning_budget");
         return 1;
     }
     end[n_end] = 0;
-    r->force_ids = marker_ids(a->m, end, &r->n_force, f);
+    r->force_ids = end_ids(a, end, &r->n_force, f);
     int reasons = r->force_ids && a->reasoning == 0
                       ? message_reasons(a->template, a->family, prompt, n, f)
                       : 0;

@@ -37,6 +37,7 @@ struct choice {
     int has_line, truncated; /* its text has a line end; its context was full */
     int told;                /* the dialect's */
     int64_t n_reasoned;      /* tokens of reasoning */
+    int enough;              /* somebody wants it to end */
     int reasons;             /* the content told so far ends inside reasoning */
     int made_answer;         /* it was made to end */
 };
@@ -80,6 +81,8 @@ struct answer {
                            Not behind the taking of a request. */
     int one_call;       /* a call ends a message */
     int64_t reasoning;  /* most tokens of it, -1: any number */
+    int controlled;     /* it may be ended while it runs */
+    const char *last_words; /* said before its end then, NULL: the family's. As `held`. */
     const pith_template *template; /* of its conversation, NULL: none */
     const char *family;            /* of calls, where it is not the template's */
     pith_stream *pieces;           /* texts of single tokens */
@@ -138,6 +141,10 @@ int answer_has_several(const json_t *prompt);
 int answer_leave(struct exchange *x, struct hosted *m, void *what, void (*fn)(void *what));
 /* Answers x, now or later, and drops it. */
 void answer_make(struct exchange *x, const struct dialect *d);
+/* On the scheduler's thread, of one of its requests: the choices that reason are made to answer.
+ * How many there are; -1: it is none of the answer with this id, or of somebody else's; -2: it
+ * cannot be ended. */
+int answer_end_reasoning(struct request *r, const char *id, const struct tenant *who);
 /* One event of a stream; `event` is its name (NULL: none), j is taken. */
 void answer_send(struct answer *a, const char *event, json_t *j);
 /* The fields of an answer that a body wants alone; and of j so much, which is taken. */

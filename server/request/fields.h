@@ -32,13 +32,14 @@ enum {
     E_SLOTS = 524288,
     E_RERANK = 1048576,
     E_LORA = 2097152,
+    E_CONTROL = 4194304,
     E_OLLAMA = E_OLLAMA_CHAT | E_OLLAMA_GENERATE,
     E_MADE = E_CHAT | E_COMPLETE,                                      /* OpenAI's older two */
     E_TALKS = E_CHAT | E_RESPONSES | E_MESSAGES | E_OLLAMA_CHAT,       /* conversations */
     E_STREAMS = E_MADE | E_RESPONSES | E_MESSAGES | E_OLLAMA | E_PEER, /* all that make text */
     /* Text is made by the only model whatever its name in the request; vectors and what changes the
      * server want the very one. */
-    E_ANY_MODEL = E_STREAMS | E_TOKENIZE | E_DETOKENIZE | E_TEMPLATE | E_COUNT,
+    E_ANY_MODEL = E_STREAMS | E_TOKENIZE | E_DETOKENIZE | E_TEMPLATE | E_COUNT | E_CONTROL,
     E_TEXTS = E_MADE | E_RESPONSES | E_MESSAGES | E_PEER, /* text, but for Ollama's */
     E_SAMPLES = E_MADE | E_RESPONSES | E_MESSAGES | E_OLLAMA_OPTIONS |
                 E_PEER, /* and where they have how to choose tokens */

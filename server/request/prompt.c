@@ -135,7 +135,14 @@ json_t *request_part_text(const json_t *part)
 {
     static const char *const types[][2] = {
         {"text", "text"}, {"input_text", "text"}, {"output_text", "text"}, {"refusal", "refusal"}};
-    const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
+    const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text"),
+                 *source = json_object_get(part, "source"); /* of a document, as Anthropic has it */
+    const char *kind = json_string_value(json_object_get(source, "type"));
+    if (kind && !strcmp(kind, "text") && json_is_string(type) &&
+        !strcmp(json_string_value(type), "document")) {
+        text = json_object_get(source, "data");
+        type = NULL;
+    }
     if (!type)
         return json_is_string(text) ? json_incref((json_t *)(uintptr_t)text) : NULL;
     for (size_t i = 0; json_is_string(type) && i < sizeof types / sizeof *types; i++) {
@@ -502,7 +509,8 @@ pith_prompt *request_prompt(struct hosted *m, const struct fields *b, int *flags
     }
     fit_calls(template, messages);
     *flags = 0; /* start tokens are the template's business */
-    json_t *vars = own_variables(m, b, f);
+    json_t *vars =
+        request_fit_system(template, &messages, b->x, f) ? own_variables(m, b, f) : NULL;
     if (!vars) {
         json_decref(messages);
         return NULL;

@@ -33,6 +33,9 @@ json_t *request_part_text(const json_t *part);
  * returned, else -1. of_tool: what a tool has returned stays in the conversation for good, so a
  * text says what is left out. */
 int request_texts(const json_t *parts, int of_tool, json_t **flat, struct exchange *x);
+/* Messages of the system where a template has a place for them (system.c). */
+int request_fit_system(const pith_template *t, json_t **messages, struct exchange *x,
+                       struct fault *f);
 /* Of the conversation of a body: some models have one of their own for those with tools. NULL:
  * none. */
 const pith_template *request_template(const struct hosted *m, const struct fields *b);

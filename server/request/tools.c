@@ -66,29 +66,51 @@ static char *schema_of(const pith_template *t, const char *tools, const char **t
     return schema;
 }
 
-/* How a template writes a call of f, with none of the tools listed by that name; "" where it
- * cannot. */
-static void write_call(const pith_template *t, int as_text, char *text, size_t cap)
+/* A conversation with a call of f, its arguments as an object or as a text (some take the one, some
+ * the other), or with none; none of the tools listed has that name. "" where the template cannot
+ * write it. */
+enum { AS_OBJECT, AS_TEXT, NO_CALL };
+static void write_call(const pith_template *t, int how, char *text, size_t cap)
 {
-    static const char *const arguments[] = {
-        "{\"k\":1}", "\"{\\\"k\\\":1}\""}; /* some take an object, some a text */
-    char vars[1024];
+    static const char *const arguments[] = {"{\"k\":1}", "\"{\\\"k\\\":1}\""};
+    char vars[1024], call[256] = "";
+    if (how != NO_CALL)
+        snprintf(call, sizeof call,
+                 ",\"tool_calls\":[{\"id\":\"call_0000\",\"type\":\"function\",\"function\":"
+                 "{\"name\":\"f\",\"arguments\":%s}}]",
+                 arguments[how]);
     int n = snprintf(vars, sizeof vars,
                      "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\","
-                     "\"content\":\"\",\"tool_calls\":[{\"id\":\"call_0000\",\"type\":\"function\","
-                     "\"function\":{\"name\":\"f\",\"arguments\":%s}}]}],\"tools\":[{\"type\":"
-                     "\"function\",\"function\":{\"name\":\"g\",\"description\":\"d\","
-                     "\"parameters\":{\"type\":\"object\",\"properties\":{}}}}]}",
-                     arguments[as_text]);
+                     "\"content\":\"\"%s}],\"tools\":[{\"type\":\"function\",\"function\":"
+                     "{\"name\":\"g\",\"description\":\"d\",\"parameters\":{\"type\":\"object\","
+                     "\"properties\":{}}}}],\"bos_token\":\"\",\"eos_token\":\"\"}",
+                     call);
     int64_t len = pith_template_render(t, vars, (size_t)n, text, cap - 1, NULL);
     text[len > 0 && len < (int64_t)cap ? len : 0] = 0;
 }
 
-/* Whether a template writes calls as JSON behind what opens them, or as bare JSON. */
+/* Whether a template leaves calls of a history out, or cannot write them: it tells nothing of their
+ * form then. none: what it writes without a call. */
+static int leaves_calls_out(const pith_template *t, char *none, size_t cap)
+{
+    char text[16384];
+    write_call(t, NO_CALL, none, cap);
+    for (int i = AS_OBJECT; i <= AS_TEXT; i++) {
+        write_call(t, i, text, sizeof text);
+        if (*text && strcmp(text, none))
+            return 0;
+    }
+    return *none != 0;
+}
+
+/* Whether a template writes calls as JSON behind what opens them, or as bare JSON. One that leaves
+ * them out tells the model what opens them, if it does. */
 static void writes_calls(const pith_template *t, const char *begin, int *tagged, int *bare)
 {
-    *tagged = *bare = 0;
-    for (int i = 0; i < 2; i++) {
+    char none[16384];
+    *bare = 0;
+    *tagged = *begin && leaves_calls_out(t, none, sizeof none) && strstr(none, begin);
+    for (int i = AS_OBJECT; i <= AS_TEXT; i++) {
         char text[16384];
         const char *last = NULL;
         write_call(t, i, text, sizeof text);
@@ -102,18 +124,19 @@ static void writes_calls(const pith_template *t, const char *begin, int *tagged,
     }
 }
 
-/* Whether a template writes calls in its family's own form. */
+/* Whether a template writes calls in its family's own form, or in none: the family is known by what
+ * else it says. */
 static int writes_native(const pith_template *t)
 {
     char text[16384];
     size_t n;
     const char *begin = pith_chat_opening(t, &n);
-    for (int i = 0; begin && i < 2; i++) {
+    for (int i = AS_OBJECT; begin && i <= AS_TEXT; i++) {
         write_call(t, i, text, sizeof text);
         if (memmem(text, strlen(text), begin, n))
             return 1;
     }
-    return 0;
+    return begin && leaves_calls_out(t, text, sizeof text);
 }
 
 /* Whether the parameters of a tool are a schema that can be kept. */

@@ -145,6 +145,12 @@ int sched_call(struct sched *s, void (*fn)(void *ctx), void *ctx)
     return ok;
 }
 
+void sched_each(struct sched *s, void (*fn)(struct request *r, void *ctx), void *ctx)
+{
+    for (struct request *r = s->all; r; r = r->next)
+        fn(r, ctx);
+}
+
 static void start(struct sched *s, struct request *r)
 {
     struct pith_error err = {0};

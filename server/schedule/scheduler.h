@@ -139,6 +139,8 @@ int sched_submit(struct sched *s, struct request **r, int n, struct fault *f);
 /* fn(ctx) between two steps, on the thread that may use the sessions; waits for its end. 0: it has
  * been stopped. */
 int sched_call(struct sched *s, void (*fn)(void *ctx), void *ctx);
+/* fn(r, ctx) for each request that makes text, from within sched_call. */
+void sched_each(struct sched *s, void (*fn)(struct request *r, void *ctx), void *ctx);
 int sched_is_idle(struct sched *s); /* no request runs or waits */
 /* Waits until nothing is left to do, or until `deadline`. Returns how many requests are left. */
 int sched_drain(struct sched *s, int64_t deadline);

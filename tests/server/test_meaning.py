@@ -177,6 +177,71 @@ def test_media_of_tools(s):
         check("bad part of a tool %s" % bad, status == 400, a)
 
 
+FRONT = ("{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+         "{{ raise_exception('System message must be at the beginning.') }}{% endif %}"
+         "[{{ m.role }}|{{ m.content }}]{% endfor %}")
+NOWHERE = ("{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}"
+           "{% endif %}[{{ m.role }}|{{ m.content }}]{% endfor %}")
+SILENT = ("{% for m in messages %}{% if m.role != 'system' or loop.first %}"
+          "[{{ m.role }}|{{ m.content }}]{% endif %}{% endfor %}")
+ALL = "{% for m in messages %}[{{ m.role }}|{{ m.content }}]{% endfor %}"
+
+
+def test_system(model, folder):
+    """What the system says is before the model wherever clients put it, also where the template
+    takes it in front alone, leaves it out elsewhere, or knows none."""
+    say = lambda role, text: {"role": role, "content": text}
+    reminder = "\n\n<system-reminder>\n%s\n</system-reminder>"
+    late = [say("system", "s1"), say("user", "u1"), say("system", "s2"), say("assistant", "a1"),
+            say("system", "s3"), say("developer", "s4"), say("user", "u2")]
+    folded = ("[user|u1" + reminder % "s2" + "][assistant|a1][user|" + (reminder % "s3\n\ns4")[2:]
+              + "\n\nu2]")
+    two = [say("system", "s1"), say("developer", "s2"), say("user", "u1")]
+    ends = [say("user", "u1"), say("assistant", "a1"), say("system", "s1")]
+    moved = "place of system messages"
+    for name, text, rows in (
+            ("front", FRONT, ((late, "[system|s1]" + folded, moved),
+                              (two, "[system|s1\n\ns2][user|u1]", None),
+                              (late[:2], "[system|s1][user|u1]", None),
+                              (ends, "[user|u1][assistant|a1][user|"
+                               + (reminder % "s1")[2:] + "]", moved))),
+            ("nowhere", NOWHERE, ((late, "[user|s1\n\n" + folded[6:], moved),
+                                  (two, "[user|s1\n\ns2\n\nu1]", moved),
+                                  (two[:1], "[user|s1]", moved),
+                                  ([say("user", "u1")], "[user|u1]", None))),
+            ("silent", SILENT, ((late, "[system|s1]" + folded, moved),)),
+            ("all", ALL, ((late, "[system|s1][user|u1][system|s2][assistant|a1][system|s3]"
+                           "[system|s4][user|u2]", None),))):
+        path = os.path.join(folder, name)
+        with open(path, "w") as f:
+            f.write(text)
+        with Server(model, "--ctx", "1024", "--chat-template", path) as s:
+            for i, (messages, wanted, told) in enumerate(rows):
+                a = s.post("/apply-template", {"messages": messages})[1]
+                status, b, r = s.post(CHAT, {"messages": messages, "max_tokens": 1})
+                check("system messages, %s %d" % (name, i), a.get("prompt") == wanted
+                      and status == 200 and ignored(r) == told, (a, wanted, b, r.getheaders()))
+            if name == "front":
+                code = {"messages": [say("user", [{"type": "text", "text": "u1"}]),
+                                     say("system", "s2")], "system": "s1", "max_tokens": 1,
+                        "thinking": {"type": "adaptive", "budget_tokens": 0}}
+                status, a, r = s.post("/v1/messages", code)
+                check("as Claude Code has it", status == 200 and ignored(r) == moved
+                      and a["usage"]["input_tokens"] == s.post(
+                          CHAT, {"messages": [say("system", "s1"),
+                                              say("user", "u1" + reminder % "s2")],
+                                 "max_tokens": 1})[1]["usage"]["prompt_tokens"], a)
+                codex = {"instructions": "s1", "max_output_tokens": 16, "input": [
+                    {"type": "message", **say("developer", [{"type": "input_text",
+                                                             "text": "s2"}])},
+                    {"type": "message", **say("user", [{"type": "input_text", "text": "u1"}])}]}
+                status, a, r = s.post("/v1/responses", codex)
+                check("as Codex has it", status == 200 and ignored(r) is None
+                      and a["usage"]["input_tokens"] == s.post(
+                          CHAT, {"messages": [say("system", "s1\n\ns2"), say("user", "u1")],
+                                 "max_tokens": 1})[1]["usage"]["prompt_tokens"], a)
+
+
 def ignored(r):
     return r.getheader("x-pith-ignored")
 
@@ -319,6 +384,7 @@ def main():
                   == s.post(CHAT, {"messages": [USER], "tools": [TOOL], "tool_choice": "none",
                                    "max_tokens": 2})[0])
         test_what_there_is(folder, model)
+        test_system(model, folder)
 
 
 run(main, "test_meaning")

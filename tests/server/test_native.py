@@ -480,6 +480,20 @@ def test_paths(s):
                     {"messages": [USER], "max_tokens": 1})[1]["usage"]["prompt_tokens"], n)
     check("/models", [m["id"] for m in s.get("/models")[1]["data"]] == ["m"]
           and s.get("/models/m")[1]["id"] == "m" and s.get("/models/none")[0] == 404)
+    v0 = s.get("/api/v0/models")[1]
+    check("LM Studio's models", v0["object"] == "list" and s.get("/api/v0/models/m")[1]
+          == v0["data"][0] == {"id": "m", "object": "model", "type": "llm", "publisher": "",
+                               "arch": v0["data"][0]["arch"], "compatibility_type": "gguf",
+                               "quantization": v0["data"][0]["quantization"], "state": "loaded",
+                               "max_context_length": v0["data"][0]["max_context_length"],
+                               "loaded_context_length": 512}
+          and v0["data"][0]["arch"] and v0["data"][0]["max_context_length"] > 0
+          and s.get("/api/v0/models/none")[0] == 404, v0)
+    for path, body in (("/chat/completions", {"messages": [USER]}), ("/completions",
+                                                                    {"prompt": "w5"})):
+        a, b = (s.post(at + path, {**body, "max_tokens": 4, "temperature": 0})[1]["choices"]
+                for at in ("/api/v0", "/v1"))
+        check("/api/v0" + path, a == b, (a, b))
     check("/responses", s.post("/responses", {"input": "w5", "max_output_tokens": 2})[1]["object"]
           == "response")
     p = s.get("/props")[1]

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """test_reasoning.py -- a budget of reasoning is held: after so many tokens the end of reasoning is
 written for the model, and it goes on with its answer."""
+import contextlib
+import http.client
 import json
 import os
 import tempfile
 
-from serving import Server, check, events, run, synth
+from serving import LIMIT, Server, check, events, run, synth
 
 TEMPLATE = ("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
             "{% if enable_thinking is not defined or enable_thinking %}<think>\n{% endif %}")
@@ -24,7 +26,8 @@ def test_budget(s):
     free = ask(s)[0]
     check("without a budget it reasons to the end", free[0] and not free[1] and len(free[2]) == 60)
     for n in (1, 5, 17):
-        for name in ("reasoning_budget", "thinking_budget_tokens", "thinking_token_budget"):
+        for name in ("reasoning_budget", "thinking_budget_tokens", "thinking_token_budget",
+                     "reasoning_budget_tokens"):
             reasoning, content, tokens = ask(s, **{name: n})[0]
             after = "".join(tokens[n:])
             check("%s of %d" % (name, n), tokens[:n] == free[2][:n]
@@ -90,6 +93,70 @@ def test_messages(s):
     kinds = {c["type"]: c.get("thinking") or c.get("text") for c in a["content"]}
     check("budget_tokens", kinds.get("thinking") == ask(s, reasoning_budget=5)[0][0]
           and kinds.get("text"), a)
+
+
+def test_words(s):
+    """What a request has written before the end of reasoning is text, whatever it spells."""
+    free = ask(s)[0]
+    for words in ("w7 w8 now", "w7</think>w8"):
+        reasoning, content, tokens = ask(s, reasoning_budget=5, reasoning_budget_message=words)[0]
+        whole = (reasoning + "</think>" + content).replace("▁", " ")
+        check("words %s" % words, tokens[:5] == free[2][:5] and "</think>\n\n" in "".join(tokens)
+              and words + "</think>" in whole and content, (reasoning, content, tokens))
+    check("words without an end", ask(s, reasoning_budget_message="w7")[0] == free)
+    check("words where it does not reason long", ask(s, reasoning_budget=60,
+                                                     reasoning_budget_message="w7")[0] == free)
+
+
+@contextlib.contextmanager
+def stream(s, body):
+    """The events of a stream while it is made."""
+    c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=LIMIT)
+    try:
+        c.request("POST", CHAT, json.dumps({**body, "stream": True}))
+        yield (json.loads(line[6:]) for line in c.getresponse() if line.startswith(b"data: {"))
+    finally:
+        c.close()
+
+
+def test_control(s):
+    """Reasoning of an answer that runs is ended by whoever asked for it."""
+    control = CHAT + "/control"
+    end = lambda answer, path=control: s.post(path, {"id": answer, "action": "reasoning_end"})
+    for path in (control, "/chat/completions/control"):
+        with stream(s, {**ASK, "max_tokens": 3000, "reasoning_control": True}) as pieces:
+            told = []
+            for piece in pieces:
+                told.append(piece)
+                if len(told) == 6:
+                    got = end(told[0]["id"], path)
+                    check("control " + path, got[0] == 200 and got[1] == {"success": True}, got)
+        deltas = [e["choices"][0]["delta"] for e in told if e["choices"]]
+        thought = [d for d in deltas if d.get("reasoning_content")]
+        said = "".join(d.get("content") or "" for d in deltas)
+        check("it answers then " + path, 5 <= len(thought) < 2000 and said
+              and "think>" not in said, (len(thought), said[:80]))
+    gone = end(told[0]["id"])
+    check("one that has ended", gone[0] == 200 and gone[1]["success"] is False
+          and "no answer with this id" in gone[1]["message"], gone)
+    for more, why in (({}, "not asked for with reasoning_control"),
+                      ({"reasoning_control": True,
+                        "chat_template_kwargs": {"enable_thinking": False}},
+                       "does not reason now")):
+        with stream(s, {**ASK, "max_tokens": 3000, **more}) as pieces:
+            got = end(next(pieces)["id"])
+            busy = s.get("/slots?fail_on_no_slot=1")
+            check("no slot is idle", busy[0] == 503 and "all 1 are busy" in json.dumps(busy[1])
+                  and s.get("/slots")[0] == s.get("/slots?fail_on_no_slot=0")[0] == 200, busy)
+            check("no control: " + why, got[0] == 200 and got[1]["success"] is False
+                  and why in got[1]["message"], got)
+    s.wait_for(s.at_rest)
+    check("a slot is idle", s.get("/slots?fail_on_no_slot=1")[0] == 200)
+    for bad, code in (({}, "missing_field"), ({"id": "x"}, "missing_field"),
+                      ({"id": "x", "action": "dance"}, "invalid_value"),
+                      ({"id": 5, "action": "reasoning_end"}, "wrong_type")):
+        got = s.post(control, bad)
+        check("bad control %s" % bad, got[0] == 400 and got[1]["error"]["code"] == code, got)
 
 
 def shape(s, **more):
@@ -228,10 +295,14 @@ def main():
             f.write(TEMPLATE)
         with Server(model, "--ctx", "512", "--chat-template", path) as s:
             test_budget(s)
+            test_words(s)
             test_formats(s)
             test_messages(s)
             test_where(s)
             test_bad(s)
+        with Server(synth(os.path.join(folder, "long.gguf"), "--ctx", "4096", "--layers", "8",
+                          "--seed", "5"), "--parallel", "1", "--chat-template", path) as s:
+            test_control(s)
         with open(path, "w") as f:
             f.write(AGENT)
         with Server(model, "--ctx", "1024", "--chat-template", path) as s:

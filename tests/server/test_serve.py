@@ -145,7 +145,12 @@ def test_bad_input(s):
             "/infill": {"input_prefix": "w3", "input_suffix": "w4", "n_predict": 1}, "/slots/*": {},
             "/v1/chat/completions/input_tokens": {"messages": [{"role": "user", "content": "w3"}]},
             "/rerank": {"query": "w3", "documents": ["w4"]}, "/embedding": {"input": "w3"}}
+    base["/v1/chat/completions/control"] = {"id": "x", "action": "reasoning_end"}
     for path, same in (("/chat/completions", "/v1/chat/completions"),
+                       ("/chat/completions/control", "/v1/chat/completions/control"),
+                       ("/api/v0/chat/completions", "/v1/chat/completions"),
+                       ("/api/v0/completions", "/v1/completions"),
+                       ("/api/v0/embeddings", "/v1/embeddings"),
                        ("/chat/completions/input_tokens", "/v1/chat/completions/input_tokens"),
                        ("/responses", "/v1/responses"), ("/embeddings", "/v1/embeddings"),
                        ("/v1/rerank", "/rerank"), ("/v1/reranking", "/rerank"),
