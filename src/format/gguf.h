@@ -124,6 +124,8 @@ void gguf_writer_tensor(struct gguf_writer *w, const char *name, enum dtype type
                         const int64_t *dims); /* C order */
 void gguf_writer_data(struct gguf_writer *w, const void *p,
                       uint64_t n); /* of the tensors in order; padding is added between them */
+/* 1: nothing more will be written (the disk is full, say); gguf_writer_close tells why. */
+int gguf_writer_failed(const struct gguf_writer *w);
 pith_status gguf_writer_close(struct gguf_writer *w, struct pith_error *err);
 void gguf_writer_discard(struct gguf_writer *w);
 

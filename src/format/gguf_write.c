@@ -288,6 +288,11 @@ static void write_head(struct gguf_writer *w)
     str_deinit(&head);
 }
 
+int gguf_writer_failed(const struct gguf_writer *w)
+{
+    return w->err.code != PITH_OK || w->file.failed_errno;
+}
+
 void gguf_writer_data(struct gguf_writer *w, const void *p, uint64_t n)
 {
     const char *from = p;
@@ -334,7 +339,7 @@ pith_status gguf_writer_close(struct gguf_writer *w, struct pith_error *err)
     error_clear(err);
     if (w->err.code == PITH_OK && !w->head_written)
         write_head(w);
-    if (w->err.code == PITH_OK && w->current < w->n_tensors)
+    if (!gguf_writer_failed(w) && w->current < w->n_tensors)
         error_set(&w->err, PITH_STATE,
                   "%s: %" PRIu64 " of %" PRIu64 " bytes of data for tensor %" PRIu64 " of %" PRIu64
                   ": put exactly what was declared",

@@ -267,6 +267,23 @@ static void many_visits(void)
     unlink(path);
 }
 
+/* What cannot be written is not computed. */
+static void no_room(void)
+{
+    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+    struct pith_error err = {0};
+    if (access("/dev/full", W_OK) != 0)
+        SKIP("no /dev/full");
+    p.type = "f16";
+    p.arch = "llama";
+    p.n_embd = 8192;
+    p.n_ff = 32768;
+    double cpu = test_cpu_seconds();
+    pith_status st = pith_synth("/dev/full", &p, &err);
+    cpu = test_cpu_seconds() - cpu;
+    CHECK_MSG(st == PITH_IO && cpu < 5, "status %d, %.1f s; %s", (int)st, cpu, err.msg);
+}
+
 int main(void)
 {
     report = mmap(NULL, sizeof *report, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -276,5 +293,6 @@ int main(void)
     tmp_make();
     TEST(extremes);
     TEST(many_visits);
+    TEST(no_room);
     return test_end();
 }

@@ -163,7 +163,7 @@ static void fill(struct synth *s, const struct tensor_spec *t, int32_t l)
         fill_integers(s, rows, k, &rng);
         return;
     }
-    for (int64_t r = 0; r < rows; r++) {
+    for (int64_t r = 0; r < rows && !gguf_writer_failed(s->w); r++) {
         /* Large models: one random row in 64, the others turned copies of it; the bytes look random
          * to every kernel. */
         if (r % 64 == 0)
