@@ -370,7 +370,7 @@ $(B)/gpu_roof: bench/gpu_roof.cu $(B)/flags
 CXX_FLAGS = -std=c++17 $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -fno-strict-aliasing \
             -fno-math-errno -Itests/backend/cuda \
             $(if $(filter x86_64,$(MACHINE)),$(AVX2)) -O2 -g
-STANDIN  := $(addprefix $(B)/tests/cuda-,driver.so kernels.so checked.so faults.so old.so)
+STANDIN  := $(addprefix $(B)/tests/cuda-,driver.so kernels.so nccl.so checked.so faults.so old.so)
 # Kernels whose accesses are looked at (tests/backend/cuda/checks.cpp has what these call).
 CHECKED  := -DHOST_CHECKS -O1 -fno-tree-vectorize -fsanitize=thread \
             -fsanitize=alignment,bounds,shift,signed-integer-overflow
@@ -399,6 +399,7 @@ $(B)/tests/cuda-checked.so: $(patsubst %.cu,$(B)/cuda/checked/%.o,$(notdir $(KER
     $(RUNS_CHECKED)
 $(B)/tests/cuda-faults.so: $(B)/cuda/checked/faults.o $(RUNS_CHECKED)
 $(B)/tests/cuda-driver.so: $(B)/cuda/host/driver.o
+$(B)/tests/cuda-nccl.so: $(B)/cuda/host/nccl.o
 $(B)/tests/cuda-old.so: $(B)/cuda/host/old.o
 $(STANDIN):
 	@mkdir -p $(@D)

@@ -160,8 +160,9 @@ struct model_opts {
      ARG_FIELD(opts, m.n_layers, ARG_INT), .word = "auto|all", .lo = 0, .hi = 1 << 20,            \
      .help = "layers on GPUs, the last ones first; auto: as many as fit into their free memory"},  \
     {.name = "--split-mode", .alias = "-sm", ARG_FIELD(opts, m.split, ARG_CHOICE),                 \
-     .choices = "layer|none|row", .dflt = "layer",                                                 \
-     .help = "several GPUs share the layers (layer), the rows of each matrix (row), or there is "  \
+     .choices = "layer|none|row|tensor", .dflt = "layer",                                          \
+     .help = "several GPUs share the layers (layer), the rows of each matrix and experts (row), "  \
+             "columns too where that brings less between them (tensor: other bits), or there is "  \
              "only the main one (none)"},                                                          \
     {.name = "--tensor-split", .alias = "-ts", .meta = "N,N,..",                                   \
      ARG_FIELD(opts, m.shares, ARG_TEXT), .otherwise = "by their free memory",                     \
@@ -169,7 +170,7 @@ struct model_opts {
     {.name = "--main-gpu", .alias = "-mg", ARG_FIELD(opts, m.main, ARG_INT), .hi = 63,             \
      .dflt = "0",                                                                                  \
      .help = "by its number among the GPUs: the one of --split-mode none, the one that has all "   \
-             "but the other GPUs' rows with row"},                                                 \
+             "but the other GPUs' rows with row and tensor"},                                      \
     {.name = "--override-tensor", .alias = "-ot", .meta = "PATTERN=DEVICE",                        \
      ARG_FIELD(opts, m.placements, ARG_TEXTS),                                                     \
      .help = "weights whose names match this extended regular expression go to this device; may "  \

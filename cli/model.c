@@ -82,6 +82,7 @@ static void take_devices(const struct device_opts *o, struct pith_model_params *
                                              : (int32_t)o->n_layers;
     params->split = !o->split || o->split[0] == 'l' ? PITH_SPLIT_LAYER
                     : o->split[0] == 'r'            ? PITH_SPLIT_ROW
+                    : o->split[0] == 't'            ? PITH_SPLIT_TENSOR
                                                     : PITH_SPLIT_NONE;
     params->tensor_split = o->shares;
     params->main_gpu = (int32_t)o->main;

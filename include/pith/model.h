@@ -42,8 +42,14 @@ typedef enum pith_numa { PITH_NUMA_OFF, PITH_NUMA_SPREAD, PITH_NUMA_ISOLATE } pi
 
 /* auto: as many as fit into the memory that is free. */
 enum { PITH_GPU_LAYERS_AUTO = 0, PITH_GPU_LAYERS_NONE = -1, PITH_GPU_LAYERS_ALL = INT32_MAX };
-/* By layers; one GPU; the rows of each matrix, all else on one GPU. */
-typedef enum pith_split { PITH_SPLIT_LAYER, PITH_SPLIT_NONE, PITH_SPLIT_ROW } pith_split;
+/* By layers; one GPU; the rows of each matrix and experts, all else on one GPU; the same, and the
+ * columns of matrices whose input is already divided: less has to be brought, bits are others. */
+typedef enum pith_split {
+    PITH_SPLIT_LAYER,
+    PITH_SPLIT_NONE,
+    PITH_SPLIT_ROW,
+    PITH_SPLIT_TENSOR
+} pith_split;
 
 struct pith_model_params {
     size_t size;
@@ -90,11 +96,11 @@ struct pith_model_params {
                              GPUs, integrated ones where there is no other, software never */
     int32_t gpu_layers;   /* how many: PITH_GPU_LAYERS_AUTO, _NONE, _ALL, or a number */
     pith_split split;     /* over several GPUs */
-    const char *tensor_split; /* "3,1": share of the layers (of the rows, PITH_SPLIT_ROW) of each
-                                 GPU (without any: of each CPU device); NULL: by the memory that is
-                                 free */
+    const char *tensor_split; /* "3,1": share of the layers (of the rows, PITH_SPLIT_ROW, _TENSOR)
+                                 of each GPU (without any: of each CPU device); NULL: by the memory
+                                 that is free */
     int32_t main_gpu;         /* by its number among the GPUs: the one of PITH_SPLIT_NONE, and that
-                                 of all but others' rows of PITH_SPLIT_ROW */
+                                 of all but others' rows of PITH_SPLIT_ROW, _TENSOR */
     const char *const *placements; /* NULL-terminated list of "PATTERN=DEVICE": weights whose names
                                       hold a match (POSIX extended regular expression), and the
                                       products with them; the first that matches counts */

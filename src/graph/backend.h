@@ -189,6 +189,13 @@ struct backend {
     pith_status (*copy)(struct place to, struct place from, uint64_t n, struct event *ev,
                         struct pith_error *err);
     pith_status (*zero)(struct place at, uint64_t n, struct pith_error *err);
+    /* buffer_copies between devices of the backend; NULL: one after the other. */
+    pith_status (*copies)(struct copy *c, int n, struct pith_error *err);
+    /* These devices will work on one model together: makes ready what is faster between them than
+     * copies one by one. Not PITH_OK: there is no such thing, *why says why, and they copy. NULL:
+     * they always do. */
+    pith_status (*join)(struct device *const *d, int n, struct pith_error *why);
+    const char *(*joined)(const struct device *d); /* by what, for reports; NULL: by copies */
     pith_status (*event_wait)(struct device *d, uint64_t ticket, struct pith_error *err);
     /* The kernel that will run this node with its weights as they are placed; the CPU always has
      * one. 0: not supported. */

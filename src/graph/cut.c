@@ -3,6 +3,7 @@
 #include "graph/cut.h"
 
 #include <stdio.h>
+#include "graph/ops/moe.h"
 #include "graph/ops/move.h"
 #include "graph/ops/rows.h"
 
@@ -13,6 +14,10 @@ struct cut {
     node whole;
     node part[NODE_SRC];
     int32_t n; /* 0: it was not cut */
+    /* A stack, of whose slices the parts have the experts' rows, by this routing; NULL: parts have
+     * columns. Of a MOE_SORT that is not cut: what the parts there are for. */
+    const struct tensor *by;
+    node routing;
 };
 
 struct cutter {
@@ -28,12 +33,33 @@ static node as(node made, const struct node *n)
     return made;
 }
 
+/* How many experts a slice of a stack has; its `first` is an expert, too. */
+static int32_t experts_of(const struct tensor *slice)
+{
+    return (int32_t)tensor_stack(slice);
+}
+
+/* Parts by experts, one after the other. */
+static node picked(struct cutter *c, const struct node *n)
+{
+    const struct cut *k = &c->of[n->id];
+    node z = k->part[0];
+    for (int32_t i = 1; i < k->n; i++) {
+        const struct tensor *s = k->by->slice[i];
+        struct moe_pick_in in = {z, k->part[i], k->routing, (int32_t)s->first, experts_of(s)};
+        z = as(graph_moe_pick(c->g, &in, n->name), n);
+    }
+    return z;
+}
+
 static node whole(struct cutter *c, const struct node *n)
 {
     struct cut *k = &c->of[n->id];
     struct column_run run[NODE_SRC] = {{0}};
     if (k->whole || !k->n)
         return k->whole;
+    if (k->by)
+        return k->whole = picked(c, n);
     for (int32_t i = 0; i < k->n; i++) {
         if (!k->part[i])
             return NULL;
@@ -56,7 +82,7 @@ static void put_part(struct cutter *c, const struct node *n, const struct node *
 
 static int cut_product(struct cutter *c, const struct node *n)
 {
-    if (!op_has(n->op, OP_BY_ROWS) || !n->w->n_slices)
+    if (!op_has(n->op, OP_BY_ROWS) || !n->w->n_slices || n->w->slice[0]->file_row)
         return 0;
     struct node like = *n;
     like.b = NULL;
@@ -68,20 +94,59 @@ static int cut_product(struct cutter *c, const struct node *n)
     return 1;
 }
 
+/* Does x lie in parts as wide as slices of columns are? */
+static int fits(const struct cut *x, const struct tensor *w)
+{
+    int32_t i = 0;
+    while (i < x->n && i < w->n_slices && !x->by && x->part[i] &&
+           x->part[i]->cols == tensor_k(w->slice[i]))
+        i++;
+    return i == x->n && i == w->n_slices;
+}
+
+/* Slices have columns: each is multiplied with those columns of x, and the sums are added up in the
+ * order of the slices. */
+static int cut_sum(struct cutter *c, const struct node *n)
+{
+    if (!op_has(n->op, OP_BY_ROWS) || !n->w->n_slices || !n->w->slice[0]->file_row)
+        return 0;
+    const struct cut *x = &c->of[n->src[0]->id];
+    int in_parts = !n->src[0]->b && fits(x, n->w);
+    node z = NULL;
+    for (int32_t i = 0; i < n->w->n_slices; i++) {
+        const struct tensor *s = n->w->slice[i];
+        struct node like = *n;
+        char name[NAME_BYTES];
+        snprintf(name, sizeof name, "%s[:%lld]", n->name, (long long)s->first);
+        like.b = NULL;
+        like.w = s;
+        like.src[0] = in_parts ? x->part[i]
+                               : as(graph_view(c->g, whole(c, n->src[0]), s->first, tensor_k(s),
+                                               name),
+                                    n);
+        node y = as(graph_node(c->g, &like, name), n);
+        z = i ? as(graph_add(c->g, z, y, n->name), n) : y;
+    }
+    if (n->b)
+        z = as(graph_affine(c->g, z, NULL, n->b, n->name), n);
+    c->of[n->id].whole = z;
+    return 1;
+}
+
 /* Are a and b cut at the same columns? */
 static int cut_alike(const struct cut *a, const struct cut *b)
 {
     int32_t i = 0;
     while (i < a->n && i < b->n && a->part[i] && b->part[i] && a->part[i]->cols == b->part[i]->cols)
         i++;
-    return i == a->n && i == b->n;
+    return i == a->n && i == b->n && !b->by;
 }
 
 /* All its operands are parts, and nothing was to come to them when they are whole. */
 static int cut_columns(struct cutter *c, const struct node *n)
 {
     const struct cut *a = n->n_src ? &c->of[n->src[0]->id] : NULL;
-    if (!op_has(n->op, OP_BY_COLUMNS) || !a || !a->n)
+    if (!op_has(n->op, OP_BY_COLUMNS) || !a || !a->n || a->by)
         return 0;
     for (int s = 0; s < n->n_src; s++)
         if (n->src[s]->b || !cut_alike(a, &c->of[n->src[s]->id]))
@@ -96,6 +161,112 @@ static int cut_columns(struct cutter *c, const struct node *n)
     }
     return 1;
 }
+
+/* ---------------------------------------------------------------- experts */
+
+/* Are the experts of two stacks dealt out alike? */
+static int same_experts(const struct tensor *a, const struct tensor *b)
+{
+    int32_t i = 0;
+    while (i < a->n_slices && i < b->n_slices && a->slice[i]->first == b->slice[i]->first)
+        i++;
+    return i == a->n_slices && i == b->n_slices && tensor_stack(a) == tensor_stack(b);
+}
+
+/* The rows of slice i's experts, for all products that read them. */
+static node sort_part(struct cutter *c, const struct node *sort, const struct tensor *w, int32_t i)
+{
+    struct cut *k = &c->of[sort->id];
+    const struct tensor *s = w->slice[i];
+    struct node like = *sort;
+    like.near = s;
+    if (k->by && !same_experts(k->by, w))
+        return as(graph_moe_some(c->g, &like, (int32_t)s->first, experts_of(s), sort->name), sort);
+    k->by = w;
+    if (!k->part[i])
+        k->part[i] =
+            as(graph_moe_some(c->g, &like, (int32_t)s->first, experts_of(s), sort->name), sort);
+    return k->part[i];
+}
+
+/* A product with a stack of experts: each slice with the rows of its own. */
+static int cut_experts(struct cutter *c, const struct node *n)
+{
+    if (!op_has(n->op, OP_BY_EXPERTS) || !n->w || !n->w->n_slices)
+        return 0;
+    struct cut *k = &c->of[n->id];
+    const struct cut *x = &c->of[n->src[0]->id];
+    int in_parts = x->n && x->by && same_experts(x->by, n->w);
+    const struct node *sort = n->src[1];
+    node in = in_parts ? NULL : whole(c, n->src[0]);
+    for (int32_t i = 0; i < n->w->n_slices; i++) {
+        const struct tensor *s = n->w->slice[i];
+        struct node like = *n;
+        char name[NAME_BYTES];
+        like.w = s;
+        like.src[0] = in_parts ? x->part[i] : in;
+        like.src[1] = sort_part(c, sort, n->w, i);
+        snprintf(name, sizeof name, "%s[%lld]", n->name, (long long)s->first);
+        k->part[k->n++] =
+            as(graph_moe_some(c->g, &like, (int32_t)s->first, experts_of(s), name), n);
+    }
+    k->by = n->w;
+    k->routing = sort->src[0]; /* both were taken over */
+    return 1;
+}
+
+/* Works on each row by itself, and all its operands are rows of the same experts. */
+static int cut_rows(struct cutter *c, const struct node *n)
+{
+    const struct cut *a = n->n_src ? &c->of[n->src[0]->id] : NULL;
+    if (!a || !a->n || !a->by || n->w || n->b || n->w2 || n->n_states ||
+        !(op_infos[n->op]->kind == OP_ROWS || op_has(n->op, OP_ALIAS)))
+        return 0;
+    for (int s = 0; s < n->n_src; s++) {
+        const struct cut *b = &c->of[n->src[s]->id];
+        if (!b->n || !b->by || !same_experts(a->by, b->by) || n->rows != n->src[s]->rows ||
+            n->rows_mul != n->src[s]->rows_mul)
+            return 0;
+    }
+    struct cut *k = &c->of[n->id];
+    for (int32_t i = 0; i < a->n; i++) {
+        struct node like = *n;
+        for (int s = 0; s < n->n_src; s++)
+            like.src[s] = c->of[n->src[s]->id].part[i];
+        like.near = a->by->slice[i];
+        put_part(c, n, &like, like.near->first);
+    }
+    k->by = a->by;
+    k->routing = a->routing;
+    return 1;
+}
+
+/* The sum over experts goes from device to device, each adding its own: one chain, as it was. */
+static int sum_experts(struct cutter *c, const struct node *n)
+{
+    const struct cut *a = n->n_src ? &c->of[n->src[0]->id] : NULL;
+    if (!op_has(n->op, OP_BY_EXPERTS) || n->w || !a || !a->n || !a->by)
+        return 0;
+    node z = NULL;
+    for (int32_t i = 0; i < a->n; i++) {
+        const struct tensor *s = a->by->slice[i];
+        struct node like = *n;
+        char name[NAME_BYTES];
+        like.src[0] = a->part[i];
+        like.src[1] = a->routing;
+        like.src[2] = z;
+        like.n_src = i ? 3 : 2;
+        like.near = s;
+        snprintf(name, sizeof name, "%s[%lld]", n->name, (long long)s->first);
+        z = as(graph_moe_some(c->g, &like, (int32_t)s->first, experts_of(s),
+                              i + 1 < a->n ? name : n->name),
+               n);
+    }
+    c->of[n->id].whole = z;
+    return 1;
+}
+
+/* ---------------------------------------------------------------- all of them */
 
 static void take_over(struct cutter *c, struct node *n)
 {
@@ -114,7 +285,8 @@ static void take_over(struct cutter *c, struct node *n)
 static int is_cut(const struct graph *g)
 {
     const struct node *n = g->first;
-    while (n && !(op_has(n->op, OP_BY_ROWS) && n->w->n_slices))
+    while (n && !((op_has(n->op, OP_BY_ROWS) || op_has(n->op, OP_BY_EXPERTS)) && n->w &&
+                  n->w->n_slices))
         n = n->next;
     return n != NULL;
 }
@@ -130,7 +302,8 @@ pith_status graph_cut(struct graph *g, struct pith_error *err)
     g->layer = -1; /* names have their layer already */
     for (; n && c.of; n = next) {
         next = n->next;
-        if (!cut_product(&c, n) && !cut_columns(&c, n))
+        if (!cut_product(&c, n) && !cut_sum(&c, n) && !cut_columns(&c, n) && !cut_experts(&c, n) &&
+            !cut_rows(&c, n) && !sum_experts(&c, n))
             take_over(&c, n);
     }
     g->layer = g->n_layer;

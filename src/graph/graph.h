@@ -32,6 +32,7 @@ struct node {
     struct node *src[NODE_SRC];
     const struct tensor *w, *b; /* weight and bias or scale vector */
     const struct tensor *w2;    /* of a fused pair of products: the second matrix */
+    const struct tensor *near;  /* it reads none, and runs where this one is; NULL: anywhere */
     const void *p;              /* the op's parameter struct, in the graph's arena */
     int32_t n_states;           /* of the sequence, that it reads or writes */
     const struct state *state[NODE_STATES];

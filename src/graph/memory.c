@@ -154,6 +154,23 @@ pith_status buffer_copy(struct place to, struct place from, uint64_t n, struct e
     return bounce(to, from, n, err);
 }
 
+pith_status buffer_copies(struct copy *c, int n, struct pith_error *err)
+{
+    const struct backend *b = n ? c->to.buffer->device->backend : NULL;
+    pith_status st = PITH_OK;
+    int own = b && b->copies;
+    for (int i = 0; i < n; i++) {
+        c[i].ev = (struct event){0};
+        own = own && c[i].n && c[i].to.buffer->device->backend == b &&
+              c[i].from.buffer->device->backend == b;
+    }
+    if (own)
+        return b->copies(c, n, err);
+    for (int i = 0; i < n && st == PITH_OK; i++)
+        st = buffer_copy(c[i].to, c[i].from, c[i].n, &c[i].ev, err);
+    return st;
+}
+
 pith_status buffer_zero(struct place at, uint64_t n, struct pith_error *err)
 {
     return n ? at.buffer->device->backend->zero(at, n, err) : PITH_OK;

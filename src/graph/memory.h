@@ -93,6 +93,15 @@ pith_status buffer_read(void *host, struct place from, uint64_t n, struct event 
 /* Between any devices; through the host where they have no way of their own. */
 pith_status buffer_copy(struct place to, struct place from, uint64_t n, struct event *ev,
                         struct pith_error *err);
+/* Several at once, to one device from others or from one to others, none of which writes what
+ * another reads. Each has an event of its own, empty where it has ended; so also behind a failure.
+ */
+struct copy {
+    struct place to, from;
+    uint64_t n;
+    struct event ev;
+};
+pith_status buffer_copies(struct copy *c, int n, struct pith_error *err);
 pith_status buffer_zero(struct place at, uint64_t n, struct pith_error *err);
 pith_status event_wait(struct event *ev, struct pith_error *err);
 

@@ -41,7 +41,8 @@ enum op_flags {
     OP_PARTS = 4096,      /* reads w row by row (weight_row): it may lie in parts */
     OP_MOVER = 2048,      /* moves or sorts a few numbers: its reference is not slow anywhere */
     OP_BY_ROWS = 8192,    /* a column of its result is of one row of w and of b: cut.h */
-    OP_BY_COLUMNS = 16384 /* a column of its result is of the same columns of its operands */
+    OP_BY_COLUMNS = 16384, /* a column of its result is of the same columns of its operands */
+    OP_BY_EXPERTS = 32768  /* what it does for some experts stands by itself; p is a moe_op */
 };
 
 struct call;

@@ -61,13 +61,13 @@ struct plan_run {
     struct job *job[MAX_DEVICES]; /* NULL: nothing of the plan is there */
     uint32_t done[MAX_DEVICES];   /* of the list of cache operations */
     uint32_t line;                /* of traces */
-    /* The step under way: NULL: none; its next phase; a value on its way, of this call. */
+    /* The step under way: NULL: none; its next phase; values on their way, of these calls. */
     const struct run *run;
-    int32_t at;
-    struct event ev;
-    const struct call *moving;
-    /* For traces, 0: not traced. When the value's copy began; of each device when the stretch began
-     * that nobody has waited for, and its phases. */
+    int32_t at, n_moving;
+    struct event ev[NODE_SRC];
+    const struct call *moving[NODE_SRC];
+    /* For traces, 0: not traced. When the values' copies began; of each device when the stretch
+     * began that nobody has waited for, and its phases. */
     int64_t moved_at, begun_at[MAX_DEVICES];
     struct {
         int32_t first, n;

@@ -192,63 +192,111 @@ static pith_status settle(struct plan_run *r, int d, struct pith_error *err)
     return st;
 }
 
+/* All values that are on their way. */
 static pith_status arrived(struct plan_run *r, struct pith_error *err)
 {
-    const struct call *c = r->moving;
-    pith_status st = event_wait(&r->ev, err);
-    r->moving = NULL;
-    if (c && r->run)
-        trace_end(r->moved_at, &(struct trace_event){
-                                   .track = r->plan->devices[c->dst.device]->name,
-                                   .line = r->line,
-                                   .kind = "copy",
-                                   .name = c->name,
-                                   .arg = {"step", "from", "rows"},
-                                   .value = {r->run->number, c->src[0].device, r->run->step->T}});
+    pith_status st = PITH_OK;
+    for (int32_t i = 0; i < r->n_moving; i++) {
+        const struct call *c = r->moving[i];
+        pith_status end = event_wait(&r->ev[i], st == PITH_OK ? err : NULL);
+        st = st == PITH_OK ? end : st;
+        if (c && r->run)
+            trace_end(r->moved_at,
+                      &(struct trace_event){
+                          .track = r->plan->devices[c->dst.device]->name,
+                          .line = r->line,
+                          .kind = "copy",
+                          .name = c->name,
+                          .arg = {"step", "from", "rows"},
+                          .value = {r->run->number, c->src[0].device, r->run->step->T}});
+    }
+    r->n_moving = 0;
     return st;
 }
 
-/* A value that goes to another device: both have finished before (where it goes somebody else may
- * still lie), and the copy before anything else begins. */
-static pith_status copy_value(struct plan_run *r, const struct call *c, struct pith_error *err)
+static const struct call *copy_at(const struct plan_run *r, int32_t phase)
+{
+    const struct plan *p = r->plan;
+    return phase < p->n_phases && p->phases[phase].kind == PHASE_COPY
+               ? &p->calls[p->phases[phase].first]
+               : NULL;
+}
+
+/* How many copies from the next phase on go at once: all to one device or all from one. What one
+ * brings lies where no other reads, then: a device of these has values brought or taken, not
+ * both. */
+static int32_t together(const struct plan_run *r)
+{
+    const struct call *a = copy_at(r, r->at), *c;
+    int to_one = 1, from_one = 1;
+    int32_t n = 0;
+    for (; n < NODE_SRC && (c = copy_at(r, r->at + n)) != NULL; n++) {
+        int to = to_one && c->dst.device == a->dst.device;
+        int from = from_one && c->src[0].device == a->src[0].device;
+        if (!to && !from)
+            break;
+        to_one = to;
+        from_one = from;
+    }
+    return n;
+}
+
+static pith_status settle_ends(struct plan_run *r, const struct call *c, struct pith_error *err)
+{
+    pith_status st = settle(r, c->src[0].device, err);
+    return st == PITH_OK ? settle(r, c->dst.device, err) : st;
+}
+
+/* Values that go to other devices: both ends have finished before (where they go somebody else may
+ * still lie), and the copies before anything else begins. */
+static pith_status copy_values(struct plan_run *r, int32_t n, struct pith_error *err)
 {
     const struct run *run = r->run;
     const struct exec x = {.step = run->step};
-    int64_t rows = exec_rows(&x, c->dst.rows, c->dst.rows_mul);
-    uint64_t bytes, ops;
-    pith_status st = settle(r, c->src[0].device, err);
-    if (st == PITH_OK)
-        st = settle(r, c->dst.device, err);
+    struct copy list[NODE_SRC];
+    pith_status st = PITH_OK;
+    for (int32_t i = 0; i < n && st == PITH_OK; i++)
+        st = settle_ends(r, copy_at(r, r->at + i), err);
     if (st != PITH_OK)
         return st;
-    call_cost(c, &x, &bytes, &ops);
-    run->stats[c->index].n++;
-    run->stats[c->index].bytes += bytes;
-    r->moving = c;
+    for (int32_t i = 0; i < n; i++) {
+        const struct call *c = copy_at(r, r->at + i);
+        int64_t rows = exec_rows(&x, c->dst.rows, c->dst.rows_mul);
+        uint64_t bytes, ops;
+        call_cost(c, &x, &bytes, &ops);
+        run->stats[c->index].n++;
+        run->stats[c->index].bytes += bytes;
+        list[i] = (struct copy){.to = {&r->act[c->dst.device], c->dst.offset},
+                                .from = {&r->act[c->src[0].device], c->src[0].offset},
+                                .n = (uint64_t)(rows * c->src[0].ld) * sizeof(float)};
+    }
     r->moved_at = trace_begin();
-    st = buffer_copy((struct place){&r->act[c->dst.device], c->dst.offset},
-                     (struct place){&r->act[c->src[0].device], c->src[0].offset},
-                     (uint64_t)(rows * c->src[0].ld) * sizeof(float), &r->ev, err);
-    if (st == PITH_OK && !r->ev.device)
-        st = arrived(r, err);
-    return st;
+    st = buffer_copies(list, n, err);
+    int under_way = 0;
+    for (r->n_moving = 0; r->n_moving < n; r->n_moving++) {
+        r->moving[r->n_moving] = copy_at(r, r->at + r->n_moving);
+        r->ev[r->n_moving] = list[r->n_moving].ev;
+        under_way |= list[r->n_moving].ev.device != NULL;
+    }
+    return st == PITH_OK && !under_way ? arrived(r, err) : st;
 }
 
 void plan_begin(struct plan_run *r, const struct run *run)
 {
     r->run = run;
     r->at = 0;
-    r->ev = (struct event){0};
-    r->moving = NULL;
+    r->n_moving = 0;
 }
 
 pith_status plan_bring(struct plan_run *r, struct pith_error *err)
 {
     pith_status st = PITH_OK;
-    for (; st == PITH_OK && !plan_over(r) && r->plan->phases[r->at].kind == PHASE_COPY; r->at++) {
+    while (st == PITH_OK && copy_at(r, r->at)) {
+        int32_t n = together(r);
         st = arrived(r, err);
         if (st == PITH_OK)
-            st = copy_value(r, &r->plan->calls[r->plan->phases[r->at].first], err);
+            st = copy_values(r, n, err);
+        r->at += n;
     }
     return st;
 }

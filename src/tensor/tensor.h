@@ -54,14 +54,16 @@ struct tensor {
     int32_t multiplied;                 /* 1: some product reads it */
     struct placement at[TENSOR_PLACES]; /* one for each device that has it */
     int32_t n_at;
-    struct tensor **slice; /* [n_slices] its rows, in order, as weights of their own */
+    struct tensor **slice; /* [n_slices] its rows (or columns; of a stack: matrices), in order, as
+                              weights of their own */
     int32_t n_slices;      /* 0: it is whole */
-    const struct tensor *whole; /* of a slice: of which weight, from which row on */
+    const struct tensor *whole; /* of a slice: of which weight, from which row, column, matrix on */
     int64_t first;
     /* The file's: for whoever fills placements, and for constants that the host computes. */
     enum dtype file_type;
     const void *file; /* mapped, or computed from what is; valid while the model is open */
     uint64_t file_bytes;
+    uint64_t file_row; /* of columns: from one row to the next there; 0: rows are neighbours */
     int computed;
 };
 

@@ -5,8 +5,9 @@
  * ones, GPU_EVERY.
  *
  *   golden/arch   whole on the device, which has a kernel for each op; layers by turns with the
- *       CPU, by turns on two logical devices, rows of matrices on two: every logit within twice the
- *       recorded tolerance of exact arithmetic; the same bits in pieces of 7 and token by token
+ *       CPU, by turns on two logical devices, rows and columns of matrices on two: every logit
+ *       within twice the recorded tolerance of exact arithmetic; the same bits in pieces of 7 and
+ *       token by token
  *   reference     Gemma 3 270M (path in TEST_GGUF), teacher-forced: not farther from exact
  *       arithmetic than the CPU is
  *   failures      the n-th call of a device fails, its memory runs out, it is lost, something is
@@ -75,6 +76,7 @@ static const struct way ways[] = {
     {.name = "whole", .devices = "0", .layers = "1"},
     {.name = "by turns with the CPU", .devices = "0", .layers = "1,0"},
     {.name = "by turns on two devices", .devices = "0,0", .layers = "1,2"},
+    {.name = "columns over two devices", .devices = "0,0", .split = PITH_SPLIT_TENSOR},
     {.name = "rows over two devices", .devices = "0,0", .split = PITH_SPLIT_ROW}};
 enum { N_WAYS = sizeof ways / sizeof *ways };
 
@@ -194,13 +196,13 @@ static void golden_arch(void)
 static void rows_over_two(void)
 {
     static const char *const names[] = {"llama", "qwen3moe", "mamba2"};
-    const struct way *rows = &ways[N_WAYS - 1];
+    const struct way *both[] = {&ways[N_WAYS - 1], &ways[N_WAYS - 2]};
     struct golden *list;
     int n = golden_list("golden/arch", &list);
     for (int i = 0; i < n; i++)
         for (int k = 0; k < (test_scale() < 10 ? 1 : 3); k++)
             if (!strcmp(list[i].name, names[k]) && GPU_TAKES(list[i].name))
-                CHECK_MSG(golden_ways(&list[i], &rows, 1), "%s has no logits", names[k]);
+                CHECK_MSG(golden_ways(&list[i], both, 2), "%s has no logits", names[k]);
     golden_free(list, n);
     if (!n)
         SKIP("no golden/arch under %s", test_shared());

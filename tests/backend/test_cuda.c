@@ -9,6 +9,7 @@
 #define gpu_calls   cuda_calls
 #define gpu_forget  cuda_forget
 #define gpu_counts  cuda_counts
+#include <dlfcn.h>
 #include "cuda/standin.h"
 #include "gpu_test.h"
 
@@ -129,6 +130,111 @@ static void twins_are_one(void)
         SKIP("a GPU has the name that it has");
 }
 
+/* ---------------------------------------------------------------- NCCL */
+
+enum { N_JOINED = 12 };
+
+/* The logits of tokens over devices that share matrices; what the model's note or the report has to
+ * say. 0: the model is not opened, and err says why. */
+static int joined_logits(const char *devices, int strict, const char *says, float *out,
+                         struct pith_error *err)
+{
+    static char report[1 << 16];
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    struct pith_model_info info = {.size = sizeof info};
+    int32_t token[N_JOINED];
+    mp.n_threads = 1;
+    mp.n_batch = 64;
+    mp.split = PITH_SPLIT_ROW;
+    mp.strict = strict;
+    for (int i = 0; i < N_JOINED; i++)
+        token[i] = 5 * i % V;
+    *err = (struct pith_error){PITH_OK, ""};
+    set_devices(devices, NULL);
+    pith_model *m = pith_model_open(path, &mp, err);
+    set_devices(NULL, NULL);
+    pith_session *s = m ? open_session(m, err) : NULL;
+    int ok = s != NULL;
+    for (int i = 0; i < N_JOINED && ok; i++) {
+        ok = golden_feed(s, token + i, 1, err) == PITH_OK;
+        if (ok)
+            memcpy(out + i * V, pith_logits(s, 0), V * sizeof *out);
+    }
+    CHECK_MSG(!m || ok, "%s", err->msg);
+    if (ok && pith_report(s, 0, report, sizeof report) > 0 &&
+        pith_model_get_info(m, &info, NULL) == PITH_OK)
+        CHECK_MSG(strstr(report, says) || (info.note && strstr(info.note, says)),
+                  "nobody says \"%s\": %s; %s", says, info.note ? info.note : "no note", report);
+    pith_session_close(s);
+    pith_model_close(m);
+    return ok;
+}
+
+static int *nccl_groups(int (**comms)(void))
+{
+    char file[640];
+    standin_path("cuda-nccl.so", file, sizeof file);
+    void *lib = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    *(void **)comms = lib ? dlsym(lib, "standin_nccl_comms") : NULL;
+    return lib ? dlsym(lib, "standin_nccl_groups") : NULL;
+}
+
+/* Between GPUs that share matrices values go by NCCL, with the bits that copies have; where it is
+ * absent, too old, turned off, cannot join them or fails in the middle, they go by copies, which is
+ * named, and strict refuses what it knows when the model is opened. */
+static void values_go_by_nccl(void)
+{
+    static const struct {
+        const char *name, *value, *devices, *says;
+        int refused;
+    } gaps[] = {
+        {"PITH_NCCL_LIBRARY", "libabsent.so.2", "0,1", "NCCL: libabsent.so.2 cannot be opened", 1},
+        {"PITH_NCCL_LIBRARY", "libc.so.6", "0,1", "is no library of NCCL", 1},
+        {"STANDIN_NCCL_VERSION", "20604", "0,1", "is version 20604, 20700 is needed", 1},
+        {"STANDIN_NCCL", "init", "0,1", "2 GPUs cannot be joined: unhandled system error", 1},
+        {"STANDIN_NCCL", NULL, "0,0", "NCCL takes each GPU once, cuda1 and cuda0 are the same", 1},
+        {"PITH_NCCL", "0", "0,1", "between them: copies", 0},
+        {"STANDIN_NCCL", "7", "0,1", "copies, since NCCL 2.21.5 has failed: remote process", 0}};
+    static float plain[N_JOINED * V], got[N_JOINED * V];
+    char file[640];
+    struct pith_error err;
+    int (*comms)(void) = NULL;
+    if (!standin_is_used())
+        SKIP("hardware: NCCL wants two GPUs");
+    standin_path("cuda-nccl.so", file, sizeof file);
+    int *groups = nccl_groups(&comms);
+    REQUIRE(groups && comms, "no %s", file);
+    for (int i = 0; i < 2; i++) {
+        REQUIRE(try_model(i ? "qwen3moe" : "llama", 64, "q8_0"), "no model");
+        set_env("PITH_NCCL", "0");
+        CHECK_MSG(joined_logits("0,1", 0, "between them: copies", plain, &err), "%s", err.msg);
+        set_env("PITH_NCCL", NULL);
+        set_env("PITH_NCCL_LIBRARY", file);
+        cuda_forget();
+        int before = *groups;
+        CHECK_MSG(joined_logits("0,1", 1, "between them: NCCL 2.21.5", got, &err), "%s", err.msg);
+        CHECK_MSG(!memcmp(plain, got, sizeof got), "other bits by NCCL");
+        printf("# %d groups of sends for %d steps\n", *groups - before, N_JOINED);
+        CHECK_MSG(*groups - before >= 2 * N_JOINED && !comms(), "%d groups, %d communicators left",
+                  *groups - before, comms());
+        for (size_t k = 0; k < sizeof gaps / sizeof *gaps; k++) {
+            cuda_forget();
+            set_env(gaps[k].name, gaps[k].value);
+            CHECK_MSG(joined_logits(gaps[k].devices, 0, gaps[k].says, got, &err), "%s: %s",
+                      gaps[k].says, err.msg);
+            CHECK_MSG(!memcmp(plain, got, sizeof got), "%s: other bits", gaps[k].says);
+            int opened = joined_logits(gaps[k].devices, 1, gaps[k].says, got, &err);
+            CHECK_MSG(opened == !gaps[k].refused && (opened || strstr(err.msg, gaps[k].says)),
+                      "strict, %s: %s", gaps[k].says, opened ? "opened" : err.msg);
+            set_env(gaps[k].name,
+                    strcmp(gaps[k].name, "PITH_NCCL_LIBRARY") ? NULL : file);
+            CHECK_MSG(!comms(), "%s: %d communicators left", gaps[k].says, comms());
+        }
+        set_env("PITH_NCCL_LIBRARY", NULL);
+        cuda_forget();
+    }
+}
+
 static void no_device(void)
 {
     SKIP("%s", absent());
@@ -147,5 +253,6 @@ int main(void)
     TEST(products_of_bytes);
     TEST(products_of_halves);
     TEST(twins_are_one);
+    TEST(values_go_by_nccl);
     return test_end();
 }

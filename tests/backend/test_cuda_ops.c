@@ -212,7 +212,7 @@ static void pools_grow_in_place(void)
 /* A device that is full says so, keeps what it had, and goes on when there is room. */
 static void pools_that_are_full(void)
 {
-    struct pith_error err;
+    struct pith_error err = {PITH_OK, ""};
     struct device *d;
     struct slabs s;
     struct buffer b;

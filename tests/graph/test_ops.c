@@ -239,8 +239,10 @@ struct moe_case {
     struct topk_in t;
     int32_t n_expert, m, k;
     struct moe_matmul_in mm;
-    int spread;
+    int spread, parted;
+    const struct tensor *part[2]; /* the experts before X / 2, and behind; parted 0: all at once */
 };
+enum { IN_A_CHAIN = 1, PICKED };
 
 static node build_topk(struct graph *g, node x, void *ctx)
 {
@@ -402,6 +404,33 @@ static void choices_that_cannot_be_are_refused(void)
     }
 }
 
+/* The product y and its sum, made of those of two ranges of experts. */
+static node moe_in_parts(struct graph *g, const struct moe_case *c, node routing, node sorted,
+                         node y)
+{
+    node part[2], z = NULL;
+    int32_t half = c->n_expert / 2, n[] = {half, c->n_expert - half};
+    node all = c->spread ? graph_moe_sum_plain(g, y, routing, "sum")
+                         : graph_moe_sum(g, y, routing, "sum");
+    for (int i = 0; i < 2 && all; i++) {
+        struct node like = *y, sum = *all;
+        like.src[1] = graph_moe_some(g, sorted, i * half, n[i], "sort");
+        like.w = c->part[i];
+        part[i] = graph_moe_some(g, &like, i * half, n[i], "experts");
+        sum.src[0] = part[i];
+        sum.src[2] = z;
+        sum.n_src = z ? 3 : 2;
+        if (c->parted == IN_A_CHAIN)
+            z = graph_moe_some(g, &sum, i * half, n[i], "sum");
+    }
+    if (c->parted == IN_A_CHAIN)
+        return z;
+    struct moe_pick_in pick = {part[0], part[1], routing, half, n[1]};
+    z = graph_moe_pick(g, &pick, "pick");
+    return c->spread ? graph_moe_sum_plain(g, z, routing, "sum")
+                     : graph_moe_sum(g, z, routing, "sum");
+}
+
 static node build_moe(struct graph *g, node x, void *ctx)
 {
     const struct moe_case *c = ctx;
@@ -414,6 +443,8 @@ static node build_moe(struct graph *g, node x, void *ctx)
     if (c->spread)
         mm.x = graph_moe_spread(g, mm.x, routing, "spread");
     node y = graph_moe_matmul_of(g, &mm, "experts");
+    if (c->parted)
+        return moe_in_parts(g, c, routing, mm.sorted, y);
     return c->spread ? graph_moe_sum_plain(g, y, routing, "sum")
                      : graph_moe_sum(g, y, routing, "sum");
 }
@@ -449,6 +480,11 @@ static void experts_have_biases_and_factors(void)
                     want[t * M + m] = plain[t * M + m] * factor[e] + bias[e * M + m];
             }
             bench_check(b, want, dtypes[types[i]].name);
+            c.part[0] = bench_tensor(types[i], X / 2, M, K, w);
+            c.part[1] = bench_tensor(types[i], X - X / 2, M, K, w + X / 2 * M * K);
+            for (c.parted = IN_A_CHAIN; c.parted <= PICKED; c.parted++)
+                bench_check(b, want, c.parted == PICKED ? "picked" : "in a chain");
+            c.parted = 0;
             c.spread = 1; /* the weight is 1 */
             bench_check(b, want, "spread");
         }
@@ -465,16 +501,19 @@ static void weights_go_before_or_after(void)
     memcpy(in, row, sizeof row);
     bench_reset();
     c.mm.w = bench_tensor(DT_F32, X, M, K, w);
+    c.part[0] = bench_tensor(DT_F32, X / 2, M, K, w);
+    c.part[1] = bench_tensor(DT_F32, X - X / 2, M, K, w + X / 2 * M * K);
     float a = 0.5f, b = 1 / (1 + exp_of(-1));
-    for (int spread = 0; spread < 2; spread++)
+    for (int way = 0; way < 6; way++)
         for (int i = 0; i < 2; i++) {
             float v = row[3 + i];
-            c.spread = spread;
-            want[i] = spread ? (v * a) + (v * b) * 4 : fmaf(b, 4 * v, a * v);
+            c.spread = way % 2;
+            c.parted = way / 2;
+            want[i] = c.spread ? (v * a) + (v * b) * 4 : fmaf(b, 4 * v, a * v);
             if (i)
                 bench_check(
                     (struct bench_case){.build = build_moe, .ctx = &c, .in = in, .T = 1, .n = 5},
-                    want, spread ? "before" : "after");
+                    want, c.spread ? "before" : "after");
         }
 }
 

@@ -1,8 +1,11 @@
-/* test_rows.c -- rows of matrices over several devices (--split-mode row): who gets which rows;
- * that the bits are those of one device whatever the shares, in one step and in several beside each
- * other; that the devices work at the same time; what the report says; what is refused; and that a
- * failure leaves a session that goes on. test_bits.c and test_adapters.c run theirs that way, too.
+/* test_rows.c -- rows of matrices and experts over several devices (--split-mode row): who gets
+ * which; that the bits are those of one device whatever the shares, in one step and in several
+ * beside each other; that the devices work at the same time; what the report says; what is refused;
+ * and that a failure leaves a session that goes on. test_bits.c and test_adapters.c run theirs that
+ * way, too. Columns (--split-mode tensor): near those bits, the same however rows come, less is
+ * brought, and where bits count it is rows.
  */
+#include <math.h>
 #include "traced.h"
 #include "backend/far/far.h"
 #include "model_file.h"
@@ -19,7 +22,8 @@ static float expected[N_TOKENS * V];
         .size = sizeof(struct pith_model_params), __VA_ARGS__                                      \
     }
 
-#define ROWS(...) HOW(.split = PITH_SPLIT_ROW, __VA_ARGS__)
+#define ROWS(...)    HOW(.split = PITH_SPLIT_ROW, __VA_ARGS__)
+#define COLUMNS(...) HOW(.split = PITH_SPLIT_TENSOR, __VA_ARGS__)
 
 static void make_model(const char *arch, const char *type, int tied)
 {
@@ -123,7 +127,7 @@ static const char *spread_of(const pith_model *m, const char *name)
         n += (size_t)snprintf(text + n, sizeof text - n, "%s%s %d", n ? ", " : "",
                               t->slice[k]->n_at == 1 ? m->devices[t->slice[k]->at[0].device]->name
                                                      : "nowhere",
-                              (int)tensor_m(t->slice[k]));
+                              (int)t->slice[k]->dims[t->slice[k]->file_row != 0]);
     return text;
 }
 
@@ -174,8 +178,8 @@ static void rows_go_by_shares(void)
     unlink(path);
 }
 
-/* A matrix with fewer rows than devices could share is in fewer pieces; experts are whole. */
-static void small_ones_and_experts(void)
+/* A matrix with fewer rows than devices could share is in fewer pieces. */
+static void small_ones(void)
 {
     struct pith_error err;
     make_model("qwen3moe", "f32", 1);
@@ -185,12 +189,120 @@ static void small_ones_and_experts(void)
     const struct tensor *t = find(m, "blk.0.attn_q.weight");
     REQUIRE(t, "no attn_q");
     CHECK_MSG(t->n_slices > 1 && t->n_slices <= 4, "64 rows are in %d pieces", t->n_slices);
-    t = find(m, "blk.0.ffn_up_exps.weight");
-    CHECK_MSG(t && !t->n_slices && t->n_at == 1, "experts are in %d pieces", t ? t->n_slices : -1);
     t = find(m, "token_embd.weight");
     CHECK_MSG(t && t->n_slices > 1 && t->n_at == 1, "a tied embedding: %d pieces, on %d devices",
               t ? t->n_slices : -1, t ? t->n_at : -1);
     check_bits(m, N_TOKENS, NULL, "over six");
+    pith_model_close(m);
+    unlink(path);
+}
+
+static void make_experts(const char *arch, const char *type, int32_t n_expert, int32_t n_used)
+{
+    struct pith_synth_params p = small_params(arch, V);
+    snprintf(out, sizeof out, "%s/trace.json", tmp_dir);
+    p.type = type;
+    p.n_embd = 64;
+    p.n_layer = LAYERS;
+    p.n_ff = 96;
+    p.n_expert = n_expert;
+    p.n_expert_used = n_used;
+    model_file(path, p);
+}
+
+static int report_has(pith_model *m, const char *text)
+{
+    static char report[1 << 16];
+    struct pith_error err;
+    pith_session *s = pith_session_open(m, NULL, &err);
+    int ok = s && pith_report(s, 0, report, sizeof report) > 0 && strstr(report, text);
+    CHECK_MSG(ok, "the report lacks \"%s\": %s", text, s ? report : err.msg);
+    pith_session_close(s);
+    return ok;
+}
+
+/* All matrices of an expert are in one place; fewer experts than devices leave some without. */
+static void experts_go_by_shares(void)
+{
+    static const char *const sent[] = {"blk\\.1\\.ffn_gate_exps=FAR1", NULL};
+    static const char *const exps[] = {"gate", "up", "down"};
+    struct pith_error err;
+    char name[64];
+    make_experts("qwen3moe", "q8_0", 4, 2);
+    record();
+    pith_model *m = open_on("2", &ROWS(.tensor_split = "1,2"), &err);
+    REQUIRE(m, "%s", err.msg);
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "blk.2.ffn_%s_exps.weight", exps[i]);
+        check_spread(m, name, "FAR1 3, FAR0 1");
+    }
+    check_spread(m, "blk.0.ffn_gate_inp.weight", "FAR0");
+    for (int32_t piece = 1; piece <= N_TOKENS; piece += 13)
+        check_bits(m, piece, NULL, "experts over two");
+    report_has(m, "experts of 9 stacks are split: FAR0 ");
+    report_has(m, "; between them: copies; whole: too small: 3");
+    pith_model_close(m);
+    m = open_on("2", &ROWS(.placements = sent), &err);
+    REQUIRE(m, "%s", err.msg);
+    check_spread(m, "blk.1.ffn_gate_exps.weight", "FAR1");
+    check_bits(m, 7, NULL, "a stack elsewhere");
+    report_has(m, "sent by name: 1");
+    pith_model_close(m);
+    m = open_on("2", &ROWS(.cpu_experts = -1), &err);
+    REQUIRE(m, "%s", err.msg);
+    check_spread(m, "blk.1.ffn_gate_exps.weight", "CPU");
+    check_bits(m, 7, NULL, "experts on the CPU");
+    pith_model_close(m);
+    m = open_on("6", &ROWS(.main_gpu = 2), &err);
+    REQUIRE(m, "%s", err.msg);
+    const struct tensor *t = find(m, "blk.0.ffn_up_exps.weight");
+    CHECK_MSG(t && t->n_slices == 4, "4 experts are in %d pieces", t ? t->n_slices : -1);
+    check_bits(m, 5, NULL, "4 experts over six");
+    pith_model_close(m);
+    unlink(path);
+}
+
+/* Biases, factors, weights before the product, several stacks, one of adapters. */
+static void experts_of_all_kinds(void)
+{
+    static const char *const archs[] = {"gpt-oss", "gemma4",    "llama4",    "grok",
+                                        "grovemoe", "deepseek2", "graniteswitch"};
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
+        struct pith_error err;
+        make_experts(archs[i], i % 2 ? "q8_0" : "bf16", 8, 2);
+        record();
+        for (int n = 0; n < 2; n++) {
+            pith_model *m =
+                open_on("3", &ROWS(.tensor_split = "3,1,2", .observe = n, .main_gpu = n), &err);
+            REQUIRE(m, "%s: %s", archs[i], err.msg);
+            struct slicing of;
+            model_sliced(m, &of);
+            CHECK_MSG(of.stacks > 0, "%s: no stacks are divided", archs[i]);
+            check_bits(m, N_TOKENS, NULL, archs[i]);
+            check_bits(m, 1, NULL, archs[i]);
+            pith_model_close(m);
+        }
+        unlink(path);
+    }
+}
+
+/* What goes between devices in a step with experts: x and the routing there, one sum back; not a
+ * row for each expert of a row. */
+static void experts_bring_one_row(void)
+{
+    struct pith_error err;
+    make_experts("qwen3moe", "q8_0", 8, 4);
+    pith_model *m = open_on("2", &ROWS(.main_gpu = 0), &err);
+    pith_session *s = m ? pith_session_open(m, NULL, &err) : NULL;
+    REQUIRE(s, "%s", err.msg);
+    const struct plan *p = &s->role[ROLE_DECODER].plan;
+    for (int32_t i = 0; i < p->n_phases; i++) {
+        const struct call *c = &p->calls[p->phases[i].first];
+        if (p->phases[i].kind == PHASE_COPY)
+            CHECK_MSG(c->dst.rows_mul == 1, "%s: %d rows of each are copied", c->name,
+                      c->dst.rows_mul);
+    }
+    pith_session_close(s);
     pith_model_close(m);
     unlink(path);
 }
@@ -253,6 +365,178 @@ static void over_logical_cpus(void)
     check_bits(m, N_TOKENS, NULL, "two CPUs");
     pith_model_close(m);
     unlink(path);
+}
+
+/* ---------------------------------------------------------------- columns */
+
+/* How far logits are from those of one device. */
+static double off_by(const float *got)
+{
+    double sum = 0, off = 0;
+    for (int i = 0; i < N_TOKENS * V; i++) {
+        sum += (double)expected[i] * (double)expected[i];
+        off += pow((double)got[i] - (double)expected[i], 2);
+    }
+    return sqrt(off / sum);
+}
+
+/* Near the bits of one device, and the same however rows come. */
+static void check_near(pith_model *m, const char *type, const char *what)
+{
+    static float all[N_TOKENS * V], got[N_TOKENS * V];
+    static const int32_t piece[] = {1, N_BATCH - 1, N_BATCH};
+    double limit = !strcmp(type, "f32") ? 2e-5 : 0.02; /* what rounding rows makes of it */
+    struct pith_error err = {PITH_OK, ""};
+    REQUIRE(logits_of(m, N_BATCH, NULL, all, &err), "%s: %s", what, err.msg);
+    CHECK_MSG(off_by(all) < limit, "%s: off by %.3g", what, off_by(all));
+    for (size_t i = 0; i < sizeof piece / sizeof *piece; i++) {
+        CHECK_MSG(logits_of(m, piece[i], NULL, got, &err), "%s: %s", what, err.msg);
+        CHECK_MSG(!memcmp(all, got, sizeof got), "%s, %d at a time: other bits", what, piece[i]);
+    }
+}
+
+/* Columns that a step brings from device to device. */
+static int64_t brought(pith_model *m)
+{
+    struct pith_error err;
+    pith_session *s = pith_session_open(m, NULL, &err);
+    int64_t n = 0;
+    CHECK_MSG(s, "%s", err.msg);
+    for (int32_t i = 0; s && i < s->role[ROLE_DECODER].plan.n_phases; i++) {
+        const struct plan *p = &s->role[ROLE_DECODER].plan;
+        if (p->phases[i].kind == PHASE_COPY)
+            n += p->calls[p->phases[i].first].dst.cols;
+    }
+    pith_session_close(s);
+    return n;
+}
+
+/* The second matrix of a feed-forward is divided where the first ones are; its input is brought
+ * nowhere, and what comes back are sums. */
+static void columns_of_pairs(void)
+{
+    struct pith_error err;
+    make_model("llama", "q8_0", 0);
+    record();
+    pith_model *m = open_on("2", &ROWS(.tensor_split = "1,2"), &err);
+    REQUIRE(m, "%s", err.msg);
+    int64_t by_rows = brought(m);
+    pith_model_close(m);
+    m = open_on("2", &COLUMNS(.tensor_split = "1,2"), &err);
+    REQUIRE(m, "%s", err.msg);
+    check_spread(m, "blk.0.ffn_up.weight", "FAR1 64, FAR0 32");
+    check_spread(m, "blk.0.ffn_down.weight", "FAR1 64, FAR0 32");
+    check_spread(m, "blk.2.attn_output.weight", "FAR1 48, FAR0 16");
+    check_near(m, "q8_0", "shares of 1 and 2");
+    report_has(m, "rows of 19 matrices, columns of 3, experts of 0 stacks are split: ");
+    /* of a layer by rows: FAR1's part of what is between, all of that to FAR1, its rows of down
+     * back; by columns a sum comes back */
+    CHECK_MSG(by_rows - brought(m) == LAYERS * (64 + 96 + 48 - 64), "%d columns less, of %d",
+              (int)(by_rows - brought(m)), (int)by_rows);
+    pith_model_close(m);
+    m = open_on("3", &COLUMNS(.main_gpu = 1), &err);
+    REQUIRE(m, "%s", err.msg);
+    check_spread(m, "blk.0.ffn_down.weight", "FAR2 32, FAR0 32, FAR1 32");
+    check_near(m, "q8_0", "over three");
+    pith_model_close(m);
+    m = open_on("2", &COLUMNS(.tensor_split = "0,1"), &err);
+    REQUIRE(m, "%s", err.msg);
+    check_spread(m, "blk.0.ffn_down.weight", "FAR1 96");
+    check_bits(m, 7, NULL, "all columns elsewhere");
+    pith_model_close(m);
+    unlink(path);
+}
+
+/* Every type's rows begin somewhere else in a block; the matrix may be packed, or not. */
+static void columns_of_every_type(void)
+{
+    static const char *const types[] = {"f32", "f16", "bf16", "q8_0", "q4_0", "q4_K", "q6_K"};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        for (int mapped = 0; mapped < 2; mapped++) {
+            struct pith_synth_params p = small_params("llama", V);
+            struct pith_error err;
+            p.type = types[i];
+            p.n_embd = 256;
+            p.n_ff = 768;
+            p.n_layer = LAYERS;
+            model_file(path, p);
+            record();
+            pith_model *m =
+                open_on("2",
+                        &COLUMNS(.tensor_split = "2,1", .weights = mapped ? PITH_WEIGHTS_MAPPED
+                                                                          : PITH_WEIGHTS_AUTO),
+                        &err);
+            REQUIRE(m, "%s: %s", types[i], err.msg);
+            struct slicing of;
+            model_sliced(m, &of);
+            CHECK_MSG(of.columns == LAYERS, "%s: columns of %d matrices", types[i], of.columns);
+            check_near(m, types[i], types[i]);
+            pith_model_close(m);
+            unlink(path);
+        }
+}
+
+/* Where bits of one device are wanted, or a CPU takes part, rows it is, which is told. */
+static void who_keeps_bits_has_rows(void)
+{
+    struct pith_error err;
+    make_model("llama", "q8_0", 0);
+    record();
+    pith_model *m = open_on("2", &COLUMNS(.reproducible = 1, .strict = 1), &err);
+    REQUIRE(m, "%s", err.msg);
+    check_bits(m, N_TOKENS, NULL, "reproducible");
+    report_has(m, "; 3 by rows and not by columns: bits of one device are wanted");
+    pith_model_close(m);
+    setenv("PITH_CPU_DEVICES", "2", 1);
+    m = open_on("0", &COLUMNS(.tensor_split = "1,1"), &err);
+    unsetenv("PITH_CPU_DEVICES");
+    REQUIRE(m, "%s", err.msg);
+    check_bits(m, N_TOKENS, NULL, "two CPUs");
+    report_has(m, "; 3 by rows and not by columns: a CPU takes part, and keeps its bits");
+    pith_model_close(m);
+    unlink(path);
+}
+
+/* Too few columns for two pieces: rows, which is told, and strict refuses. */
+static void too_few_columns(void)
+{
+    struct pith_synth_params p = small_params("llama", V);
+    struct pith_error err;
+    p.type = "q8_0";
+    p.n_embd = 64;
+    p.n_ff = 32;
+    p.n_layer = LAYERS;
+    model_file(path, p);
+    record();
+    pith_model *m = open_on("2", &COLUMNS(.tensor_split = "1,1"), &err);
+    REQUIRE(m, "%s", err.msg);
+    check_bits(m, 5, NULL, "32 columns");
+    report_has(m, "; 3 by rows and not by columns: they have too few");
+    pith_model_close(m);
+    m = open_on("2", &COLUMNS(.tensor_split = "1,1", .strict = 1), &err);
+    CHECK_MSG(!m && err.code == PITH_UNSUPPORTED &&
+                  strstr(err.msg, "--strict: blk.0.ffn_down.weight is not divided by columns: its "
+                                  "32 are less than two pieces of 32"),
+              "%s", m ? "opened" : err.msg);
+    pith_model_close(m);
+    unlink(path);
+}
+
+/* Families whose products have pairs, some of them, or none. */
+static void columns_of_families(void)
+{
+    static const char *const archs[] = {"qwen2", "gemma3",    "gpt2",      "phi3",
+                                        "mamba2", "qwen3moe", "deepseek2", "falcon"};
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
+        struct pith_error err;
+        make_model(archs[i], i % 2 ? "f32" : "q8_0", i % 3 == 0);
+        record();
+        pith_model *m = open_on("2", &COLUMNS(.observe = i % 2, .main_gpu = (int)i % 2), &err);
+        REQUIRE(m, "%s: %s", archs[i], err.msg);
+        check_near(m, i % 2 ? "f32" : "q8_0", archs[i]);
+        pith_model_close(m);
+        unlink(path);
+    }
 }
 
 /* ---------------------------------------------------------------- at the same time */
@@ -336,7 +620,9 @@ static void the_report_tells(void)
     }
     json_decref(j);
     CHECK(pith_report(s, 0, text, sizeof text) > 0);
-    CHECK_MSG(strstr(text, "rows of 22 matrices are split: FAR0 "), "%s", text);
+    CHECK_MSG(strstr(text, "rows of 22 matrices, columns of 0, experts of 0 stacks are split: "
+                           "FAR0 "),
+              "%s", text);
     pith_session_close(s);
     pith_model_close(m);
     unlink(path);
@@ -353,6 +639,9 @@ static void wrong_ones_are_named(void)
     } cases[] = {
         {"1", ROWS(.main_gpu = 0), "wants two devices or more, there is FAR0 alone"},
         {"0", ROWS(.devices = "CPU"), "wants two devices or more, there is CPU alone"},
+        {"1", COLUMNS(.main_gpu = 0), "--split-mode tensor wants two devices or more, there is"},
+        {"7", COLUMNS(.main_gpu = 0), "--split-mode tensor over 7 devices, at most 6"},
+        {"2", HOW(.split = (pith_split)4), "split is 4, wanted layer, none, row or tensor"},
         {"2", ROWS(.devices = "FAR0"), "there is FAR0 alone"},
         {"2", ROWS(.devices = "FAR0,FAR7"), "there is no device \"FAR7\""},
         {"7", ROWS(.main_gpu = 0), "over 7 devices, at most 6"},
@@ -422,7 +711,7 @@ static void no_memory(void)
     make_model("llama", "q8_0", 0);
     for (long at = 0;; at += test_scale() >= 10 ? 1 : 17) {
         hook_refuse(at, 0);
-        pith_model *m = open_on("2", &ROWS(.devices = "FAR0,FAR1"), &err);
+        pith_model *m = open_on("2", &COLUMNS(.devices = "FAR0,FAR1"), &err);
         pith_session *s = m ? pith_session_open(m, NULL, &err) : NULL;
         long refused = hook_grant();
         pith_session_close(s);
@@ -442,9 +731,17 @@ int main(void)
     hook_install();
     tmp_make();
     TEST(rows_go_by_shares);
-    TEST(small_ones_and_experts);
+    TEST(small_ones);
+    TEST(experts_go_by_shares);
+    TEST(experts_of_all_kinds);
+    TEST(experts_bring_one_row);
     TEST(what_fits_two);
     TEST(bits_are_the_same);
+    TEST(columns_of_pairs);
+    TEST(columns_of_every_type);
+    TEST(who_keeps_bits_has_rows);
+    TEST(too_few_columns);
+    TEST(columns_of_families);
     TEST(over_logical_cpus);
     TEST(devices_work_together);
     TEST(the_report_tells);

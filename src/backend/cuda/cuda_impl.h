@@ -37,6 +37,8 @@ struct cu_gpu {
     struct device dev;
     cu_device ordinal;
     cu_context context;
+    int primary; /* it is the one that NCCL works in */
+    struct cu_clique *clique; /* devices that NCCL joins with it; NULL: none */
     uint64_t total;
     _Atomic(uint64_t) taken;
     char what[96]; /* its name */
@@ -88,6 +90,15 @@ void cu_stage_free(struct cu_stage *s); /* zeroed is allowed */
 
 /* Zeros, in the stream. */
 pith_status cu_fill(struct cu_gpu *v, uint64_t from, uint64_t n, struct pith_error *err);
+
+/* nccl.c: functions of struct backend; copies by NCCL (0: they are to be made otherwise); is the
+ * library there; a device goes. */
+pith_status cu_nccl_join(struct device *const *d, int n, struct pith_error *why);
+const char *cu_nccl_joined(const struct device *d);
+int cu_nccl_copies(struct copy *c, int n, pith_status *st, struct pith_error *err);
+pith_status cu_nccl_found(struct pith_error *why);
+void cu_nccl_leave(struct cu_gpu *v);
+void cu_nccl_forget(void); /* for tests: the library is opened anew */
 
 /* pool.c: functions of struct backend, where v->piece is set. */
 pith_status cu_pools_open(struct cu_gpu *v, struct pith_error *err);

@@ -35,6 +35,13 @@ static pith_status find_functions(void *lib, const char *file, struct pith_error
     CU_POOL_FUNCTIONS(X)
 #undef X
     cu.address_reserve = all ? cu.address_reserve : NULL;
+    all = 1;
+#define X(member, name, params)                                                                    \
+    *(void **)&cu.member = dlsym(lib, name);                                                       \
+    all &= cu.member != NULL;
+    CU_PRIMARY_FUNCTIONS(X)
+#undef X
+    cu.primary_take = all ? cu.primary_take : NULL;
     return PITH_OK;
 }
 
@@ -153,11 +160,47 @@ void cu_stage_free(struct cu_stage *s)
     *s = (struct cu_stage){0};
 }
 
+/* Devices whose primary context somebody here has: a bit for each ordinal. */
+static _Atomic(uint64_t) primaries;
+
+/* NCCL works in a device's primary context and nowhere else, which one alone can have: whoever
+ * comes first, where there are several GPUs and NCCL. */
+static int take_primary(const struct cu_gpu *v)
+{
+    int n = 0;
+    uint64_t bit = v->ordinal < 64 ? (uint64_t)1 << v->ordinal : 0;
+    if (!bit || !cu.primary_take || cu.device_count(&n) != CU_SUCCESS || n < 2 ||
+        cu_nccl_found(NULL) != PITH_OK)
+        return 0;
+    return !(atomic_fetch_or(&primaries, bit) & bit);
+}
+
+static void give_primary(struct cu_gpu *v)
+{
+    if (v->primary)
+        atomic_fetch_and(&primaries, ~((uint64_t)1 << v->ordinal));
+    v->primary = 0;
+}
+
+static cu_result make_context(struct cu_gpu *v)
+{
+    v->primary = take_primary(v);
+    if (!v->primary)
+        return cu.context_make(&v->context, CU_CTX_BLOCKING_SYNC, v->ordinal);
+    cu.primary_flags(v->ordinal, CU_CTX_BLOCKING_SYNC); /* if nobody else has it already */
+    cu_result r = cu.primary_take(&v->context, v->ordinal);
+    if (r == CU_SUCCESS)
+        cu_enter(v);
+    else
+        v->context = NULL;
+    return r;
+}
+
 static pith_status open_new(struct cu_gpu *v, struct pith_error *err)
 {
     pith_status st;
     TRY(cu_call(v, "open", 0, err));
-    TRY(cu_check(v, cu.context_make(&v->context, CU_CTX_BLOCKING_SYNC, v->ordinal), "open", err));
+    TRY(cu_check(v, make_context(v), "open", err));
     TRY(cu_check(v, cu.stream_make(&v->stream, CU_STREAM_NON_BLOCKING), "a stream", err));
     TRY(cu_check(v, cu.stream_make(&v->recorder, CU_STREAM_NON_BLOCKING), "a stream", err));
     for (int i = 0; i < CU_MARKS; i++)
@@ -172,6 +215,7 @@ fail:
 /* A context takes all that was made in it along. */
 static void destroy(struct cu_gpu *v)
 {
+    cu_nccl_leave(v);
     if (v->context) {
         cu_enter(v);
         if (v->stream)
@@ -186,8 +230,12 @@ static void destroy(struct cu_gpu *v)
             cu.stream_end(v->recorder);
         if (v->stream)
             cu.stream_end(v->stream);
-        cu.context_end(v->context);
+        if (v->primary)
+            cu.primary_end(v->ordinal);
+        else
+            cu.context_end(v->context);
     }
+    give_primary(v);
     pthread_mutex_destroy(&v->lock);
     mem_free(v);
 }
@@ -197,6 +245,7 @@ static struct gpu_parked parked = {.lock = PTHREAD_MUTEX_INITIALIZER};
 static void cuda_close(struct device *d)
 {
     struct cu_gpu *v = cu_of(d);
+    cu_nccl_leave(v);
     if (atomic_load(&d->lost) || !gpu_park(&parked, v, (uint64_t)v->ordinal))
         destroy(v);
 }
@@ -208,6 +257,7 @@ void cuda_forget(void)
     if (library)
         dlclose(library);
     library = NULL;
+    cu_nccl_forget();
 }
 
 static pith_status open_device(int i, struct device **out, struct pith_error *err)
@@ -434,6 +484,16 @@ static pith_status cuda_copy(struct place to, struct place from, uint64_t n, str
     return st;
 }
 
+static pith_status cuda_copies(struct copy *c, int n, struct pith_error *err)
+{
+    pith_status st;
+    if (cu_nccl_copies(c, n, &st, err))
+        return st;
+    for (int i = 0; i < n && st == PITH_OK; i++)
+        st = cuda_copy(c[i].to, c[i].from, c[i].n, &c[i].ev, err);
+    return st;
+}
+
 const struct backend backend_cuda = {
     .name = "cuda",
     .plain = 1,
@@ -451,6 +511,9 @@ const struct backend backend_cuda = {
     .read = cuda_read,
     .copy = cuda_copy,
     .zero = cuda_zero,
+    .copies = cuda_copies,
+    .join = cu_nccl_join,
+    .joined = cu_nccl_joined,
     .event_wait = cuda_event_wait,
     .impl = cu_impl,
     .job_bytes = cu_job_bytes,

@@ -130,10 +130,17 @@ enum {
     X(access, "cuMemSetAccess",                                                                    \
       (cu_ptr p, size_t n, const struct cu_memory_access *who, size_t n_who))
 
+/* All of them, or none is used: the context that CUDA's runtime has, and so NCCL (nccl.c). */
+#define CU_PRIMARY_FUNCTIONS(X)                                                                    \
+    X(primary_flags, "cuDevicePrimaryCtxSetFlags_v2", (cu_device d, unsigned flags))               \
+    X(primary_take, "cuDevicePrimaryCtxRetain", (cu_context * c, cu_device d))                     \
+    X(primary_end, "cuDevicePrimaryCtxRelease_v2", (cu_device d))
+
 struct cu_functions {
 #define X(member, name, params) cu_result(*member) params;
     CU_FUNCTIONS(X)
     CU_POOL_FUNCTIONS(X)
+    CU_PRIMARY_FUNCTIONS(X)
 #undef X
 };
 

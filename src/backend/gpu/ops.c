@@ -151,7 +151,8 @@ enum {
     R_MOE_SUM,
     R_DIVIDE,
     R_UNSAID,
-    R_MOE_ROUTE
+    R_MOE_ROUTE,
+    R_MOE_PICK
 };
 
 static int rows_kernel(const struct op_view *v, struct gpu_kernel *k)
@@ -164,7 +165,8 @@ static int rows_kernel(const struct op_view *v, struct gpu_kernel *k)
         [OP_CLAMP] = R_CLAMP,       [OP_TEMPER] = R_TEMPER,
         [OP_SELECT] = R_SELECT,     [OP_MOE_SPREAD] = R_MOE_SPREAD,
         [OP_MOE_SUM] = R_MOE_SUM,   [OP_DIVIDE] = R_DIVIDE,
-        [OP_UNSAID] = R_UNSAID,     [OP_MOE_ROUTE] = R_MOE_ROUTE};
+        [OP_UNSAID] = R_UNSAID,     [OP_MOE_ROUTE] = R_MOE_ROUTE,
+        [OP_MOE_PICK] = R_MOE_PICK};
     static const int8_t acts[] = {
         [GLU_SILU] = 0,      [GLU_GELU] = 1,      [GLU_GELU_ERF] = 2, [GLU_GELU_QUICK] = 3,
         [GLU_RELU] = 4,      [GLU_RELU2] = 5,     [GLU_SIGMOID] = 6,  [GLU_TANH] = 7,
@@ -232,8 +234,15 @@ static void rows_launch(const struct call *c, const struct gpu_places *at, struc
         break;
     case OP_MOE_SPREAD:
     case OP_MOE_SUM:
-        p[0] = (uint32_t)((const struct moe_op *)c->p)->k;
+    case OP_MOE_PICK: {
+        const struct moe_op *m = c->p;
+        p[0] = (uint32_t)m->k;
+        p[1] = (uint32_t)m->first;
+        p[2] = (uint32_t)m->n_expert;
+        p[3] = c->n_src > 2 ? (uint32_t)c->src[2].ld : 0;
+        l->args.extra = c->n_src > 2 ? at->act + c->src[2].offset : 0;
         break;
+    }
     default:
         break;
     }
@@ -452,6 +461,10 @@ static void matmul_launch(const struct call *c, const struct gpu_places *at, str
     l->args.p[3] = (uint32_t)moe->k;
     l->args.p[4] = (uint32_t)moe->n_expert;
     l->args.extra = (uint64_t)(uintptr_t)c->w2_data;
+    if (l->args.extra)
+        l->args.extra += (uint64_t)moe->first * 4;
+    if (l->args.bias)
+        l->args.bias += (uint64_t)(moe->first * m) * 4;
 }
 
 /* ---------------------------------------------------------------- pages */
@@ -774,6 +787,7 @@ static void moe_sort_launch(const struct call *c, const struct gpu_places *at, s
     l->args.rows = kind_of(&c->src[0]);
     l->args.p[0] = (uint32_t)p->n_expert;
     l->args.p[1] = (uint32_t)p->k;
+    l->args.p[2] = (uint32_t)p->first;
     l->groups[0] = l->groups[1] = 1;
 }
 
@@ -1012,6 +1026,7 @@ static const struct gpu_op ops[OP_COUNT] = {
     [OP_UNSAID] = ROWS,
     [OP_MOE_ROUTE] = ROWS,
     [OP_MOE_SUM] = ROWS,
+    [OP_MOE_PICK] = ROWS,
     [OP_CACHE_WRITE] = {"cache_write", cache_write_kernel, cache_write_launch, NULL},
     [OP_MATMUL] = MATMUL,
     [OP_HEAD_MATMUL] = MATMUL,

@@ -14,7 +14,13 @@
  *               x may have a row for each expert, too. W [X, M, K]
  *   MOE_SPREAD  z [T k, n]: row t k + j = weight[j] x[t], for experts that weigh what goes in
  *   MOE_SUM     z [T, M] = sum over j of weight[j] x[t k + j], or of x alone: one fma chain from 0,
- *               ascending expert */
+ *               ascending expert
+ *   MOE_PICK    z [T k, M]: row t k + j of y where expert j of row t is of a range, else of x
+ *
+ * Experts may be dealt out over devices (graph/cut.h). MOE_SORT, MOE_MATMUL and MOE_SUM are then of
+ * a range [first, first + n_expert): rows of other experts are in no list, made by nobody and read
+ * by nobody. The chain of MOE_SUM goes on from the sum over the experts before, its third operand,
+ * so it is the same chain. */
 #include "graph/ops/moe.h"
 
 #include <math.h>
@@ -257,21 +263,27 @@ static OP_FN(ref_moe_sort)
 {
     const struct moe_op *p = c->p;
     (void)begin, (void)end, (void)ith;
-    int32_t k = p->k, n_expert = p->n_expert;
+    int32_t k = p->k, n_expert = p->n_expert, from_expert = p->first;
     int64_t rows = exec_rows(x, c->src[0].rows, c->src[0].rows_mul);
     int32_t *n_active = value_ptr(x, &c->dst), *expert = n_active + 1, *first = expert + n_expert;
     int32_t *row = first + n_expert + 1, at = 0;
     memset(expert, 0, (size_t)n_expert * sizeof *expert);
     for (int64_t t = 0; t < rows; t++)
-        for (int32_t j = 0; j < k; j++)
-            expert[((const int32_t *)value_row(x, &c->src[0], t))[j]]++;
+        for (int32_t j = 0; j < k; j++) {
+            int32_t e = ((const int32_t *)value_row(x, &c->src[0], t))[j] - from_expert;
+            if (e >= 0 && e < n_expert)
+                expert[e]++;
+        }
     for (int32_t e = 0; e < n_expert; e++) { /* where each expert's rows begin */
         first[e] = at;
         at += expert[e];
     }
     for (int64_t t = 0; t < rows; t++)
-        for (int32_t j = 0; j < k; j++)
-            row[first[((const int32_t *)value_row(x, &c->src[0], t))[j]]++] = (int32_t)(t * k + j);
+        for (int32_t j = 0; j < k; j++) {
+            int32_t e = ((const int32_t *)value_row(x, &c->src[0], t))[j] - from_expert;
+            if (e >= 0 && e < n_expert)
+                row[first[e]++] = (int32_t)(t * k + j);
+        }
     *n_active = 0;
     for (int32_t e = 0, from = 0; e < n_expert; e++) { /* first[e] is its end now; keep the used */
         int32_t end_of = first[e];
@@ -286,7 +298,7 @@ static OP_FN(ref_moe_sort)
 
 const struct op_info op_moe_sort = {.name = "moe_sort",
                                     .kind = OP_UNITS,
-                                    .flags = OP_OPAQUE | OP_MOVER,
+                                    .flags = OP_OPAQUE | OP_MOVER | OP_BY_EXPERTS,
                                     .params_bytes = sizeof(struct moe_op),
                                     .shape = shape_moe_sort,
                                     .reference = ref_moe_sort,
@@ -307,10 +319,10 @@ static void shape_moe_matmul(struct graph *g, struct node *n)
     const struct moe_op *p = n->p;
     if (x->cols != tensor_k(n->w))
         graph_mismatch(g, n, "input row", x->cols, tensor_k(n->w));
-    if (n->b && tensor_k(n->b) * tensor_m(n->b) != tensor_m(n->w) * p->n_expert)
-        graph_mismatch(g, n, "bias", tensor_k(n->b) * tensor_m(n->b), tensor_m(n->w) * p->n_expert);
-    if (n->w2 && tensor_k(n->w2) != p->n_expert)
-        graph_mismatch(g, n, "factor", tensor_k(n->w2), p->n_expert);
+    if (n->b && tensor_k(n->b) * tensor_m(n->b) != tensor_m(n->w) * moe_all(p))
+        graph_mismatch(g, n, "bias", tensor_k(n->b) * tensor_m(n->b), tensor_m(n->w) * moe_all(p));
+    if (n->w2 && tensor_k(n->w2) != moe_all(p))
+        graph_mismatch(g, n, "factor", tensor_k(n->w2), moe_all(p));
     n->rows = x->rows;
     n->rows_mul = p->k;
     n->cols = tensor_m(n->w);
@@ -339,21 +351,21 @@ static OP_FN(ref_moe_matmul)
     int per_row = c->src[0].rows_mul == p->k ? 1 : p->k; /* input rows are [T*k] or [T] */
     const float *bias = c->b_data, *factor = c->w2_data;
     for (int64_t u = begin; u < end; u++) {
-        int64_t e = u / m_all, m = u % m_all;
+        int64_t e = u / m_all, m = u % m_all, of = p->first + s.expert[e];
         const void *w = weight_row(c, s.expert[e] * m_all + m, row_bytes);
         for (int32_t i = s.first[e]; i < s.first[e + 1]; i++) {
             int64_t in = s.row[i] / per_row;
             struct act_tile t = value_tile(x, &c->src[0], in / ACT_TILE);
             float y = d->dot(w, &t, (int)(in % ACT_TILE), k);
-            y = factor ? y * factor[s.expert[e]] : y;
-            value_row(x, &c->dst, s.row[i])[m] = bias ? y + bias[s.expert[e] * m_all + m] : y;
+            y = factor ? y * factor[of] : y;
+            value_row(x, &c->dst, s.row[i])[m] = bias ? y + bias[of * m_all + m] : y;
         }
     }
 }
 
 const struct op_info op_moe_matmul = {.name = "moe_matmul",
                                       .kind = OP_UNITS,
-                                      .flags = OP_PRODUCT | OP_PARTS,
+                                      .flags = OP_PRODUCT | OP_PARTS | OP_BY_EXPERTS,
                                       .params_bytes = sizeof(struct moe_op),
                                       .shape = shape_moe_matmul,
                                       .wants = product_wants,
@@ -428,10 +440,16 @@ node graph_moe_spread(struct graph *g, node x, node routing, const char *name)
 
 static void shape_moe_sum(struct graph *g, struct node *n)
 {
-    (void)g;
     n->rows = n->src[0]->rows;
     n->rows_mul = 1;
     n->cols = n->src[0]->cols;
+    if (n->n_src > 2 && n->src[2]->cols != n->cols)
+        graph_mismatch(g, n, "sum so far", n->src[2]->cols, n->cols);
+}
+
+int moe_has(const struct moe_op *p, int32_t expert)
+{
+    return !p->n_expert || (expert >= p->first && expert < p->first + p->n_expert);
 }
 
 static OP_FN(ref_moe_sum)
@@ -441,11 +459,14 @@ static OP_FN(ref_moe_sum)
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
         const float *w = value_row(x, &c->src[1], r) + k;
+        const float *before = c->n_src > 2 ? value_row(x, &c->src[2], r) : NULL;
+        const int32_t *id = (const int32_t *)(const void *)(w - k);
         float *y = value_row(x, &c->dst, r);
         for (int64_t i = 0; i < c->dst.cols; i++) {
-            float acc = 0;
+            float acc = before ? before[i] : 0;
             for (int32_t j = 0; j < k; j++)
-                acc = fmaf(p->plain ? 1 : w[j], value_row(x, &c->src[0], r * k + j)[i], acc);
+                if (moe_has(p, id[j]))
+                    acc = fmaf(p->plain ? 1 : w[j], value_row(x, &c->src[0], r * k + j)[i], acc);
             y[i] = acc;
         }
     }
@@ -453,6 +474,7 @@ static OP_FN(ref_moe_sum)
 
 const struct op_info op_moe_sum = {.name = "moe_sum",
                                    .kind = OP_ROWS,
+                                   .flags = OP_BY_EXPERTS,
                                    .params_bytes = sizeof(struct moe_op),
                                    .shape = shape_moe_sum,
                                    .reference = ref_moe_sum};
@@ -465,4 +487,55 @@ node graph_moe_sum(struct graph *g, node y, node routing, const char *name)
 node graph_moe_sum_plain(struct graph *g, node y, node routing, const char *name)
 {
     return with_routing(g, OP_MOE_SUM, y, routing, 1, name);
+}
+
+/* ---------------------------------------------------------------- some of the experts */
+
+node graph_moe_some(struct graph *g, const struct node *like, int32_t first, int32_t n,
+                    const char *name)
+{
+    struct moe_op p = *(const struct moe_op *)like->p;
+    struct node some = *like;
+    p.all = moe_all(&p);
+    p.first = first;
+    p.n_expert = n;
+    some.p = &p;
+    return graph_node(g, &some, name);
+}
+
+static void shape_moe_pick(struct graph *g, struct node *n)
+{
+    node_like(n, n->src[0]);
+    if (n->src[1]->cols != n->cols)
+        graph_mismatch(g, n, "row of the part", n->src[1]->cols, n->cols);
+}
+
+static OP_FN(ref_moe_pick)
+{
+    const struct moe_op *p = c->p;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++) {
+        const int32_t *id = (const int32_t *)(const void *)value_row(x, &c->src[2], r / p->k);
+        const float *from = value_row(x, &c->src[moe_has(p, id[r % p->k])], r);
+        float *y = value_row(x, &c->dst, r);
+        if (y != from)
+            memcpy(y, from, (size_t)c->dst.cols * sizeof *y);
+    }
+}
+
+const struct op_info op_moe_pick = {.name = "moe_pick",
+                                    .kind = OP_ROWS,
+                                    .flags = OP_IN_PLACE | OP_MOVER,
+                                    .params_bytes = sizeof(struct moe_op),
+                                    .shape = shape_moe_pick,
+                                    .reference = ref_moe_pick};
+
+node graph_moe_pick(struct graph *g, const struct moe_pick_in *in, const char *name)
+{
+    struct moe_op p = {.k = in->routing ? (int32_t)(in->routing->cols / 2) : 0,
+                       .n_expert = in->n,
+                       .first = in->first};
+    struct node n = {
+        .op = OP_MOE_PICK, .n_src = 3, .src = {in->x, in->part, in->routing}, .p = &p};
+    return graph_node(g, &n, name);
 }

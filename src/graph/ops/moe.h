@@ -39,7 +39,12 @@ struct topk_in {
 struct moe_op {
     int32_t k, n_expert; /* experts of a row; in all */
     int plain;           /* MOE_SUM: the sum alone, the weights are in it already */
+    int32_t first, all;  /* these are [first, first + n_expert) of `all`; all 0: all there are */
 };
+static inline int32_t moe_all(const struct moe_op *p)
+{
+    return p->all ? p->all : p->n_expert;
+}
 
 /* Routing [T, 2k]: k expert ids (int32, ascending), then their weights. */
 node graph_topk(struct graph *g, const struct topk_in *in, const char *name);
@@ -60,6 +65,17 @@ node graph_moe_spread(struct graph *g, node x, node routing, const char *name);
 node graph_moe_sum(struct graph *g, node y, node routing, const char *name); /* [T, M] */
 node graph_moe_sum_plain(struct graph *g, node y, node routing, const char *name);
 
+/* The same as a MOE_SORT, MOE_MATMUL or MOE_SUM, of experts [first, first + n) of its own alone. A
+ * product has a w of these; a sum may go on from its third operand. */
+node graph_moe_some(struct graph *g, const struct node *like, int32_t first, int32_t n,
+                    const char *name);
+/* x with the rows of those experts from `part`; both [T k, M]. */
+struct moe_pick_in {
+    node x, part, routing;
+    int32_t first, n;
+};
+node graph_moe_pick(struct graph *g, const struct moe_pick_in *in, const char *name);
+
 /* What MOE_SORT makes: experts used in this step, their rows as indices t * k + j. */
 struct moe_sorted {
     int32_t n_active;
@@ -67,6 +83,7 @@ struct moe_sorted {
     const int32_t *first;  /* [n_active + 1] into row */
     const int32_t *row;
 };
+int moe_has(const struct moe_op *p, int32_t expert); /* MOE_SUM, MOE_PICK: is it of the range? */
 struct moe_sorted moe_sorted(const struct call *c, const struct exec *x, const struct value *v);
 
 #endif

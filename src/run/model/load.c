@@ -136,6 +136,37 @@ static void halve(enum dtype type, const uint8_t *from, int64_t n, uint8_t *out)
     }
 }
 
+/* Rows [first, first + n) of a weight that has some columns of a matrix, side by side. */
+static void gather(const struct tensor *t, int64_t first, int64_t n, uint8_t *out)
+{
+    uint64_t row = dtype_row_bytes(t->file_type, tensor_k(t));
+    for (int64_t r = 0; r < n; r++)
+        memcpy(out + (uint64_t)r * row,
+               (const uint8_t *)t->file + (uint64_t)(first + r) * t->file_row, row);
+}
+
+/* The same as fill, of columns of a matrix. */
+static pith_status fill_columns(const struct device *d, const struct tensor *t,
+                                const struct chunk *c, uint8_t *out, struct pith_error *err)
+{
+    uint64_t row = dtype_row_bytes(t->file_type, tensor_k(t));
+    int64_t each = is_panels(t, c->place) ? dtypes[t->type].pack_rows : 1, first = c->first * each;
+    struct tensor part = *t;
+    part.dims[0] = tensor_m(t) - first < c->n * each ? tensor_m(t) - first : c->n * each;
+    uint8_t *rows = mem_alloc((size_t)part.dims[0] * row, PITH_MEM_SCRATCH);
+    if (!rows)
+        return error_set(err, PITH_NOMEM, "out of memory for columns of %s", t->name);
+    gather(t, first, part.dims[0], rows);
+    if (is_panels(t, c->place))
+        d->backend->pack(d, &part, rows, 0, c->n, out);
+    else if (is_half(t, c->place))
+        halve(t->file_type, rows, c->n * tensor_k(t), out);
+    else
+        memcpy(out, rows, (uint64_t)c->n * row);
+    mem_free(rows);
+    return PITH_OK;
+}
+
 /* The chunk's bytes as the device wants them. */
 static void fill(const struct device *d, const struct tensor *t, const struct chunk *c,
                  uint8_t *out)
@@ -170,10 +201,15 @@ static pith_status move_chunk(const struct loader *l, const struct chunk *c, uin
     uint64_t unit = unit_bytes(t, c->place);
     struct place to = {p->buffer, p->offset + (uint64_t)c->first * unit};
     uint8_t *map = p->part_rows ? NULL : buffer_map(p->buffer);
-    fill(d, t, c, map ? map + to.offset : stage);
+    pith_status st = PITH_OK;
+    if (t->file_row)
+        st = fill_columns(d, t, c, map ? map + to.offset : stage, err);
+    else
+        fill(d, t, c, map ? map + to.offset : stage);
+    if (st != PITH_OK)
+        return st;
     if (map || !p->part_rows)
         return map ? PITH_OK : buffer_write(to, stage, (uint64_t)c->n * unit, NULL, err);
-    pith_status st = PITH_OK;
     for (int64_t r = c->first, end = c->first + c->n, n; r < end && st == PITH_OK; r += n) {
         int64_t in = r % p->part_rows;
         n = end - r < p->part_rows - in ? end - r : p->part_rows - in;
@@ -206,7 +242,7 @@ static void load_worker(void *ctx, int ith)
         }
         if (c->place >= 0)
             st = move_chunk(l, c, stage, &why);
-        if (is_panels(t, c->place))
+        if (is_panels(t, c->place) && !t->file_row) /* of columns others want the same pages */
             drop_source(l->m, t, per * (uint64_t)c->first, per * (uint64_t)c->n);
         uint64_t done = atomic_fetch_add(&l->done, per * (uint64_t)c->n) + per * (uint64_t)c->n;
         if (ith == 0 && mp->progress &&
@@ -225,8 +261,11 @@ static void drop_sources(const struct pith_model *m)
 {
     for (int32_t i = 0; i < m->n_tensors; i++)
         for (int32_t k = 0; k < m->tensors[i]->n_at; k++)
-            if (is_panels(m->tensors[i], k) && !model_in_copy(m, &m->tensors[i]->at[k]))
-                drop_source(m, m->tensors[i], 0, m->tensors[i]->file_bytes);
+            if (is_panels(m->tensors[i], k) && !model_in_copy(m, &m->tensors[i]->at[k])) {
+                const struct tensor *t = m->tensors[i]->file_row ? m->tensors[i]->whole
+                                                                 : m->tensors[i];
+                drop_source(m, t, 0, t->file_bytes);
+            }
 }
 
 /* Tensors with scales that are not finite, by name and first row. */

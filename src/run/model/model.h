@@ -25,6 +25,13 @@ struct takers {
     double share[MAX_DEVICES], sum;
 };
 
+/* Of a matrix whose columns are the rows of others that make its input: one of these. Of all of
+ * them: what they are divided at multiples of. */
+struct column_pair {
+    const struct tensor *before; /* NULL: it has none */
+    int64_t unit;                /* 0: any */
+};
+
 struct pith_model {
     _Atomic(int) refs;
     pthread_mutex_t placing;      /* of placements, once the model is open */
@@ -46,6 +53,8 @@ struct pith_model {
     int32_t *layer_device;              /* [n_layer] */
     struct takers slicing;              /* who gets rows of each matrix, the main device last; n 0:
                                            matrices are whole */
+    int by_columns;                     /* where there are pairs, since nobody minds other bits */
+    struct column_pair *pair;           /* [n_tensors] of the file; NULL: nobody asked */
     int8_t *sent;                       /* [n_tensors] the device it was sent to by name; -1 */
     struct weight_buffers {
         struct buffer *buffer;
@@ -126,14 +135,28 @@ static inline int32_t model_layer_device(const struct pith_model *m, int32_t lay
     int32_t n_layer = m->arch.hp.n_layer;
     return m->layer_device[layer < 0 ? 0 : layer < n_layer ? layer : n_layer - 1];
 }
-/* slices.c: rows of matrices over devices. How many of t's rows each of m->slicing gets; 0: it
- * stays whole. */
-int model_slice_rows(const struct pith_model *m, const struct tensor *t,
-                     int64_t rows[MAX_DEVICES]);
+/* slices.c: rows or columns of matrices, experts of stacks over devices. How many of t's each of
+ * m->slicing gets, and of how many in all; 0: it stays whole. */
+int64_t model_slice_rows(const struct pith_model *m, const struct tensor *t,
+                         int64_t rows[MAX_DEVICES]);
+/* columns.c: notes the pairs of a graph, for PITH_SPLIT_TENSOR. */
+void model_find_pairs(struct pith_model *m, const struct graph *g);
 /* Makes the slices, weights of the model that were sent to their devices. */
 pith_status model_slice(struct pith_model *m, struct pith_error *err);
-/* Matrices that are divided, and the bytes of their rows on each device. */
-int32_t model_sliced(const struct pith_model *m, uint64_t bytes[MAX_DEVICES]);
+/* What is divided, and its bytes on each device; what could have been and why it is not. */
+enum { SLICING_WHYS = 4 };
+struct slicing {
+    int32_t matrices, columns, stacks; /* by rows; by columns; by experts */
+    int32_t no_columns;                /* by rows, though columns were asked for */
+    const char *why_no_columns;
+    uint64_t bytes[MAX_DEVICES];
+    struct {
+        const char *why;
+        int32_t n;
+    } whole[SLICING_WHYS];
+    int32_t n_whole;
+};
+void model_sliced(const struct pith_model *m, struct slicing *out);
 /* Says which ops of a placed graph run elsewhere for want of a kernel; an error with `strict`. */
 pith_status model_tell_of_gaps(struct pith_model *m, const struct graph *g, struct pith_error *err);
 /* What the model computes, keeping its rows in `states`. To be freed whatever is returned. */

@@ -141,7 +141,8 @@ static void size_weights(struct pith_model *m)
                     size_align((uint64_t)tensor_stack(t) * tensor_packed_matrix_bytes(t), 64);
             else if (p->layout == LAYOUT_HALF)
                 p->bytes = size_align(tensor_half_bytes(t), 64);
-            else if (t->type != t->file_type || t->computed || !d->backend->import)
+            else if (t->type != t->file_type || t->computed || t->file_row ||
+                     !d->backend->import)
                 p->bytes = size_align(t->bytes, 64);
         }
     }
@@ -377,7 +378,8 @@ static void tell_of_twins(struct pith_model *m)
 {
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct tensor *t = m->tensors[i];
-        if (t->n_at > 1 && t->at[0].bytes && t->at[1].bytes)
+        int beside = m->slicing.n && t->use != TENSOR_EMBEDDING; /* slices that it goes with */
+        if (t->n_at > 1 && !beside && t->at[0].bytes && t->at[1].bytes)
             str_printf(&m->note, "%s%s is on %s (%.1f MiB) and on %s (%.1f MiB)",
                        m->note.n ? "; " : "", t->name, m->devices[t->at[0].device]->name,
                        mib(t->at[0].bytes), m->devices[t->at[1].device]->name, mib(t->at[1].bytes));

@@ -1,7 +1,10 @@
-/* slices.c -- rows of matrices over several devices (pith_split, row).
+/* slices.c -- rows of matrices and experts of stacks over several devices (pith_split, row), and
+ * columns of matrices (tensor, columns.c).
  *
- *     blk.0.ffn_up.weight [F, E]     0 ............ a   a ............ b   b ........... F
- *                                    GPU 1              GPU 2              the main GPU
+ *     blk.0.ffn_up.weight [F, E]            0 ....... a   a ....... b   b ....... F   rows
+ *     blk.0.ffn_up_exps.weight [X, F, E]    0 ....... a   a ....... b   b ....... X   experts
+ *     blk.0.ffn_down.weight [E, F]          0 ....... a   a ....... b   b ....... F   columns
+ *                                           GPU 1         GPU 2         the main GPU
  *
  * A slice is a weight of the model like any other: rows of the file, a name, a placement, sent to
  * its device. So what loads, packs, counts and keeps weights knows nothing of this, and products
@@ -9,33 +12,68 @@
  * else reads it: a tied embedding.
  *
  * Divided are matrices that rows are multiplied with, of layers that the main device has, by the
- * shares of the devices, at whole panels. Experts and matrices of heads stay whole. */
+ * shares of the devices, at whole panels; and stacks of experts between two of these, so that all
+ * matrices of an expert are in one place. Matrices of heads stay whole. */
 #include "run/model/model.h"
 
 #include <string.h>
 
 enum { LEAST_ROWS = 16 }; /* of a piece, where panels would leave a device without any */
 
-/* The device that multiplies with t; -1: it is no matrix for this, or was sent somewhere. */
-static int32_t home_of(const struct pith_model *m, const struct tensor *t)
+static int has_experts(const struct tensor *t)
 {
-    int is_end = t->use == TENSOR_OUTPUT || (t->use == TENSOR_EMBEDDING && m->tied);
-    if (t->n_dims != 2 || t->whole || m->sent[t->index] >= 0 || (!is_end && t->use != TENSOR_PLAIN))
-        return -1;
-    return model_layer_device(m, is_end ? m->arch.hp.n_layer : t->layer);
+    return t->use == TENSOR_EXPERTS && t->n_dims == 3;
 }
 
-int model_slice_rows(const struct pith_model *m, const struct tensor *t, int64_t rows[MAX_DEVICES])
+/* Why t stays whole, whatever the shares; NULL: it does not have to. "": nobody would divide it. */
+static const char *why_whole(const struct pith_model *m, const struct tensor *t)
 {
     const struct takers *by = &m->slicing;
-    int64_t all = tensor_m(t), at = 0, unit = dtypes[t->type].pack_rows;
+    int is_end = t->use == TENSOR_OUTPUT || (t->use == TENSOR_EMBEDDING && m->tied);
+    int is_plain = t->n_dims == 2 && (is_end || t->use == TENSOR_PLAIN);
+    if (t->n_dims < 2 || t->whole || !(is_plain || has_experts(t) || t->use == TENSOR_PER_HEAD))
+        return "";
+    if (m->sent[t->index] >= 0)
+        return "sent by name";
+    if (t->use == TENSOR_PER_HEAD)
+        return "of heads";
+    return model_layer_device(m, is_end ? m->arch.hp.n_layer : t->layer) == by->device[by->n - 1]
+               ? NULL
+               : "of layers elsewhere";
+}
+
+/* What it is divided at multiples of, as one of a pair; 0: it is not. */
+static int64_t unit_of_pair(const struct pith_model *m, const struct tensor *t, int64_t all)
+{
+    int64_t unit = m->by_columns && !t->whole ? m->pair[t->index].unit : 0;
+    return all >= 2 * unit ? unit : 0;
+}
+
+/* Is it the second of a pair, whose first is divided? */
+static int is_by_columns(const struct pith_model *m, const struct tensor *t)
+{
+    const struct tensor *before = m->by_columns && !t->whole ? m->pair[t->index].before : NULL;
+    return before && !why_whole(m, before) && !why_whole(m, t) && unit_of_pair(m, t, tensor_k(t));
+}
+
+int64_t model_slice_rows(const struct pith_model *m, const struct tensor *t,
+                         int64_t rows[MAX_DEVICES])
+{
+    const struct takers *by = &m->slicing;
+    int64_t all = t->dims[0], at = 0, unit = dtypes[t->type].pack_rows;
     double sum = 0;
     int last = 0;
     memset(rows, 0, MAX_DEVICES * sizeof *rows);
-    if (!by->n || home_of(m, t) != by->device[by->n - 1])
+    if (!by->n || why_whole(m, t))
         return 0;
     if (unit < LEAST_ROWS || all < unit * by->n)
         unit = LEAST_ROWS;
+    if (has_experts(t))
+        unit = 1;
+    if (is_by_columns(m, t))
+        all = tensor_k(t);
+    if (unit_of_pair(m, t, all))
+        unit = unit_of_pair(m, t, all);
     for (int i = 0; i < by->n; i++) {
         sum += by->share[i];
         int64_t end = (int64_t)((double)all / (double)unit * (sum / by->sum) + 0.5) * unit;
@@ -45,22 +83,44 @@ int model_slice_rows(const struct pith_model *m, const struct tensor *t, int64_t
         last = by->share[i] > 0 ? i : last;
     }
     rows[last] += all - at; /* less than a panel */
-    return rows[by->n - 1] != all;
+    return rows[by->n - 1] != all ? all : 0;
+}
+
+/* Its rows, or matrices, [first, first + n). */
+static void take_rows(struct tensor *s, const struct tensor *t, int64_t first, int64_t n)
+{
+    uint64_t row = t->file_bytes / (uint64_t)t->dims[0];
+    s->dims[0] = n;
+    s->bytes = t->bytes / (uint64_t)t->dims[0] * (uint64_t)n;
+    s->file = (const uint8_t *)t->file + (uint64_t)first * row;
+    s->file_bytes = (uint64_t)n * row;
+}
+
+static void take_columns(struct tensor *s, const struct tensor *t, int64_t first, int64_t n)
+{
+    uint64_t rows = (uint64_t)tensor_m(t);
+    s->dims[1] = n;
+    s->bytes = rows * dtype_row_bytes(t->type, n);
+    s->file = (const uint8_t *)t->file + dtype_row_bytes(t->file_type, first);
+    s->file_row = dtype_row_bytes(t->file_type, tensor_k(t));
+    s->file_bytes = rows * dtype_row_bytes(t->file_type, n);
 }
 
 static struct tensor *new_slice(struct pith_model *m, struct tensor *t, int64_t first, int64_t n)
 {
-    uint64_t row = dtype_row_bytes(t->file_type, tensor_k(t));
+    int columns = is_by_columns(m, t);
     struct tensor *s = arena_alloc(&m->arena, sizeof *s);
     if (!s)
         return NULL;
     *s = *t;
-    s->name =
-        arena_printf(&m->arena, "%s[%lld:%lld]", t->name, (long long)first, (long long)(first + n));
-    s->dims[0] = n;
-    s->bytes = (uint64_t)n * dtype_row_bytes(t->type, tensor_k(t));
-    s->file = (const uint8_t *)t->file + (uint64_t)first * row;
-    s->file_bytes = (uint64_t)n * row;
+    s->slice = NULL;
+    s->n_slices = 0;
+    s->name = arena_printf(&m->arena, "%s[%s%lld:%lld]", t->name, columns ? ":," : "",
+                           (long long)first, (long long)(first + n));
+    if (columns)
+        take_columns(s, t, first, n);
+    else
+        take_rows(s, t, first, n);
     s->index = m->n_tensors;
     s->whole = t;
     s->first = first;
@@ -84,6 +144,13 @@ static void slice(struct pith_model *m, struct tensor *t)
     }
 }
 
+/* The second of a pair that is not divided by columns, though it was asked for and is divided. */
+static int lacks_columns(const struct pith_model *m, const struct tensor *t)
+{
+    return m->pair && !t->whole && m->pair[t->index].before && !why_whole(m, t) &&
+           !why_whole(m, m->pair[t->index].before) && !is_by_columns(m, t);
+}
+
 pith_status model_slice(struct pith_model *m, struct pith_error *err)
 {
     int32_t n = m->n_tensors;
@@ -101,22 +168,44 @@ pith_status model_slice(struct pith_model *m, struct pith_error *err)
         for (int32_t i = 0; i < n; i++)
             slice(m, tensors[i]);
     }
-    return arena_ok(&m->arena)
-               ? PITH_OK
-               : error_set(err, PITH_NOMEM, "out of memory while dividing the rows of %s",
-                           gguf_path(m->gguf));
+    if (!arena_ok(&m->arena))
+        return error_set(err, PITH_NOMEM, "out of memory while dividing the rows of %s",
+                         gguf_path(m->gguf));
+    for (int32_t i = 0; i < n && m->by_columns && m->params.strict; i++)
+        if (lacks_columns(m, m->tensors[i]))
+            return error_set(err, PITH_UNSUPPORTED,
+                             "--strict: %s is not divided by columns: its %lld are less than two "
+                             "pieces of %lld",
+                             m->tensors[i]->name, (long long)tensor_k(m->tensors[i]),
+                             (long long)m->pair[i].unit);
+    return PITH_OK;
 }
 
-int32_t model_sliced(const struct pith_model *m, uint64_t bytes[MAX_DEVICES])
+void model_sliced(const struct pith_model *m, struct slicing *out)
 {
-    int32_t n = 0;
-    memset(bytes, 0, MAX_DEVICES * sizeof *bytes);
-    for (int32_t i = 0; i < m->n_tensors; i++) {
+    *out = (struct slicing){0};
+    out->why_no_columns = m->params.reproducible ? "bits of one device are wanted"
+                          : !m->by_columns       ? "a CPU takes part, and keeps its bits"
+                                                 : "they have too few";
+    for (int32_t i = 0; i < m->n_tensors && m->slicing.n; i++) {
         const struct tensor *t = m->tensors[i];
-        if (!t->whole || !t->n_at)
+        const char *why = t->n_slices ? "" : why_whole(m, t);
+        out->matrices += t->n_slices && !has_experts(t) && !t->slice[0]->file_row;
+        out->columns += t->n_slices && t->slice[0]->file_row;
+        out->no_columns += lacks_columns(m, t);
+        out->stacks += t->n_slices && has_experts(t);
+        if (t->whole && t->n_at)
+            out->bytes[t->at[0].device] += t->packed_bytes ? t->packed_bytes : t->bytes;
+        if (why && !*why)
             continue;
-        n += !t->first;
-        bytes[t->at[0].device] += t->packed_bytes ? t->packed_bytes : t->bytes;
+        why = why ? why : "too small";
+        int32_t k = 0;
+        while (k < out->n_whole && out->whole[k].why != why)
+            k++;
+        if (k == SLICING_WHYS)
+            continue;
+        out->n_whole += k == out->n_whole;
+        out->whole[k].why = why;
+        out->whole[k].n++;
     }
-    return n;
 }

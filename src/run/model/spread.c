@@ -253,8 +253,9 @@ static pith_status check_numbers(const struct pith_model_params *p, struct pith_
     if (p->cpu_experts < -1)
         return error_set(err, PITH_RANGE, "cpu_experts is %d, wanted -1 (all) or more",
                          p->cpu_experts);
-    if (p->split < PITH_SPLIT_LAYER || p->split > PITH_SPLIT_ROW)
-        return error_set(err, PITH_RANGE, "split is %d, wanted layer, none or row", (int)p->split);
+    if (p->split < PITH_SPLIT_LAYER || p->split > PITH_SPLIT_TENSOR)
+        return error_set(err, PITH_RANGE, "split is %d, wanted layer, none, row or tensor",
+                         (int)p->split);
     return PITH_OK;
 }
 
@@ -416,12 +417,12 @@ static void weigh_layers(const struct pith_model *m, uint64_t bytes[MAX_DEVICES]
                                                                  : m->arch.hp.n_layer - 1;
         int32_t d = m->sent[i] >= 0 ? m->sent[i] : m->layer_device[layer];
         int64_t rows[MAX_DEVICES] = {0};
-        int sliced = model_slice_rows(m, t, rows);
+        int64_t sliced = model_slice_rows(m, t, rows);
         uint64_t all = model_as_half(m, t, d) ? tensor_half_bytes(t) : t->bytes;
         if (!sliced)
             bytes[d] += all;
         for (int k = 0; sliced && k < m->slicing.n; k++)
-            bytes[m->slicing.device[k]] += all / (uint64_t)tensor_m(t) * (uint64_t)rows[k];
+            bytes[m->slicing.device[k]] += all / (uint64_t)sliced * (uint64_t)rows[k];
     }
 }
 
@@ -458,16 +459,20 @@ static pith_status keep_rows(struct pith_model *m, struct takers *t, int32_t mai
                              struct pith_error *err)
 {
     struct takers *to = &m->slicing;
+    const char *how = m->params.split == PITH_SPLIT_ROW ? "split by rows (--split-mode row)"
+                                                        : "--split-mode tensor";
     if (t->n < 2)
         return error_set(err, PITH_RANGE,
-                         "split by rows (--split-mode row) wants two devices or more, there is %s "
-                         "alone; 'pith devices' lists all",
-                         m->devices[t->device[0]]->name);
+                         "%s wants two devices or more, there is %s alone; 'pith devices' lists "
+                         "all",
+                         how, m->devices[t->device[0]]->name);
     if (t->n > NODE_SRC)
         return error_set(err, PITH_RANGE,
-                         "split by rows (--split-mode row) over %d devices, at most %d; --device "
-                         "names those that are meant",
+                         "%s over %d devices, at most %d; --device names those that are meant", how,
                          t->n, NODE_SRC);
+    m->by_columns = m->params.split == PITH_SPLIT_TENSOR && !m->params.reproducible;
+    for (int i = 0; i < t->n; i++)
+        m->by_columns = m->by_columns && is_gpu(m->devices[t->device[i]]);
     for (int i = 1; i <= t->n; i++) {
         int k = (main + i) % t->n;
         to->device[to->n] = t->device[k];
@@ -475,6 +480,26 @@ static pith_status keep_rows(struct pith_model *m, struct takers *t, int32_t mai
     }
     to->sum = t->sum;
     keep_one(t, main);
+    return PITH_OK;
+}
+
+/* What these devices have to bring values to each other by is made ready, if there is such. */
+static pith_status join_devices(struct pith_model *m, const struct takers *t,
+                                struct pith_error *err)
+{
+    struct device *d[MAX_DEVICES];
+    struct pith_error why = {PITH_OK, ""};
+    const struct backend *b = m->devices[t->device[0]]->backend;
+    int alike = b->join != NULL;
+    for (int i = 0; i < t->n; i++) {
+        d[i] = m->devices[t->device[i]];
+        alike = alike && d[i]->backend == b;
+    }
+    if (!alike || b->join(d, t->n, &why) == PITH_OK)
+        return PITH_OK;
+    if (m->params.strict)
+        return error_set(err, PITH_UNSUPPORTED, "--strict: %s", why.msg);
+    str_printf(&m->note, "%s%s: values go between GPUs by copies", m->note.n ? "; " : "", why.msg);
     return PITH_OK;
 }
 
@@ -498,9 +523,11 @@ static pith_status place_layers(struct pith_model *m, struct pith_error *err)
         keep_one(&gpus, m->params.main_gpu);
     if (st == PITH_OK)
         st = find_shares(m, gpus.n ? &gpus : &cpus, err);
-    if (m->params.split == PITH_SPLIT_ROW && st == PITH_OK) {
+    if (m->params.split >= PITH_SPLIT_ROW && st == PITH_OK) {
         st = keep_rows(m, gpus.n ? &gpus : &cpus, gpus.n ? m->params.main_gpu : 0, err);
         all = &m->slicing;
+        if (st == PITH_OK)
+            st = join_devices(m, all, err);
     }
     if (st == PITH_OK && gpus.n) {
         cpus.share[0] = cpus.sum = 1; /* and all of it to the first */
@@ -583,8 +610,9 @@ static int32_t wanted_device(const struct pith_model *m, const struct node *n)
     int32_t home = model_layer_device(m, n->layer), best = home;
     if (n->n_states)
         return home;
-    if (n->w && m->sent[n->w->index] >= 0)
-        return m->sent[n->w->index];
+    const struct tensor *by = n->near ? n->near : n->w;
+    if (by && m->sent[by->index] >= 0)
+        return m->sent[by->index];
     for (int32_t i = 0; i < n->n_src && !n->w && !n->b; i++)
         if (to_copy(n, n->src[i]->device, home) < to_copy(n, best, home))
             best = n->src[i]->device;
@@ -682,6 +710,23 @@ pith_status model_tell_of_gaps(struct pith_model *m, const struct graph *g, stru
     return PITH_OK;
 }
 
+static pith_status find_pairs(struct pith_model *m, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    m->pair = arena_array(&m->arena, (size_t)m->n_tensors + 1, sizeof *m->pair);
+    if (!m->pair)
+        return error_set(err, PITH_NOMEM, "out of memory while dividing %s", gguf_path(m->gguf));
+    for (int role = 0; role < (m->arch.n_encoder_visits ? 2 : 1) && st == PITH_OK; role++) {
+        struct graph g;
+        struct arch_want want = {.logits = m->gives_logits, .role = (enum role)role};
+        st = model_graph(m, m->arch.states, &want, &g, err);
+        if (st == PITH_OK)
+            model_find_pairs(m, &g);
+        graph_deinit(&g);
+    }
+    return st;
+}
+
 pith_status model_spread(struct pith_model *m, struct pith_error *err)
 {
     int32_t n_layer = m->arch.hp.n_layer;
@@ -693,6 +738,8 @@ pith_status model_spread(struct pith_model *m, struct pith_error *err)
     pith_status st = check_numbers(&m->params, err);
     if (st == PITH_OK)
         st = send_by_name(m, err);
+    if (st == PITH_OK && m->params.split == PITH_SPLIT_TENSOR)
+        st = find_pairs(m, err);
     if (st == PITH_OK)
         st = place_layers(m, err);
     if (st != PITH_OK)

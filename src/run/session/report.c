@@ -91,21 +91,35 @@ static void put_recordings(const struct pith_session *s, int json, struct str *o
     str_putz(out, json ? "}, " : "\n");
 }
 
-/* Which devices have how much of the matrices that are divided by rows; nothing where none is. */
+/* What is divided over which devices, and what is not, and why; nothing where nothing was to be. */
 static void put_slices(const struct pith_model *m, int json, struct str *out)
 {
-    uint64_t bytes[MAX_DEVICES];
-    int32_t n = model_sliced(m, bytes);
-    if (!n)
+    struct slicing of;
+    model_sliced(m, &of);
+    if (!m->slicing.n)
         return;
-    str_printf(out, json ? "\"split\": {\"matrices\": %d, \"devices\": ["
-                         : "rows of %d matrices are split:", n);
+    str_printf(out, json ? "\"split\": {\"matrices\": %d, \"columns\": %d, \"expert_stacks\": %d, "
+                           "\"devices\": ["
+                         : "rows of %d matrices, columns of %d, experts of %d stacks are split:",
+               of.matrices, of.columns, of.stacks);
     for (int d = 0, k = 0; d < m->n_devices; d++)
-        if (bytes[d])
+        if (of.bytes[d])
             str_printf(out, json ? "%s{\"device\": \"%s\", \"bytes\": %llu}" : "%s %s %llu bytes",
                        !k++ ? "" : json ? ", " : ",", m->devices[d]->name,
-                       (unsigned long long)bytes[d]);
-    str_putz(out, json ? "]}, " : "\n");
+                       (unsigned long long)of.bytes[d]);
+    const struct device *main = m->devices[m->slicing.device[m->slicing.n - 1]];
+    const char *by = main->backend->joined ? main->backend->joined(main) : NULL;
+    str_printf(out, json ? "], \"between\": \"%s\", \"whole\": [" : "; between them: %s",
+               by ? by : "copies");
+    for (int32_t i = 0; i < of.n_whole; i++)
+        str_printf(out, json ? "%s{\"why\": \"%s\", \"n\": %d}" : "%s%s: %d",
+                   i ? ", " : json ? "" : "; whole: ", of.whole[i].why, of.whole[i].n);
+    str_putz(out, json ? "]" : "");
+    if (of.no_columns)
+        str_printf(out, json ? ", \"not_by_columns\": {\"n\": %d, \"why\": \"%s\"}"
+                             : "; %d by rows and not by columns: %s",
+                   of.no_columns, of.why_no_columns);
+    str_putz(out, json ? "}, " : "\n");
 }
 
 /* How pools of pages on devices of their own memory grow; nothing where there are none. */

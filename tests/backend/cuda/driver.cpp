@@ -26,6 +26,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
@@ -83,6 +84,7 @@ struct Context {
     std::map<uint64_t, Pages> memory;
     std::set<Stream *> streams;
     std::set<Context *> peers; /* that it reaches */
+    int held = 0; /* a device's primary one: how often it was taken */
 };
 /* A piece of memory, which is there as long as its handle or its mapping is. */
 struct Piece {
@@ -100,6 +102,7 @@ std::recursive_mutex lock;
 bool ready;
 thread_local Context *current;
 std::map<int, size_t> taken; /* of each device */
+std::map<int, Context *> primary;
 std::map<uint64_t, size_t> reserved;
 std::map<uint64_t, Mapped> mapped; /* a piece each */
 std::map<uint64_t, Pages> pinned;  /* memory of the host */
@@ -312,13 +315,26 @@ API cuDeviceGetAttribute(int *value, int which, int)
 API cuCtxCreate_v2(Context **c, unsigned, int d)
 {
     HOLD;
-    *c = current = new Context{d, 0, {}, {}, {}};
+    *c = current = new Context{d, 0, {}, {}, {}, 0};
     contexts.insert(current);
     return OK;
 }
-API cuCtxDestroy_v2(Context *c)
+API cuDevicePrimaryCtxSetFlags_v2(int, unsigned)
 {
     HOLD;
+    return OK;
+}
+API cuDevicePrimaryCtxRetain(Context **c, int d)
+{
+    HOLD;
+    if (!primary[d])
+        contexts.insert(primary[d] = new Context{d, 0, {}, {}, {}, 0});
+    *c = primary[d];
+    (*c)->held++;
+    return OK;
+}
+static int end_context(Context *c)
+{
     for (auto &m : c->memory) {
         taken[c->device] -= m.second.n;
         munmap(m.second.map, m.second.mapped);
@@ -329,6 +345,22 @@ API cuCtxDestroy_v2(Context *c)
     if (current == c)
         current = nullptr;
     delete c;
+    return OK;
+}
+API cuCtxDestroy_v2(Context *c)
+{
+    HOLD;
+    return c->held ? INVALID_CONTEXT : end_context(c);
+}
+API cuDevicePrimaryCtxRelease_v2(int d)
+{
+    HOLD;
+    if (!primary[d])
+        return INVALID_CONTEXT;
+    if (--primary[d]->held)
+        return OK;
+    end_context(primary[d]);
+    primary.erase(d);
     return OK;
 }
 API cuCtxSetCurrent(Context *c)
@@ -587,6 +619,27 @@ API cuStreamWaitEvent(Stream *s, Event *e, unsigned)
     uint64_t at = e->at;
     return put(s, [=] { return other ? drain(other, at) : 0; });
 }
+/* For what stands in for NCCL (nccl.cpp): n bytes from one stream to another, where both have come
+ * there. Its devices are used in their primary contexts alone, and it leaves one of them set. */
+API standin_bring(Stream *from, Stream *to, uint64_t here, uint64_t there, size_t n, int device,
+                  int peer)
+{
+    HOLD;
+    Context *a = from->context, *b = to->context;
+    if (!primary.count(device) || !primary.count(peer) || a != primary[device] ||
+        b != primary[peer] || !is_of(a, here, n) || !is_of(b, there, n))
+        return INVALID_CONTEXT;
+    auto kept = std::make_shared<std::vector<char>>(n);
+    put(from, [=] { return memcpy(kept->data(), (void *)here, n), 0; });
+    uint64_t at = from->put;
+    current = a;
+    return put(to, [=] {
+        int r = drain(from, at);
+        memcpy((void *)there, kept->data(), n);
+        return r;
+    });
+}
+
 API cuEventCreate(Event **e, unsigned)
 {
     IN_CONTEXT;

@@ -61,12 +61,13 @@ static void finish(const struct call *c, const float *y, int64_t e, int64_t m, i
                    float *out)
 {
     const struct kern *k = kern_of(c);
+    int64_t of = ((const struct moe_op *)c->p)->first + e;
     if (c->w2) {
-        times(k, y, ((const float *)c->w2_data)[e], out, n);
+        times(k, y, ((const float *)c->w2_data)[of], out, n);
         y = out;
     }
     if (c->b)
-        k->add(y, (const float *)c->b_data + e * tensor_m(c->w) + m, out, n);
+        k->add(y, (const float *)c->b_data + of * tensor_m(c->w) + m, out, n);
     else if (y != out)
         memcpy(out, y, (size_t)n * sizeof *y);
 }
@@ -106,11 +107,17 @@ static OP_FN(cpu_moe_sum)
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
         const float *w = value_row(x, &c->src[1], r) + k;
+        const int32_t *id = (const int32_t *)(const void *)(w - k);
+        size_t bytes = (size_t)c->dst.cols * sizeof *w;
         float *y = value_row(x, &c->dst, r);
-        memset(y, 0, (size_t)c->dst.cols * sizeof *y);
+        if (c->n_src > 2)
+            memcpy(y, value_row(x, &c->src[2], r), bytes);
+        else
+            memset(y, 0, bytes);
         for (int32_t j = 0; j < k; j++)
-            kern_of(c)->axpy(p->plain ? 1 : w[j], value_row(x, &c->src[0], r * k + j), y,
-                             c->dst.cols);
+            if (moe_has(p, id[j]))
+                kern_of(c)->axpy(p->plain ? 1 : w[j], value_row(x, &c->src[0], r * k + j), y,
+                                 c->dst.cols);
     }
 }
 

@@ -170,18 +170,18 @@ KERNEL(topk, 64)
     }
 }
 
-/* In one block: each thread looks through all rows for its experts. p: experts, experts of a row.
- */
+/* In one block: each thread looks through all rows for its experts. p: experts, experts of a row,
+ * the first one's number in the routing. */
 KERNEL(moe_sort, 64)
 {
     __shared__ int count[MOST], start[MOST];
     uint32_t t = threadIdx.x, n = arg.p[0], k = arg.p[1], rows = rows_of(arg, arg.rows);
-    int32_t *y = i32_at(arg.dst);
+    int32_t *y = i32_at(arg.dst), first = (int32_t)arg.p[2];
     for (uint32_t e = t; e < n; e += 64) {
         int c = 0;
         for (uint32_t r = 0; r < rows; r++)
             for (uint32_t j = 0; j < k; j++)
-                c += ints_of(arg.a, r, arg.lda)[j] == (int)e;
+                c += ints_of(arg.a, r, arg.lda)[j] == first + (int)e;
         count[e] = c;
     }
     __syncthreads();
@@ -203,7 +203,7 @@ KERNEL(moe_sort, 64)
         uint32_t at = 2 + 2 * n + (uint32_t)start[e];
         for (uint32_t r = 0; count[e] > 0 && r < rows; r++)
             for (uint32_t j = 0; j < k; j++)
-                if (ints_of(arg.a, r, arg.lda)[j] == (int)e)
+                if (ints_of(arg.a, r, arg.lda)[j] == first + (int)e)
                     y[at++] = (int)(r * k + j);
     }
 }

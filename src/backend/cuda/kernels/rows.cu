@@ -5,7 +5,7 @@
 /* As gpu/ops.c numbers them. */
 enum {
     ADD, MUL, SCALE, SOFTCAP, AFFINE, LERP, HEAD_MUL, GLU, CLAMP, TEMPER, SELECT, MOE_SPREAD,
-    MOE_SUM, DIVIDE, UNSAID, MOE_ROUTE
+    MOE_SUM, DIVIDE, UNSAID, MOE_ROUTE, MOE_PICK
 };
 
 FN float clamped(float x, float lo, float hi)
@@ -96,6 +96,12 @@ FN float combined(const Args &arg, float x, float y, uint32_t r, uint32_t i)
     }
 }
 
+/* p: experts of a row; the first of a range, how many (0: all of them). */
+FN bool has_expert(const Args &arg, int e)
+{
+    return !arg.p[2] || (e >= (int)arg.p[1] && e < (int)(arg.p[1] + arg.p[2]));
+}
+
 /* Ops whose operands are other rows or columns than the result's. */
 FN float moved(const Args &arg, uint32_t r, uint32_t i)
 {
@@ -108,10 +114,16 @@ FN float moved(const Args &arg, uint32_t r, uint32_t i)
         return row_of(arg.a, r, arg.lda)[i < arg.p[0] ? i : i - arg.p[0] - arg.p[1] + arg.p[2]];
     case MOE_SPREAD:
         return row_of(arg.a, r / k, arg.lda)[i] * row_of(arg.b, r / k, arg.ldb)[k + r % k];
+    case MOE_PICK: {
+        bool other = has_expert(arg, ints_of(arg.extra, r / k, arg.p[3])[r % k]);
+        return other ? row_of(arg.b, r, arg.ldb)[i] : row_of(arg.a, r, arg.lda)[i];
+    }
     default: { /* MOE_SUM */
-        float sum = 0;
+        float sum = arg.extra ? row_of(arg.extra, r, arg.p[3])[i] : 0;
         for (uint32_t j = 0; j < k; j++) {
             float w = arg.spec[2] ? row_of(arg.b, r, arg.ldb)[k + j] : 1;
+            if (!has_expert(arg, ints_of(arg.b, r, arg.ldb)[j]))
+                continue;
             sum = fmaf(w, row_of(arg.a, (uint64_t)r * k + j, arg.lda)[i], sum);
         }
         return sum;
@@ -122,7 +134,8 @@ FN float moved(const Args &arg, uint32_t r, uint32_t i)
 FN float element(const Args &arg, uint32_t r, uint32_t i)
 {
     int op = arg.spec[0];
-    if (op == SELECT || op == UNSAID || op == MOE_SPREAD || op == MOE_SUM)
+    if (op == SELECT || op == UNSAID || op == MOE_SPREAD || op == MOE_SUM ||
+        op == MOE_PICK)
         return moved(arg, r, i);
     float x = row_of(arg.a, r, arg.lda)[i];
     if (op == HEAD_MUL)

@@ -4,7 +4,7 @@ layout(local_size_x = 64) in;
 
 const int ADD = 0, MUL = 1, SCALE = 2, SOFTCAP = 3, AFFINE = 4, LERP = 5, HEAD_MUL = 6, GLU = 7,
           CLAMP = 8, TEMPER = 9, SELECT = 10, MOE_SPREAD = 11, MOE_SUM = 12,
-          DIVIDE = 13, UNSAID = 14, MOE_ROUTE = 15;
+          DIVIDE = 13, UNSAID = 14, MOE_ROUTE = 15, MOE_PICK = 16;
 #define OP     SPEC0
 #define ACT    SPEC1
 #define HAS_B  (SPEC2 != 0) /* a second operand; AFFINE: a summand; MOE_SUM: weights */
@@ -103,6 +103,12 @@ float combined(float x, float y, uint r, uint i)
     }
 }
 
+/* p: experts of a row; the first of a range, how many (0: all of them). */
+bool has_expert(int e)
+{
+    return arg.p[2] == 0 || (e >= int(arg.p[1]) && e < int(arg.p[1] + arg.p[2]));
+}
+
 /* Where the operands of row r, column i are. */
 float element(uint r, uint i)
 {
@@ -122,11 +128,19 @@ float element(uint r, uint i)
     if (OP == MOE_SUM) {
         uint k = arg.p[0];
         precise float sum = 0;
+        if (arg.extra != 0)
+            sum = row_of(arg.extra, r, arg.p[3]).v[i];
         for (uint j = 0; j < k; j++) {
             float w = HAS_B ? row_of(arg.b, r, arg.ldb).v[k + j] : 1;
-            sum = fma(w, row_of(arg.a, r * k + j, arg.lda).v[i], sum);
+            if (has_expert(ints_of(arg.b, r, arg.ldb).v[j]))
+                sum = fma(w, row_of(arg.a, r * k + j, arg.lda).v[i], sum);
         }
         return sum;
+    }
+    if (OP == MOE_PICK) {
+        uint k = arg.p[0];
+        bool other = has_expert(ints_of(arg.extra, r / k, arg.p[3]).v[r % k]);
+        return other ? row_of(arg.b, r, arg.ldb).v[i] : row_of(arg.a, r, arg.lda).v[i];
     }
     float x = row_of(arg.a, r, arg.lda).v[i];
     if (OP == HEAD_MUL)
