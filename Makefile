@@ -246,7 +246,8 @@ fuzz:
 
 ## arm: for AArch64, under qemu-user: the kernels' tests, and whole models against bytes of here
 # Tests that include a room of these, and neither a room above nor the public functions.
-GPU_TESTS := $(VULKAN_TESTS) $(addprefix %/test_,cuda.c cuda_ops.c cuda_host.c cann.c)
+GPU_TESTS := $(VULKAN_TESTS) \
+    $(addprefix %/test_,cuda.c cuda_ops.c cuda_attn.c cuda_host.c cann.c)
 ARM_TESTS = $(foreach t,$(shell grep -lE '"(base|tensor|graph|backend)/' \
     $(filter-out $(GPU_TESTS),$(TEST_SRC)) | xargs -r grep -LE \
     '"(format|nn|arch|text|run|api)/|"pith\.h"|pith_[a-z]+_open'),tests/$(basename $(notdir $t)))
@@ -404,7 +405,7 @@ $(B)/tests/cuda-old.so: $(B)/cuda/host/old.o
 $(STANDIN):
 	@mkdir -p $(@D)
 	$(call say,LD,$@)$(CXX) -shared -o $@ $^ -ldl
-$(addprefix $(B)/tests/,test_cuda test_cuda_ops test_cuda_host): | $(STANDIN) $(PLUGINS)
+$(B)/tests/test_cuda $(addprefix $(B)/tests/test_cuda_,ops attn host): | $(STANDIN) $(PLUGINS)
 $(B)/tests/test_vulkan $(B)/tests/test_vulkan_ops: | $(PLUGINS)
 
 # What stands in for CANN's libraries; and one that is too old.

@@ -26,14 +26,14 @@ B=${GPU_BUILD:-build-cuda}
 TYPES=${TYPES:-f16 q8_0 q4_0 q4_K}
 WIDE="--embd ${EMBD:-4096} --heads ${HEADS:-32} --heads-kv ${HEADS_KV:-8} --ff ${FF:-14336}"
 WIDE="$WIDE --vocab ${VOCAB:-32000} --ctx 4096"
+TESTS="$B/tests/test_cuda $B/tests/test_cuda_ops $B/tests/test_cuda_attn"
 LONGEST=590
 began=$SECONDS
 
 # What a machine without this program's libraries, compilers and network needs.
 if [ "${1:-}" = pack ]; then
     file=$(cd "$here" && realpath -m "${2:?gpu: pack FILE}")
-    make CUDA=1 B="$B" ${GPU_ARCHS:+"CUDA_ARCHS=$GPU_ARCHS"} all "$B"/tests/test_cuda \
-        "$B"/tests/test_cuda_ops "$B"/gpu_roof || exit 1
+    make CUDA=1 B="$B" ${GPU_ARCHS:+"CUDA_ARCHS=$GPU_ARCHS"} all "$B"/gpu_roof $TESTS || exit 1
     stage=$B/pack there=$B/pack/build-cuda
     rm -rf "$stage" && mkdir -p "$there/tests" "$there/lib" "$stage/tests" || exit 1
     cp -r scripts "$stage" && cp -r tests/data "$stage/tests" || exit 1
@@ -44,7 +44,7 @@ if [ "${1:-}" = pack ]; then
         }
     done
     cp "$B"/pith "$B"/gpu_roof "$B"/*.kernels "$there" || exit 1
-    cp "$B"/tests/test_cuda "$B"/tests/test_cuda_ops "$there/tests" || exit 1
+    cp $TESTS "$there/tests" || exit 1
     strip "$there"/pith "$there"/gpu_roof "$there"/tests/*
     for program in "$B"/pith "$B"/tests/test_cuda; do ldd "$program"; done |
         awk '$3 ~ /^\// && $1 !~ /^(libc|libm|libdl|libpthread|librt)\.so/ {print $3}' | sort -u |
@@ -155,12 +155,11 @@ build()
         tr -d . | sort -un | tr '\n' ' ')}
     if [ "${GPU_MAKE:-1}" = 0 ] || ! has nvcc; then
         echo "what is in $B is taken as it is"
-        ls -l "$B"/pith "$B"/pith-cuda.kernels "$B"/tests/test_cuda "$B"/tests/test_cuda_ops
+        ls -l "$B"/pith "$B"/pith-cuda.kernels $TESTS
         return
     fi
     # Without Vulkan's headers its tests are not there, which is no reason to stop.
-    make CUDA=1 B="$B" CUDA_ARCHS="$archs" all "$B"/tests/test_cuda "$B"/tests/test_cuda_ops \
-        "$B"/gpu_roof || return
+    make CUDA=1 B="$B" CUDA_ARCHS="$archs" all "$B"/gpu_roof $TESTS || return
     make CUDA=1 B="$B" CUDA_ARCHS="$archs" "$B"/tests/test_vulkan_ops || true
 }
 
@@ -186,6 +185,7 @@ part roof "$B"/gpu_roof
 TEST_CUDA=1 TEST_SCALE=${TEST_SCALE:-10}
 [ -n "${TEST_GGUF:-}" ] || TEST_GGUF=$(timeout 300 scripts/model.sh 2>/dev/null) || TEST_GGUF=
 part ops "$B"/tests/test_cuda_ops
+part attention "$B"/tests/test_cuda_attn
 for name in golden_arch rows_over_two reference_model every_call_fails devices_are_lost \
     memory_runs_out gaps_are_named caches_of_every_type recordings_serve draws_of_the_best \
     drawn_rows what_is_absent_is_named products_of; do
@@ -193,8 +193,10 @@ for name in golden_arch rows_over_two reference_model every_call_fails devices_a
 done
 if has compute-sanitizer; then
     for tool in memcheck racecheck synccheck initcheck; do
-        part sanitize-$tool env TEST_SCALE=1 compute-sanitizer --tool $tool --error-exitcode 9 \
-            "$B"/tests/test_cuda_ops
+        for test in ops attn; do
+            part sanitize-$tool-$test env TEST_SCALE=1 compute-sanitizer --tool $tool \
+                --error-exitcode 9 "$B"/tests/test_cuda_$test
+        done
     done
     part sanitize-model env TEST_SCALE=1 TEST_ONLY=golden_arch compute-sanitizer \
         --error-exitcode 9 "$B"/tests/test_cuda

@@ -51,9 +51,12 @@ static void what_is_absent_is_named(void)
     pith_model_close(m);
 }
 
+/* Attention of many rows has bits of its own, which are looked at by themselves. */
 static void products_of_bytes(void)
 {
+    set_env("PITH_CUDA_MASK", "flash");
     products_by_bytes("cuda dp4a", test_scale() < 10 ? 2 : 6);
+    set_env("PITH_CUDA_MASK", NULL);
 }
 
 /* Rows of CODED_ROWS tokens that are other bits. */
@@ -79,6 +82,7 @@ static void products_of_halves(void)
     static const char *const cases[][2] = {
         {"llama", "f16"}, {"llama", "bf16"}, {"qwen3moe", "f16"}};
     static float cpu[CODED_ROWS * V], all[CODED_ROWS * V], some[CODED_ROWS * V];
+    set_env("PITH_CUDA_MASK", "flash");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *arch = cases[i][0], *type = cases[i][1];
         int moe = strstr(arch, "moe") != NULL;
@@ -106,6 +110,51 @@ static void products_of_halves(void)
         reproducible = 1;
         CHECK(pieces(CODED_ROWS, plain, all) && pieces(7, plain, some) && !other_rows(all, some));
         CHECK(pieces(1, plain, some) && !other_rows(all, some));
+        reproducible = 0;
+    }
+    set_env("PITH_CUDA_MASK", NULL);
+}
+
+/* How far two sets of logits are from each other, beside the first. */
+static double far_off(const float *want, const float *got)
+{
+    double sum = 0, off = 0;
+    for (int j = 0; j < CODED_ROWS * V; j++) {
+        sum += (double)want[j] * (double)want[j];
+        off += pow((double)want[j] - (double)got[j], 2);
+    }
+    return sqrt(off / sum);
+}
+
+/* Attention on tensor cores, of many rows and of few, is near what the CPU gives, with the same
+ * bits recorded and not. Masked, or where the same bits from batch to batch are wanted, sums are
+ * those of the kernel that has them. */
+static void attention_on_tensor_cores(void)
+{
+    static const char *const families[] = {"llama", "gemma2", "gpt-oss", "deepseek2"};
+    static const char tensor[] = "\"attn cuda mma\"";
+    static float cpu[CODED_ROWS * V], all[CODED_ROWS * V], some[CODED_ROWS * V];
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        const char *arch = families[i];
+        if (!try_model(arch, 64, NULL) || !logits_in_pieces("0", CODED_ROWS, "", cpu) ||
+            !pieces(CODED_ROWS, tensor, all)) {
+            CHECK_MSG(0, "%s: no logits", arch);
+            continue;
+        }
+        printf("# %s: off by %.2g of what the CPU gives\n", arch, far_off(cpu, all));
+        CHECK_MSG(far_off(cpu, all) <= 0.003, "%s: off by %.3g", arch, far_off(cpu, all));
+        set_env("PITH_CUDA_RECORDINGS", "0");
+        CHECK(pieces(CODED_ROWS, "\"bits_by_rows\": ", some) && !other_rows(all, some));
+        set_env("PITH_CUDA_RECORDINGS", NULL);
+        CHECK_MSG(pieces(1, tensor, some) && far_off(cpu, some) <= 0.003,
+                  "%s, row by row: off by %.3g", arch, far_off(cpu, some));
+        set_env("PITH_CUDA_MASK", "flash");
+        CHECK(pieces(CODED_ROWS, "\"attn\"", some));
+        CHECK_MSG(other_rows(all, some) > 0, "%s: tensor cores have done nothing", arch);
+        set_env("PITH_CUDA_MASK", NULL);
+        reproducible = 1;
+        CHECK(pieces(CODED_ROWS, "\"attn\"", all) && !other_rows(all, some));
+        CHECK(pieces(7, "\"attn\"", some) && !other_rows(all, some));
         reproducible = 0;
     }
 }
@@ -252,6 +301,7 @@ int main(void)
     TEST(what_is_absent_is_named);
     TEST(products_of_bytes);
     TEST(products_of_halves);
+    TEST(attention_on_tensor_cores);
     TEST(twins_are_one);
     TEST(values_go_by_nccl);
     return test_end();

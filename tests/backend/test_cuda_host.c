@@ -8,37 +8,41 @@
 
 static const struct {
     const char *name, *says; /* NULL: nothing is wrong with it */
+    unsigned shared;         /* bytes that its launch asks for */
 } kernels[] = {
-    {"good", NULL},
-    {"reads_early", "reads shared memory"},
-    {"writes_early", "they have not met since"},
-    {"writes_both", "race: it writes shared memory"},
-    {"device_memory", "the device's memory"},
-    {"two_blocks", "that another block of the launch has written"},
-    {"atomics", NULL},
-    {"atomics_and_not", "race"},
-    {"halves_of_words", NULL},
-    {"warp", NULL},
-    {"warp_shuffles", "they have not met since"},
-    {"other_warp", "shared memory"},
-    {"some_wait", "that do not come"},
-    {"wait_elsewhere", "at different places"},
-    {"some_lanes", "of their warp that do not come"},
-    {"unwritten", "shared memory that nobody has written"},
-    {"unwritten_later", "shared memory that nobody has written"},
-    {"behind", "not of the device's memory"},
-    {"before", "not of the device's memory"},
-    {"writes_behind", "not of the device's memory"},
-    {"oblique", "at no multiple of its size"},
-    {"oblique16", "no multiple of sixteen"},
-    {"of_another", "another thread's own memory"},
-    {"fetches", NULL},
-    {"fetches_unawaited", "still to be fetched"},
-    {"fetches_of_others", "shared memory"},
-    {"matrices_early", "shared memory"},
-    {"shifts", "a shift by more"},
-    {"overflows", "a product is too large"},
-    {"subscripts", "behind the end"},
+    {.name = "good"},
+    {.name = "reads_early", .says = "reads shared memory"},
+    {.name = "writes_early", .says = "they have not met since"},
+    {.name = "writes_both", .says = "race: it writes shared memory"},
+    {.name = "device_memory", .says = "the device's memory"},
+    {.name = "two_blocks", .says = "that another block of the launch has written"},
+    {.name = "atomics"},
+    {.name = "atomics_and_not", .says = "race"},
+    {.name = "halves_of_words"},
+    {.name = "warp"},
+    {.name = "warp_shuffles", .says = "they have not met since"},
+    {.name = "other_warp", .says = "shared memory"},
+    {.name = "some_wait", .says = "that do not come"},
+    {.name = "wait_elsewhere", .says = "at different places"},
+    {.name = "some_lanes", .says = "of their warp that do not come"},
+    {.name = "unwritten", .says = "shared memory that nobody has written"},
+    {.name = "unwritten_later", .says = "shared memory that nobody has written"},
+    {.name = "behind", .says = "not of the device's memory"},
+    {.name = "before", .says = "not of the device's memory"},
+    {.name = "writes_behind", .says = "not of the device's memory"},
+    {.name = "oblique", .says = "at no multiple of its size"},
+    {.name = "oblique16", .says = "no multiple of sixteen"},
+    {.name = "of_another", .says = "another thread's own memory"},
+    {.name = "asked", .shared = 256},
+    {.name = "asked", .says = "not of the device's memory", .shared = 128},
+    {.name = "asked_early", .says = "shared memory", .shared = 256},
+    {.name = "fetches"},
+    {.name = "fetches_unawaited", .says = "still to be fetched"},
+    {.name = "fetches_of_others", .says = "shared memory"},
+    {.name = "matrices_early", .says = "shared memory"},
+    {.name = "shifts", .says = "a shift by more"},
+    {.name = "overflows", .says = "a product is too large"},
+    {.name = "subscripts", .says = "behind the end"},
 };
 
 /* Buffers with others on both sides, as a device's memory has them. */
@@ -50,7 +54,7 @@ static void faults_are_found(void)
     standin_path("cuda-faults.so", path, sizeof path);
     void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     REQUIRE(lib, "%s", dlerror());
-    int (*run)(void *, const unsigned *, const unsigned *, const void *);
+    int (*run)(void *, const unsigned *, const unsigned *, unsigned, const void *);
     void (*memory)(const uint64_t(*)[2], size_t);
     const char *(*said)(void);
     *(void **)&run = dlsym(lib, "cuda_host_run");
@@ -70,7 +74,7 @@ static void faults_are_found(void)
         void *kernel = dlsym(lib, name);
         REQUIRE(kernel, "there is no %s", name);
         for (int order = 0; order < 6; order++) { /* launches go through them */
-            int r = run(kernel, grid, block, &args);
+            int r = run(kernel, grid, block, kernels[i].shared, &args);
             const char *says = kernels[i].says;
             CHECK_MSG((r != 0) == (says != NULL) && (!says || strstr(said(), says)),
                       "%s, launch %d: %d, \"%s\"", kernels[i].name, order, r, r ? said() : "");

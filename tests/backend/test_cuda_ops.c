@@ -184,7 +184,7 @@ static int other_units(const struct slabs *s, int from, int to, uint8_t byte)
  * comes once more. */
 static void pools_grow_in_place(void)
 {
-    struct pith_error err;
+    struct pith_error err = {PITH_OK, ""};
     struct device *d;
     struct slabs s;
     REQUIRE(backend_cuda.open(0, 0, &d, &err) == PITH_OK, "%s", err.msg);
@@ -244,7 +244,7 @@ static void pools_that_are_full(void)
 /* Without addresses to reserve pools are slabs, as on other devices. */
 static void pools_of_slabs(void)
 {
-    struct pith_error err;
+    struct pith_error err = {PITH_OK, ""};
     for (int masked = 0; masked < 2; masked++) {
         struct device *d;
         struct slabs s;

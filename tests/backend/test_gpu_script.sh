@@ -13,6 +13,7 @@ done; "$@" && echo "ERROR SUMMARY: 0 errors"'
 stub "$dir/b/gpu_roof" 'echo "reads its memory: 100 GB/s"'
 stub "$dir/b/tests/test_cuda_ops" '
 [ ! -e "$SLOW" ] || sleep 3; echo "1 passed, 0 failed, 0 skipped"'
+cp "$dir/b/tests/test_cuda_ops" "$dir/b/tests/test_cuda_attn"
 stub "$dir/b/tests/test_cuda" 'echo "ok $TEST_ONLY"; [ "$TEST_ONLY" != "$BAD" ]'
 # A program that makes models, traces and figures.
 stub "$dir/b/pith" '
@@ -54,7 +55,7 @@ runs all_parts 0 '^ok vulkan-prefill-q4_0' "$at"
 same parts_that_failed "$(grep -c FAIL "$out")" 0
 has the_hosts_time "$at/host.txt" 'room for 0 recordings: 2 submissions, 30.0 us in the median'
 has a_summary "$at/summary.txt" 'tg128 12 tokens/s'
-has a_report "$at/report.txt" '==== sanitize-racecheck.txt'
+has a_report "$at/report.txt" '==== sanitize-racecheck-attn.txt'
 has what_is_left_out "$at/summary.txt" '^skip peer: '
 n=$(wc -l <"$CALLS")
 runs nothing_twice 0 'all is in' "$at"

@@ -4,7 +4,7 @@
  *
  *     PITH_CUDA_DEVICES=0,0   these of the machine's devices, by number, one that is named twice
  *                             twice; without it all, on a machine that has some
- *     PITH_CUDA_MASK=a,b      what is taken as absent: ops, dp4a, mma
+ *     PITH_CUDA_MASK=a,b      what is taken as absent: ops, dp4a, mma, flash
  *     PITH_CUDA_LIBRARY=file  another one than libcuda.so.1
  *     PITH_CUDA_KERNELS=file  other kernels than those beside it (cubin, fatbin or PTX)
  *     PITH_CUDA_MEMORY=bytes  what a device has, at most

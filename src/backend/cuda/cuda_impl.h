@@ -23,8 +23,10 @@ struct cu_stage {
     uint64_t value; /* done with it when the device has come there */
 };
 
-/* Families besides those of gpu.h: products of bytes on tensor cores, of 16 bits, rows for them. */
-enum { CU_MMA = GPU_N_FAMILIES, CU_HALF, CU_HALVE, CU_N_FAMILIES };
+/* Families besides those of gpu.h: products of bytes on tensor cores, of 16 bits, rows for them;
+ * attention of many rows, of few, over latent rows. */
+enum { CU_MMA = GPU_N_FAMILIES, CU_HALF, CU_HALVE, CU_FLASH, CU_FLASH_FEW,
+       CU_FLASH_LATENT, CU_N_FAMILIES };
 /* What a block makes: rows of the weight by rows of x; of half.cu, whose blocks are square. */
 enum { CU_TILE_M = 64, CU_TILE_N = 32, CU_NARROW = 32, CU_WIDE = 128 };
 
@@ -43,6 +45,7 @@ struct cu_gpu {
     _Atomic(uint64_t) taken;
     char what[96]; /* its name */
     int arch;      /* 75, 90 */
+    uint32_t shared; /* bytes of shared memory that a block can ask for */
     uint64_t piece; /* of memory behind addresses that are reserved; 0: there are none */
 
     pthread_mutex_t lock; /* of all below */
@@ -119,6 +122,17 @@ pith_status cu_launch(struct cu_gpu *v, cu_stream s, const struct gpu_launch *l,
  * size. */
 enum gpu_code cu_code_of(const struct device *d, const struct tensor *w);
 int cu_impl(const struct device *d, const struct node *n, struct op_impl *out);
+
+/* flash.c: attention on tensor cores, unless the same bits are wanted from steps of any size. The
+ * kernels' size of heads; 0: there is none for this op. */
+struct attn_op;
+int cu_flash_size(const struct device *d, const struct attn_op *p, int32_t n_states,
+                  const struct state *kv);
+/* Makes an attention's launch one of flash.cu, if it can be, and that of the merge after it fit.
+ * `pick`: the key that decides how many rows there are. */
+void cu_flash_use(const struct device *d, const struct call *c, const struct gpu_key *k,
+                  const struct gpu_key *pick, struct gpu_launch *l);
+uint32_t cu_flash_shared(int size, int few); /* bytes of shared memory that a block asks for */
 
 /* run.c */
 uint64_t cu_job_bytes(const struct plan *p, int n_threads);

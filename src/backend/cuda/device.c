@@ -116,7 +116,7 @@ static pith_status find_ordinal(long n, cu_device *out, struct pith_error *err)
 
 static pith_status read_properties(struct cu_gpu *v, struct pith_error *err)
 {
-    int major = 0, minor = 0, integrated = 0;
+    int major = 0, minor = 0, integrated = 0, shared = 0;
     int64_t limit = 0;
     size_t bytes = 0;
     pith_status st;
@@ -125,7 +125,9 @@ static pith_status read_properties(struct cu_gpu *v, struct pith_error *err)
     TRY(cu_check(v, cu.device_attribute(&major, CU_MAJOR, v->ordinal), "its kind", err));
     TRY(cu_check(v, cu.device_attribute(&minor, CU_MINOR, v->ordinal), "its kind", err));
     TRY(cu_check(v, cu.device_attribute(&integrated, CU_INTEGRATED, v->ordinal), "its kind", err));
+    TRY(cu_check(v, cu.device_attribute(&shared, CU_SHARED, v->ordinal), "its kind", err));
     v->arch = 10 * major + minor;
+    v->shared = (uint32_t)shared;
     v->total = bytes;
     snprintf(v->dev.about, sizeof v->dev.about, "%.95s", v->what);
     v->dev.kind = integrated && !env_get("PITH_CUDA_DEVICES") ? DEVICE_INTEGRATED : DEVICE_GPU;

@@ -42,8 +42,10 @@ enum { /* attributes of devices */
        CU_INTEGRATED = 18,
        CU_MAJOR = 75,
        CU_MINOR = 76,
+       CU_SHARED = 97,   /* bytes of shared memory that a block can ask for */
        CU_RESERVES = 102 /* addresses, and puts memory behind them */
 };
+enum { CU_FUNCTION_SHARED = 8 }; /* attribute of a function: what its launches may ask for */
 enum { CU_PINNED = 1, CU_ON_DEVICE = 1, CU_READ_WRITE = 3 };
 struct cu_location {
     int type, id;
@@ -103,6 +105,7 @@ enum {
     X(module_data, "cuModuleLoadData", (cu_module * m, const void *image))                         \
     X(module_end, "cuModuleUnload", (cu_module m))                                                 \
     X(function, "cuModuleGetFunction", (cu_function * f, cu_module m, const char *name))           \
+    X(function_set, "cuFuncSetAttribute", (cu_function f, int which, int value))                   \
     X(launch, "cuLaunchKernel",                                                                    \
       (cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,             \
        unsigned bz, unsigned shared, cu_stream s, void **params, void **extra))                    \

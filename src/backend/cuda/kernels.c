@@ -71,7 +71,9 @@ void cu_kernels_close(struct cu_gpu *v)
 
 #define X(name) [GPU_##name] = #name,
 static const char *const families[CU_N_FAMILIES] = {
-    GPU_FAMILIES(X)[CU_MMA] = "mma", [CU_HALF] = "half", [CU_HALVE] = "halve"};
+    GPU_FAMILIES(X)[CU_MMA] = "mma", [CU_HALF] = "half", [CU_HALVE] = "halve",
+    [CU_FLASH] = "flash", [CU_FLASH_FEW] = "flash_few",
+    [CU_FLASH_LATENT] = "flash_latent"};
 #undef X
 /* As types.cuh numbers them. */
 static const char *const types[] = {"f32",  "f16",    "bf16",   "q4_0", "q4_1", "q5_0",
@@ -79,6 +81,7 @@ static const char *const types[] = {"f32",  "f16",    "bf16",   "q4_0", "q4_1", 
                                     "q6_K", "iq4_nl", "iq4_xs", "mxfp4", "i32", "iq2_xxs",
                                     "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m",
                                     "tq1_0", "tq2_0", "nvfp4", "q1_0", "q2_0"};
+enum { TYPE_BF16 = 2 };
 
 /* The least count that has a kernel: 1, 2, 4, 8 or 16. */
 static int chunks(int n)
@@ -103,6 +106,14 @@ static void name_kernel(const struct gpu_kernel *k, char *out, size_t cap)
     case CU_HALF:
         snprintf(out, cap, "pith_half_%s_%d", types[k->spec[0]], (int)k->spec[2]);
         break;
+    case CU_FLASH:
+    case CU_FLASH_FEW:
+        snprintf(out, cap, "pith_%s_%s_%d", families[k->family],
+                 k->spec[0] <= TYPE_BF16 ? types[k->spec[0]] : "rows", (int)k->spec[4]);
+        break;
+    case CU_FLASH_LATENT:
+        snprintf(out, cap, "pith_flash_latent_%s", types[k->spec[0]]);
+        break;
     case GPU_attn:
     case GPU_attn_states:
         snprintf(out, cap, "pith_%s_%d", families[k->family], chunks(k->spec[4]));
@@ -113,6 +124,15 @@ static void name_kernel(const struct gpu_kernel *k, char *out, size_t cap)
     default:
         snprintf(out, cap, "pith_%s", families[k->family]);
     }
+}
+
+/* Bytes of shared memory beside what a kernel has of its own. */
+static uint32_t shared_of(const struct gpu_kernel *k)
+{
+    int family = (int)k->family, few = family == CU_FLASH_FEW;
+    return few || family == CU_FLASH || family == CU_FLASH_LATENT
+               ? cu_flash_shared(k->spec[4], few)
+               : 0;
 }
 
 static pith_status get_function(struct cu_gpu *v, const struct gpu_kernel *k, cu_function *out,
@@ -126,7 +146,11 @@ static pith_status get_function(struct cu_gpu *v, const struct gpu_kernel *k, cu
         r = cu.function(out, v->module[i], name);
     if (st == PITH_OK && r == CU_NOT_FOUND)
         st = error_set(err, PITH_UNSUPPORTED, "%s: the kernels have no %s", v->dev.name, name);
-    return st == PITH_OK ? cu_check(v, r, name, err) : st;
+    if (st == PITH_OK)
+        st = cu_check(v, r, name, err);
+    if (st == PITH_OK && shared_of(k))
+        st = cu_check(v, cu.function_set(*out, CU_FUNCTION_SHARED, (int)shared_of(k)), name, err);
+    return st;
 }
 
 static pith_status find_function(struct cu_gpu *v, const struct gpu_kernel *k, cu_function *out,
@@ -160,7 +184,11 @@ static unsigned warps_of(const struct gpu_kernel *k)
     case GPU_matmul:
     case GPU_dp4a:
     case CU_MMA:
+    case CU_FLASH:
+    case CU_FLASH_FEW:
         return 4;
+    case CU_FLASH_LATENT:
+        return 8;
     case CU_HALF:
         return k->spec[2] == CU_WIDE ? 8 : 4;
     default:
@@ -181,7 +209,7 @@ pith_status cu_launch(struct cu_gpu *v, cu_stream s, const struct gpu_launch *l,
     memcpy(args.spec, l->kernel.spec, sizeof args.spec);
     return cu_check(v,
                     cu.launch(f, l->groups[0], l->groups[1], l->groups[2], warps ? 32 : 64,
-                              warps ? warps : 1, 1, 0, s, params, NULL),
+                              warps ? warps : 1, 1, shared_of(&l->kernel), s, params, NULL),
                     families[l->kernel.family], err);
 }
 
@@ -219,6 +247,10 @@ int cu_impl(const struct device *d, const struct node *n, struct op_impl *out)
         enum gpu_code code = cu_code_of(d, n->w);
         out->kernel = products[n->w->type][code == GPU_NONE ? 0 : code == GPU_BYTES ? 1 : 2];
         out->by_rows = code == GPU_F16 || code == GPU_BF16;
+    }
+    if (n->op == OP_ATTN && cu_flash_size(d, n->p, n->n_states, n->state[0])) {
+        out->kernel = "attn cuda mma";
+        out->by_rows = 1;
     }
     return 1;
 }

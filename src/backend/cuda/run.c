@@ -108,9 +108,14 @@ static void use_tiles(const struct call *c, int64_t rows, int m, int n, enum gpu
 
 /* The rows that decide what takes them: as a recording of the step has them, whether there is one
  * or not, so that both give the same bits. */
+static struct gpu_key rounded_up(const struct gpu_key *k)
+{
+    return k->T <= GPU_RECORD_ROWS ? gpu_bucket(*k) : *k;
+}
+
 static int64_t rows_to_pick_by(const struct call *c, const struct gpu_key *k)
 {
-    struct gpu_key up = k->T <= GPU_RECORD_ROWS ? gpu_bucket(*k) : *k;
+    struct gpu_key up = rounded_up(k);
     return gpu_rows_of(&c->dst, &up);
 }
 
@@ -146,6 +151,8 @@ static pith_status put_call(struct job *j, cu_stream s, const struct call *c,
     struct gpu_launch l;
     if (!gpu_launch_of(&j->g, c, k, &l))
         return PITH_OK;
+    struct gpu_key pick = rounded_up(k);
+    cu_flash_use(j->g.dev, c, k, &pick, &l);
     pith_status st = pick_product(j, s, c, k, &l, err);
     if (st == PITH_OK)
         st = cu_launch(j->v, s, &l, err);

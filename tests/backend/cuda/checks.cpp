@@ -52,8 +52,9 @@ struct Range {
 
 uint32_t block, launch_first, epoch;
 uint16_t warp_epoch[THREAD / WARP + 1];
-std::vector<Shared> shared;
+std::vector<Shared> shared, asked; /* of kernels; of a launch */
 std::vector<Range> memory; /* the device's buffers, in order */
+Range asked_at;
 size_t last_range;
 
 enum { PAGE = 4096, PAGE_WORDS = PAGE / 4 };
@@ -170,7 +171,9 @@ Shared &shared_at(uint64_t word)
 {
     if (shared.empty())
         shared.resize((size_t)(_end - __bss_start) / 4 + 2);
-    Shared &s = shared[(word - address(__bss_start) / 4 * 4) / 4];
+    bool is_asked = word >= asked_at.from && word < asked_at.to;
+    Shared &s = is_asked ? asked[(word - asked_at.from) / 4]
+                         : shared[(word - address(__bss_start) / 4 * 4) / 4];
     if (s.block != block) {
         s = Shared{};
         s.block = block;
@@ -193,7 +196,8 @@ void touch_shared(host_kind kind, uint64_t word, unsigned bytes)
 void check(host_kind kind, const void *p, size_t n, const void *code)
 {
     uint64_t at = address(p), first = at / 4 * 4;
-    bool is_shared = at >= address(__bss_start) && at + n <= address(_end);
+    bool is_shared = (at >= address(__bss_start) && at + n <= address(_end)) ||
+                     (at >= asked_at.from && at + n <= asked_at.to);
     if (host_is_stack(at)) {
         if (!host_is_own_stack(at))
             host_fail("it touches another thread's own memory (+%#lx)", place_of(code));
@@ -218,9 +222,11 @@ void check(host_kind kind, const void *p, size_t n, const void *code)
 
 } // namespace
 
-void checks_launch()
+void checks_launch(const void *at, size_t n)
 {
     launch_first = block + 1;
+    asked_at = Range{address(at), address(at) + n};
+    asked.resize(n / 4 > asked.size() ? n / 4 : asked.size());
 }
 
 void checks_block()

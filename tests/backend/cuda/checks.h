@@ -17,8 +17,8 @@ bool host_is_stack(uint64_t at);
 enum host_kind { HOST_READ, HOST_WRITE, HOST_ATOMIC };
 
 #ifdef HOST_CHECKS
-void checks_launch();      /* begins */
-void checks_block();       /* begins */
+void checks_launch(const void *shared, size_t n); /* begins; what it has asked for */
+void checks_block();                              /* begins */
 void checks_block_met();   /* its threads, which see each other's writes from here on */
 void checks_warp_met(int); /* the lanes of a warp, likewise */
 void checks_access(host_kind kind, const void *at, size_t n);
@@ -26,7 +26,7 @@ void checks_access(host_kind kind, const void *at, size_t n);
 void checks_fetch(const void *to, size_t n);
 void checks_fetched(const void *to, size_t n);
 #else
-static inline void checks_launch() {}
+static inline void checks_launch(const void *, size_t) {}
 static inline void checks_block() {}
 static inline void checks_block_met() {}
 static inline void checks_warp_met(int) {}

@@ -16,6 +16,7 @@
 //   STANDIN_MEMORY=bytes     of each
 //   STANDIN_NAME=text        what they are called
 //   STANDIN_VMM=0            no addresses can be reserved
+//   STANDIN_SHARED=bytes     of shared memory that a launch can ask for
 //   STANDIN_PEERS=0          devices do not reach each other: copies go by the host
 #include <dlfcn.h>
 #include <stdint.h>
@@ -42,10 +43,10 @@ enum Result {
 };
 
 typedef std::function<int()> Work;
-typedef int (*Run)(void *, const unsigned *, const unsigned *, const void *);
+typedef int (*Run)(void *, const unsigned *, const unsigned *, unsigned, const void *);
 typedef void (*Memory)(const uint64_t (*)[2], size_t);
 typedef const char *(*Said)();
-enum { PARAMS = 152 };
+enum { PARAMS = 152, SHARED = 48 << 10 }; /* SHARED: what a launch gets that has not asked before */
 
 struct Context;
 struct Graph {
@@ -68,6 +69,7 @@ struct Module {
 struct Function {
     void *code;
     Run run;
+    unsigned shared;
     Memory memory;
     Said said;
     std::string name;
@@ -307,6 +309,7 @@ API cuDeviceGetAttribute(int *value, int which, int)
     *value = which == 75    ? (int)arch / 10
              : which == 76  ? (int)arch % 10
              : which == 16  ? 4
+             : which == 97  ? (int)setting("STANDIN_SHARED", 227 << 10)
              : which == 102 ? (int)setting("STANDIN_VMM", 1)
                             : 0;
     return OK;
@@ -708,6 +711,7 @@ API cuModuleGetFunction(Function **f, Module *m, const char *name)
         const unsigned *threads = (const unsigned *)dlsym(m->library, bound.c_str());
         known[code] = new Function{code,
                                    m->run,
+                                   SHARED,
                                    (Memory)dlsym(m->library, "cuda_host_memory"),
                                    (Said)dlsym(m->library, "cuda_host_said"),
                                    name,
@@ -717,16 +721,26 @@ API cuModuleGetFunction(Function **f, Module *m, const char *name)
     return OK;
 }
 
+API cuFuncSetAttribute(Function *f, int which, int value)
+{
+    IN_CONTEXT;
+    if (which != 8 || value < 0 || value > setting("STANDIN_SHARED", 227 << 10))
+        return INVALID_VALUE;
+    f->shared = (unsigned)value;
+    return OK;
+}
+
 API cuLaunchKernel(Function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                   unsigned bz, unsigned, Stream *s, void **params, void **)
+                   unsigned bz, unsigned shared, Stream *s, void **params, void **)
 {
     struct Launch {
-        unsigned grid[3], block[3];
+        unsigned grid[3], block[3], shared;
         unsigned char params[PARAMS];
-    } l = {{gx, gy, gz}, {bx, by, bz}, {}};
+    } l = {{gx, gy, gz}, {bx, by, bz}, shared, {}};
     IN_CONTEXT;
     if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || gx > INT32_MAX ||
-        (uint64_t)bx * by * bz > (f->threads ? f->threads : 1024) || s->context != current)
+        (uint64_t)bx * by * bz > (f->threads ? f->threads : 1024) || shared > f->shared ||
+        s->context != current)
         return INVALID_VALUE;
     memcpy(l.params, params[0], PARAMS);
     Context *c = current;
@@ -735,7 +749,7 @@ API cuLaunchKernel(Function *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
             std::vector<uint64_t> r = ranges_of(c);
             f->memory((const uint64_t(*)[2])(const void *)r.data(), r.size() / 2);
         }
-        int r = f->run(f->code, l.grid, l.block, l.params);
+        int r = f->run(f->code, l.grid, l.block, l.shared, l.params);
         if (r)
             fprintf(stderr, "%s on the host: %s\n", f->name.c_str(), f->said());
         return r;

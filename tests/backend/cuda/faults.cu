@@ -1,6 +1,6 @@
 /* faults.cu -- kernels that are wrong, one way each, and the same without: what checks.cpp has to
  * find, and what it must not. a: 64 numbers; dst: 64. p[0]: a number that no compiler knows. */
-#include "backend/cuda/kernels/fetch.cuh"
+#include "backend/cuda/kernels/tensor.cuh"
 
 FN float own(const Args &arg) { return f32_at(arg.a)[threadIdx.x]; }
 FN void give(const Args &arg, float x) { f32_at(arg.dst)[blockIdx.x * 64 + threadIdx.x] = x; }
@@ -152,6 +152,21 @@ KERNEL(of_another, 64)
     give(arg, x);
 }
 
+/* What a launch has asked for. */
+KERNEL(asked, 64)
+{
+    float *lane = (float *)host_shared;
+    lane[threadIdx.x] = own(arg);
+    __syncthreads();
+    give(arg, lane[mirror()]);
+}
+KERNEL(asked_early, 64)
+{
+    float *lane = (float *)host_shared;
+    lane[threadIdx.x] = own(arg);
+    give(arg, lane[mirror()]);
+}
+
 /* ---------------------------------------------------------------- fetches */
 
 struct Line {
@@ -191,7 +206,7 @@ KERNEL(matrices_early, 64)
     __shared__ Line s;
     uint32_t r[4];
     s.x[threadIdx.x] = own(arg);
-    host_matrices4(r, &s.x[threadIdx.x % 16 * 4]);
+    host_matrices4(r, &s.x[threadIdx.x % 16 * 4], false);
     give(arg, as_float(r[0]));
 }
 

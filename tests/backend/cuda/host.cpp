@@ -17,6 +17,7 @@
 
 /* Not zero: they do not lie with shared memory (checks.cpp). */
 host_dim threadIdx = {1, 1, 1}, blockIdx = {1, 1, 1}, blockDim = {1, 1, 1}, gridDim = {1, 1, 1};
+void *host_shared = &threadIdx;
 
 namespace {
 
@@ -40,7 +41,7 @@ struct Fiber {
     const char *file; /* where it waits for its block */
     int line;
     /* What it gives to its warp. */
-    enum What { NOTHING, SUM, PRODUCT, HALVES, BRAINS, MATRICES } what;
+    enum What { NOTHING, SUM, PRODUCT, HALVES, BRAINS, MATRICES, TURNED, OTHER } what;
     float *v;
     int n, from, *c;
     uint32_t a[4], b[2], *r;
@@ -157,6 +158,15 @@ void give_matrices(Fiber *lane)
             memcpy(&lane[l].r[i], (const char *)lane[8 * i + l / 4].row + l % 4 * 4, 4);
 }
 
+void give_turned(Fiber *lane)
+{
+    for (int l = 0; l < WARP; l++)
+        for (int i = 0; i < 4; i++)
+            for (int e = 0; e < 2; e++)
+                memcpy((char *)&lane[l].r[i] + 2 * e,
+                       (const char *)lane[8 * i + 2 * (l % 4) + e].row + l / 4 * 2, 2);
+}
+
 /* All lanes have given theirs. */
 void exchange(Fiber *lane)
 {
@@ -166,6 +176,10 @@ void exchange(Fiber *lane)
         multiply_halves(lane, lane[0].what == Fiber::BRAINS);
     if (lane[0].what == Fiber::MATRICES)
         give_matrices(lane);
+    if (lane[0].what == Fiber::TURNED)
+        give_turned(lane);
+    for (int l = 0; l < WARP && lane[0].what == Fiber::OTHER; l++)
+        lane[l].b[0] = lane[l ^ lane[0].from].a[0];
     if (lane[0].what != Fiber::SUM)
         return;
     float now[WARP], then[WARP];
@@ -352,10 +366,21 @@ void host_multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t 
     wait_as(AT_WARP);
 }
 
-void host_matrices4(uint32_t (&r)[4], const void *row)
+uint32_t host_lane_xor(uint32_t x, int mask)
 {
     Fiber &f = fibers[current];
-    f.what = Fiber::MATRICES;
+    f.what = Fiber::OTHER;
+    f.a[0] = x;
+    f.n = 1;
+    f.from = mask;
+    wait_as(AT_WARP);
+    return f.b[0];
+}
+
+void host_matrices4(uint32_t (&r)[4], const void *row, bool turned)
+{
+    Fiber &f = fibers[current];
+    f.what = turned ? Fiber::TURNED : Fiber::MATRICES;
     f.r = r;
     f.row = row;
     if ((uintptr_t)row % 16)
@@ -400,6 +425,26 @@ void host_wait_stages(int n)
     f.fetches.resize(left);
 }
 
+/* Shared memory of so many bytes, up to a page that nobody may touch; what is there is anything.
+ * 0: there is none. */
+static int make_shared(unsigned bytes)
+{
+    enum { MOST = 256 << 10, BEHIND = 64 << 10 };
+    static char *memory;
+    if (bytes > MOST || bytes % 16)
+        return 0;
+    if (!memory) {
+        void *m = mmap(NULL, MOST + BEHIND, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                       0);
+        if (m == MAP_FAILED || mprotect((char *)m + MOST, BEHIND, PROT_NONE))
+            return 0;
+        memory = (char *)m;
+    }
+    host_shared = memory + MOST - bytes;
+    memset(host_shared, 0xff, bytes);
+    return 1;
+}
+
 /* What was wrong with the last launch that failed. */
 extern "C" __attribute__((visibility("default"))) const char *cuda_host_said()
 {
@@ -408,7 +453,8 @@ extern "C" __attribute__((visibility("default"))) const char *cuda_host_said()
 
 /* 0, or what a driver says of a kernel that failed. */
 extern "C" __attribute__((visibility("default"))) int
-cuda_host_run(void *function, const unsigned grid[3], const unsigned block[3], const void *args)
+cuda_host_run(void *function, const unsigned grid[3], const unsigned block[3], unsigned shared,
+              const void *args)
 {
     static unsigned launches;
     uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
@@ -416,7 +462,7 @@ cuda_host_run(void *function, const unsigned grid[3], const unsigned block[3], c
     if (!stacks)
         stacks = (char *)mmap(NULL, (size_t)MOST_THREADS * STACK, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (n < 1 || n > MOST_THREADS || !blocks || stacks == MAP_FAILED)
+    if (n < 1 || n > MOST_THREADS || !blocks || stacks == MAP_FAILED || !make_shared(shared))
         return 1;
     order = launches++;
     failed = false;
@@ -428,7 +474,7 @@ cuda_host_run(void *function, const unsigned grid[3], const unsigned block[3], c
         unsigned t = (unsigned)i;
         fibers[i].index = host_dim{t % block[0], t / block[0] % block[1], t / block[0] / block[1]};
     }
-    checks_launch();
+    checks_launch(host_shared, shared);
     for (uint64_t b = 0; b < blocks; b++) {
         uint64_t at = nth(b, blocks);
         blockIdx.x = (uint32_t)(at % grid[0]);

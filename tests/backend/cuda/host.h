@@ -47,8 +47,12 @@ void host_mma16(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b);
  * the eighth on. */
 void host_multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, bool bf16);
 /* Of four matrices of 8 rows of 16 bytes lane l gives row l % 8 of matrix l / 8, and gets word
- * l % 4 of row l / 4 of each. */
-void host_matrices4(uint32_t (&r)[4], const void *row);
+ * l % 4 of row l / 4 of each; turned: numbers 2 (l % 4) and the next of column l / 4. */
+void host_matrices4(uint32_t (&r)[4], const void *row, bool turned);
+/* What the lane has given whose number differs in the bits of `mask`. */
+uint32_t host_lane_xor(uint32_t x, int mask);
+/* What a launch has asked for; behind its end is nothing. */
+extern void *host_shared;
 /* Sixteen bytes, or four (zeros, of NULL), that are not there before they are waited for: until all
  * but the last n stages of this thread are. */
 void host_fetch(void *to, const void *from, int bytes);

@@ -6,7 +6,7 @@
  * shared memory first, where neighbouring lanes read neighbouring words, and each takes its own
  * from there. */
 #include "coded.cuh"
-#include "fetch.cuh"
+#include "tensor.cuh"
 
 FN uint32_t code_of(float v)
 {

@@ -10,83 +10,27 @@
  *                     shared memory, in STAGES places: one is multiplied while others are fetched
  *     half_TYPE_TN    K is a multiple of 8, and rows of the weight begin at multiples of 16 bytes
  */
-#include "fetch.cuh"
-#include "pages.cuh"
 #include "products.cuh"
+#include "tensor.cuh"
 
 /* ---------------------------------------------------------------- rows */
 
-/* A block rounds a row. f16 is scaled by a power of two, so that its largest number has the
- * exponent 14: nothing becomes infinite that was not, and what is lost of small numbers is next to
- * nothing beside the largest. */
+/* A block rounds a row, scaled as scale_of says. */
 KERNEL(halve, 64)
 {
     uint32_t n = rows_of(arg, arg.rows), t = threadIdx.x;
     EACH_ROW(r, n) {
         const float *x = row_of(arg.a, r, arg.lda);
         uint64_t y = arg.dst + (uint64_t)r * arg.ld;
-        float most = 0, up = 1, down = 1;
+        float most = 0;
         for (uint32_t i = t; i < arg.cols; i += 64)
             most = largest(most, fabsf(x[i]));
-        most = tree_max(most);
-        int e = (int)(as_uint(most) >> 23) - 127;
-        if (arg.spec[0] == T_F16 && most > 0 && e < 128) {
-            e = bound(e, -112, 127);
-            up = as_float((uint32_t)(14 - e + 127) << 23);
-            down = as_float((uint32_t)(e - 14 + 127) << 23);
-        }
+        Scale k = scale_of(arg.spec[0], tree_max(most));
         for (uint32_t i = t; i < arg.cols; i += 64)
-            store_number(arg.spec[0], y + 2 * (uint64_t)i, x[i] * up);
+            store_number(arg.spec[0], y + 2 * (uint64_t)i, x[i] * k.up);
         if (t == 0)
-            f32_at(y + 2 * (uint64_t)arg.cols)[0] = down;
+            f32_at(y + 2 * (uint64_t)arg.cols)[0] = k.down;
     }
-}
-
-/* ---------------------------------------------------------------- a warp's instructions */
-
-/* Four matrices of 8 rows of 16 bytes: lane l says where row l % 8 of matrix l / 8 is, and gets
- * word l % 4 of row l / 4 of each. */
-FN void matrices4(uint32_t (&r)[4], const uint16_t *row)
-{
-#ifdef __CUDACC__
-    uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
-#else
-    host_matrices4(r, row);
-#endif
-}
-
-/* c += a b: 16 rows of 16 numbers by 8 columns. a: rows l / 4 and + 8 with words l % 4, then the
- * same of numbers 8 and on; b: of column l / 4. c: row l / 4, columns 2 (l % 4), + 1; rows + 8. */
-template <int TYPE>
-FN void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-#if !defined(__CUDACC__)
-    host_multiply(c, a, b0, b1, TYPE == T_BF16);
-#elif __CUDA_ARCH__ >= 800
-    if (TYPE == T_F16)
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
-            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    else
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#else /* of bf16 such a device knows nothing: kernels.c does not ask it */
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(b0));
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[2]), "r"(a[3]), "r"(b1));
-#endif
 }
 
 /* ---------------------------------------------------------------- tiles */

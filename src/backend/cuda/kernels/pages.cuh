@@ -31,16 +31,18 @@ FN uint32_t to_f16(float x)
     return sign | (a - 0x38000000u + 0xfff + (a >> 13 & 1)) >> 13;
 }
 
-FN void store_number(int type, uint64_t at, float x)
+FN uint32_t to_bf16(float x)
 {
     uint32_t u = as_uint(x);
+    return (u & 0x7fffffffu) > 0x7f800000u ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16;
+}
+
+FN void store_number(int type, uint64_t at, float x)
+{
     if (type == T_F32)
         *f32_at(at) = x;
-    else if (type == T_F16)
-        put16(at, to_f16(x));
     else
-        put16(at, (u & 0x7fffffffu) > 0x7f800000u ? u >> 16 | 0x40
-                                                  : (u + 0x7fff + (u >> 16 & 1)) >> 16);
+        put16(at, type == T_F16 ? to_f16(x) : to_bf16(x));
 }
 
 /* Of slot `slot` of segment seg: its page's first byte; where in the page it is. */

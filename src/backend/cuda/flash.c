@@ -1,0 +1,115 @@
+/* flash.c -- which attention runs on tensor cores (kernels/flash.cu): that over pages of 16 bits or
+ * of blocks, for who has not asked for the same bits from steps of any size. K and V that are kept
+ * as f32 are multiplied as f32 (kernels/attn.cu). */
+#include "backend/cuda/cuda_impl.h"
+
+#include "graph/kv_page.h"
+#include "graph/ops/attention.h"
+
+/* Rows of a step beside one for each sequence, from which on they are many: a tile of K and V is
+ * all warps'. Else each warp has its own. */
+enum { MANY = 31 };
+/* Parts of a row of a step of few rows are no shorter. */
+enum { LEAST_PART = 256 };
+
+/* LATENT: of latent rows, which have one size. */
+enum { LATENT = 576, LATENT_V = 512, LATENT_ROWS = 64 };
+static const int sizes[] = {64, 80, 96, 128, 192, 256};
+
+/* As flash.cu has them: rows of a block, slots of a tile. */
+static int tile_rows(int size, int few)
+{
+    return size == LATENT ? LATENT_ROWS : few ? 16 : size <= 128 ? 128 : 64;
+}
+
+static int tile_slots(int size, int few)
+{
+    return few ? (size < 128 ? 32 : 16) : size <= 96 ? 64 : 32;
+}
+
+static uint32_t latent_shared(void)
+{
+    int halves = (LATENT_ROWS + 2 * 32) * (LATENT + 8) + LATENT_ROWS * (32 + 8);
+    return (uint32_t)(2 * halves + (16 + 8) * LATENT_ROWS + 128);
+}
+
+uint32_t cu_flash_shared(int size, int few)
+{
+    if (size == LATENT)
+        return latent_shared();
+    int rows = tile_rows(size, few), slots = tile_slots(size, few), tiles = few ? 4 : 1;
+    int halves = rows * (size + 8) + tiles * (slots * (size + 8) + size * (slots + 8));
+    return (uint32_t)(2 * halves + 16 * rows + 64 + 128 * tiles);
+}
+
+/* Pages of it are tiles as they are, or by way of f16. */
+static int has_tiles(const struct cu_gpu *v, const struct state *kv)
+{
+    enum dtype k_type = kv->k_type, v_type = kv_v_type(kv);
+    if (k_type == DT_BF16 || v_type == DT_BF16)
+        return k_type == v_type && v->arch >= 80;
+    return k_type != DT_F32 && v_type != DT_F32;
+}
+
+/* V in K, or both apart. */
+static int size_of(const struct state *kv)
+{
+    int64_t most = kv->d_k > kv_padded(kv->d_v) ? kv->d_k : kv_padded(kv->d_v);
+    if (state_is(kv, STATE_V_IN_K))
+        return !kv_has_blocks(kv->k_type) && most <= LATENT && kv->d_v <= LATENT_V ? LATENT : 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i] >= most && kv_has_v(kv) && !state_is(kv, STATE_FLAT))
+            return sizes[i];
+    return 0;
+}
+
+int cu_flash_size(const struct device *d, const struct attn_op *p, int32_t n_states,
+                  const struct state *kv)
+{
+    const struct cu_gpu *v = cu_of(d);
+    int size = size_of(kv);
+    if (d->reproducible || n_states != 1 || p->list || kv->ratio > 1 || !has_tiles(v, kv) ||
+        cu_masked("mma") || cu_masked("flash"))
+        return 0;
+    return cu_flash_shared(size, 0) <= v->shared && cu_flash_shared(size, 1) <= v->shared ? size
+                                                                                          : 0;
+}
+
+/* Parts of a row, as many as there is room for: one for each span, and for few rows several of a
+ * span; else one for all. *slots: of a part. */
+static int32_t parts_of(const struct value *parts, const struct gpu_key *pick, int few,
+                        int32_t *slots)
+{
+    int64_t room = parts->cap_rows / (pick->T > 0 ? pick->T : 1);
+    int32_t n = pick->spans <= room ? pick->spans : 1;
+    *slots = ATTN_SPAN;
+    for (; few && n >= pick->spans && 2 * n <= room && *slots > LEAST_PART; *slots /= 2)
+        n *= 2;
+    return n;
+}
+
+void cu_flash_use(const struct device *d, const struct call *c, const struct gpu_key *k,
+                  const struct gpu_key *pick, struct gpu_launch *l)
+{
+    const struct attn_op *p = c->p;
+    int is_merge = c->op == OP_ATTN_MERGE, few = pick->T - pick->N < MANY;
+    int32_t slots;
+    int size = c->op == OP_ATTN || is_merge ? cu_flash_size(d, p, c->n_states, c->state[0]) : 0;
+    if (!size)
+        return;
+    int32_t n = parts_of(is_merge ? &c->src[0] : &c->dst, pick, few, &slots);
+    if (is_merge) {
+        l->args.p[2] = (uint32_t)n;
+        return;
+    }
+    int64_t heads = c->state[0]->n_head_kv, rows = tile_rows(size, few);
+    l->kernel.family = (enum gpu_family)(size == LATENT ? CU_FLASH_LATENT
+                                         : few          ? CU_FLASH_FEW
+                                                        : CU_FLASH);
+    l->kernel.spec[4] = size;
+    l->args.ldb = (uint32_t)slots;
+    l->args.p[12] = (uint32_t)n;
+    l->groups[0] = (uint32_t)(k->T * (p->n_head / heads) / rows + k->N);
+    l->groups[1] = (uint32_t)heads;
+    l->groups[2] = (uint32_t)n;
+}
