@@ -1,7 +1,7 @@
 /* test_pages.c -- the page accounting of the cache under a million arrivals, extensions and
  * departures, without a model: a sequence never has more than one partial page per group, the waste
  * stays small, and at the end every page is free. Half of the arrivals share a prefix with a
- * sequence that is there. */
+ * sequence that is there. And the limit holds whatever edits, calls and failures there are. */
 #include "base/mem.h"
 #include "graph/backend.h"
 #include "random.h"
@@ -48,14 +48,9 @@ static struct device device = {.backend = &backend};
 static struct device *devices[] = {&device};
 
 static pith_status open_cache(struct cache *c, struct state *kv, const int32_t *window,
-                              struct pith_error *err)
+                              struct cache_params p, struct pith_error *err)
 {
-    const struct cache_params p = {.n_ctx = N_CTX,
-                                   .n_seq = N_SEQ,
-                                   .n_batch = 512,
-                                   .n_tokens = N_TOKENS,
-                                   .k_type = DT_F16,
-                                   .v_type = DT_F16};
+    p.k_type = p.v_type = DT_F16;
     for (int l = 0; l < N_LAYER; l++)
         kv[l] = (struct state){.range = window[l] ? RANGE_WINDOW : RANGE_ALL,
                                .span = window[l],
@@ -164,7 +159,9 @@ static void test_fragmentation(void)
     struct totals t = {0};
     long n = test_scale() >= 100 ? 1000000 : test_scale() >= 10 ? 100000 : 10000;
     uint64_t most = 0, most_half = 0;
-    REQUIRE(open_cache(&c, kv, window, &err) == PITH_OK, "%s", err.msg);
+    const struct cache_params p = {
+        .n_ctx = N_CTX, .n_seq = N_SEQ, .n_batch = 512, .n_tokens = N_TOKENS};
+    REQUIRE(open_cache(&c, kv, window, p, &err) == PITH_OK, "%s", err.msg);
     CHECK(c.n_groups == 2);
     for (long i = 0; i < n && !test_bad; i++) {
         event(&c, &t);
@@ -192,9 +189,141 @@ static void test_fragmentation(void)
     cache_deinit(&c);
 }
 
+/* ---------------------------------------------------------------- pages that are lent */
+
+enum { TIGHT_SEQ = 6, TIGHT_CTX = 512, TIGHT_TOKENS = 640, N_CALLS = 2 };
+
+/* A call under way: its sequences, and what they will have more if it succeeds. */
+struct tight_call {
+    int32_t add[TIGHT_SEQ];
+    int under_way;
+};
+struct tight {
+    struct cache c;
+    struct tight_call call[N_CALLS];
+    int64_t n_calls, n_failed, n_refused, n_lent;
+};
+
+static int in_call(const struct tight *t, int32_t seq)
+{
+    return (t->call[0].under_way && t->call[0].add[seq]) ||
+           (t->call[1].under_way && t->call[1].add[seq]);
+}
+
+static void end_call(struct tight *t, int i, int failed)
+{
+    for (int32_t q = 0; q < TIGHT_SEQ; q++)
+        if (t->call[i].add[q])
+            cache_end(&t->c, q, failed);
+    t->call[i] = (struct tight_call){0};
+}
+
+/* Rows of some sequences that no other call has, in one or more steps of it. */
+static void begin_call(struct tight *t, int i)
+{
+    struct tight_call *call = &t->call[i];
+    struct pith_error err;
+    pith_status st = PITH_OK;
+    for (int32_t q = 0; q < TIGHT_SEQ; q++) {
+        int32_t room = TIGHT_CTX - t->c.seq[q].n, n = 1 + below(below(2) ? 6 : 150);
+        if (in_call(t, q) || below(3) || !room)
+            continue;
+        call->add[q] = n < room ? n : room;
+        cache_begin(&t->c, q);
+    }
+    call->under_way = 1;
+    t->n_calls++;
+    for (int32_t at = 0, step = 64; at < 192 && st == PITH_OK; at += step)
+        for (int32_t q = 0; q < TIGHT_SEQ && st == PITH_OK; q++) {
+            int32_t n = call->add[q] - at < step ? call->add[q] - at : step;
+            if (n <= 0)
+                continue;
+            st = cache_settle(&t->c, q, &err);
+            if (st == PITH_OK)
+                st = cache_grow(&t->c, q, n, &err);
+            for (int32_t k = 0; k < n && st == PITH_OK; k++)
+                cache_append(&t->c, q, 1, NULL);
+        }
+    cache_flush(&t->c, NULL);
+    t->n_lent += t->c.group[0].n_lent > 0 || t->c.group[1].n_lent > 0;
+    t->n_refused += st != PITH_OK;
+    if (st != PITH_OK)
+        end_call(t, i, 1);
+}
+
+static void tight_edit(struct tight *t)
+{
+    int32_t q = below(TIGHT_SEQ), n = t->c.seq[q].n, a = below(n + 1), b = a + below(n - a + 1);
+    int32_t to = below(TIGHT_SEQ);
+    if (in_call(t, q) || in_call(t, to))
+        return;
+    switch (below(5)) { /* what it may not do to a window it refuses */
+    case 0:
+        cache_cut(&t->c, q, 0);
+        break;
+    case 1:
+        cache_share(&t->c, to, q, 0, n, NULL);
+        break;
+    case 2:
+        cache_move(&t->c, q, a, n, 1 + below(5), 1, NULL);
+        break;
+    default:
+        cache_remove(&t->c, q, a, b, NULL);
+    }
+}
+
+/* Whatever calls there are at the same time, and whichever of them fail: afterwards no more pages
+ * are held than the limit allows, and nothing is lent. */
+static void test_lent(void)
+{
+    static const int32_t window[N_LAYER] = {0, 96, 0};
+    const struct cache_params p = {
+        .n_ctx = TIGHT_CTX, .n_seq = TIGHT_SEQ, .n_batch = 64, .n_tokens = TIGHT_TOKENS};
+    struct tight t = {.n_calls = 0};
+    struct state kv[N_LAYER];
+    struct pith_error err;
+    long n = test_scale() >= 100 ? 3000000 : test_scale() >= 10 ? 300000 : 100000;
+    REQUIRE(open_cache(&t.c, kv, window, p, &err) == PITH_OK, "%s", err.msg);
+    t.c.group[1].n_pages = 12; /* fewer than there would be of so small a window */
+    for (long k = 0; k < n && !test_bad; k++) {
+        int i = below(N_CALLS), failed = below(3) == 0;
+        if (below(2)) {
+            tight_edit(&t);
+        } else if (t.call[i].under_way) {
+            t.n_failed += failed;
+            end_call(&t, i, failed);
+        } else {
+            begin_call(&t, i);
+        }
+        int busy = t.call[0].under_way || t.call[1].under_way;
+        for (int g = 0; g < t.c.n_groups; g++) {
+            const struct cache_group *u = &t.c.group[g];
+            int32_t lent = 0;
+            for (int32_t q = 0; q < TIGHT_SEQ; q++)
+                lent += t.c.seq[q].lent[g];
+            CHECK_MSG(u->n_made - u->n_free <= u->n_pages + u->n_lent && u->n_lent == lent &&
+                          (busy || !lent) && lent <= u->n_spare,
+                      "group %d: %d pages are held, the limit is %d and %d lent, %d of sequences",
+                      g, u->n_made - u->n_free, u->n_pages, u->n_lent, lent);
+        }
+    }
+    printf("# %ld events: %d calls, %d of them failed, %d were refused, %d went with pages lent\n",
+           n, (int)t.n_calls, (int)t.n_failed, (int)t.n_refused, (int)t.n_lent);
+    CHECK(t.n_lent > n / 100 && t.n_failed > n / 100 && t.n_refused < t.n_calls / 2);
+    for (int i = 0; i < N_CALLS; i++)
+        if (t.call[i].under_way)
+            end_call(&t, i, 1);
+    for (int32_t q = 0; q < TIGHT_SEQ; q++)
+        cache_cut(&t.c, q, 0);
+    for (int g = 0; g < t.c.n_groups; g++)
+        CHECK(t.c.group[g].n_free == t.c.group[g].n_made);
+    cache_deinit(&t.c);
+}
+
 int main(void)
 {
     test_seed();
     TEST(test_fragmentation);
+    TEST(test_lent);
     return test_end();
 }

@@ -299,8 +299,8 @@ void cache_end(struct cache *c, int32_t seq, int failed)
         cache_cut(c, seq, q->floor);
     if (q->settled)
         cache_settle_end(c, q, failed);
-    for (int g = 0; g < c->n_own && !c->others; g++)
-        c->group[g].n_lent = 0;
+    for (int g = 0; g < c->n_own; g++)
+        cache_lend(c, g, q, 0);
     q->floor = q->n;
 }
 

@@ -55,7 +55,7 @@ struct cache_group {
     uint64_t reserved; /* bytes of all pages there can be */
     int32_t n_pages; /* limit */
     int32_t n_spare; /* pages beyond it that settled sequences may hold until the call ends, */
-    int32_t n_lent;  /* and that they do */
+    int32_t n_lent;  /* and that they do: cache_seq.lent of all */
     int32_t n_made;  /* pages ever used: [0, n_made) are zeroed or in use */
     int32_t n_free;
     int32_t *free_list; /* [n_pages + n_spare] stack */
@@ -113,6 +113,9 @@ struct cache_seq {
     int placed;  /* some row was given its position: the next one's may be that of the last */
     int pending; /* some src is not the slot itself, or some delta not 0 */
     int settled; /* in the call in progress: src and delta tell of `was`, the tables before */
+    /* Of each group, pages beyond the limit that it holds until the call ends: never more than the
+     * old table gives back then if the call succeeds, or the new one if it fails. */
+    int32_t lent[CACHE_OWN_GROUPS];
     struct cache_slot *slot; /* [n_ctx], NULL until the first edit, as the tables: */
     struct cache_axes *axes; /* [n_ctx], kept where `edited` is and the cache has axes */
     int32_t *was[STEP_MAX_GROUPS];
@@ -146,7 +149,6 @@ struct cache {
     struct store *store; /* NULL: there is none */
     /* When there are no pages: it gives back what frees one of the group. 0: it has none. */
     int (*evict)(struct store *t, struct cache *c, int group);
-    int others; /* 1: sequences of another call are under way beside the one that ends */
     struct mem_account *account; /* of what is made later, NULL: nobody's */
     struct cache_draft *draft;   /* cache_edit.c's, from the first edit on */
 };

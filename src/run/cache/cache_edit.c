@@ -3,7 +3,11 @@
  *
  * Settling goes through the new pages. A page whose slots lie in one old page, each in its own
  * place and unrotated, is that page, shared or not. Any other is taken anew and gathered. The old
- * table and what it names stay until the call ends. */
+ * table and what it names stay until the call ends.
+ *
+ * One of the two tables goes then, whatever comes of the call. So as many pages as both would give
+ * back are lent beyond the limit. A quarter in a page that has others is not given back as a page:
+ * where pages are short the last slots have a whole one until the call has ended. */
 #include "run/cache/cache_impl.h"
 
 #include <string.h>
@@ -369,8 +373,8 @@ static int32_t count_pages(const struct cache *c, int group, const struct cache_
     return need;
 }
 
-/* Makes the new table of a group. */
-static void rebuild(struct cache *c, int group, struct cache_seq *q)
+/* Makes the new table of a group; whole: no quarters. */
+static void rebuild(struct cache *c, int group, struct cache_seq *q, int whole)
 {
     struct cache_group *g = &c->group[group];
     struct cache_slot_from from[STEP_PAGE];
@@ -381,7 +385,7 @@ static void rebuild(struct cache *c, int group, struct cache_seq *q)
             page_ref(g, fresh[page] = q->pages[group][k]);
         if (k >= 0 || !sources(q, group, page, from))
             continue;
-        fresh[page] = page_take(c, group, slots_of(q, page));
+        fresh[page] = page_take(c, group, whole ? STEP_PAGE : slots_of(q, page));
         page_fill(c, group, fresh[page], from, slots_of(q, page));
     }
     q->was[group] = q->pages[group];
@@ -410,14 +414,14 @@ pith_status cache_settle(struct cache *c, int32_t seq, struct pith_error *err)
     pith_status ok = check_distances(c, seq, err);
     if (ok != PITH_OK)
         return ok;
-    int32_t lent[STEP_MAX_GROUPS] = {0};
+    int whole[CACHE_OWN_GROUPS];
     int64_t all = 0;
     for (int i = 0; i < c->n_own; i++) { /* all or nothing: count first */
-        struct cache_group *g = &c->group[i];
+        const struct cache_group *g = &c->group[i];
         int32_t lend, need = count_pages(c, i, q, &lend);
+        whole[i] = need > pages_available(g);
         lend = lend < need ? lend : need;
-        lent[i] = lend < g->n_spare - g->n_lent ? lend : g->n_spare - g->n_lent;
-        g->n_lent += lent[i];
+        cache_lend(c, i, q, lend < g->n_spare - g->n_lent ? lend : g->n_spare - g->n_lent);
         pith_status st = pages_need(c, i, seq, need, err);
         if (st != PITH_OK)
             return st;
@@ -426,12 +430,8 @@ pith_status cache_settle(struct cache *c, int32_t seq, struct pith_error *err)
     if (pages_log(c, all, err) != PITH_OK)
         return PITH_NOMEM;
     for (int i = 0; i < c->n_own; i++) {
-        struct cache_group *g = &c->group[i];
-        int32_t before = g->n_made - g->n_free;
-        rebuild(c, i, q);
-        int32_t taken = g->n_made - g->n_free - before;
-        /* What was not taken is nobody else's: the step may fail, and then the old pages stay. */
-        g->n_lent -= lent[i] > taken ? lent[i] - taken : 0;
+        rebuild(c, i, q, whole[i]);
+        cache_repay(c, i, q);
     }
     q->pending = 0;
     q->settled = 1;
@@ -454,6 +454,9 @@ void cache_settle_end(struct cache *c, struct cache_seq *q, int failed)
         q->pending = 1;
         return;
     }
+    int32_t held = q->n + q->n_tree, last = (held - 1) / STEP_PAGE;
+    for (int g = 0; g < c->n_own && held; g++)
+        page_shrink(&c->group[g], q->pages[g][last], held - last * STEP_PAGE);
     int edited = q->axed = 0;
     for (int32_t i = 0; i < q->n; i++) {
         q->slot[i].src = i;

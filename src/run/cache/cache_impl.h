@@ -28,6 +28,12 @@ pith_status pages_log(struct cache *c, int64_t n, struct pith_error *err);
 void cache_touch(struct cache *c, int group, uint64_t from, uint64_t to);
 /* The node, of n_nodes, that a kv head of a page of the cache lies in. */
 int cache_home(const struct state *kv, int head, int64_t page, int n_nodes);
+/* A page of which n slots are used is a quarter from now on, if they fit and it is one's own. */
+void page_shrink(struct cache_group *g, int32_t place, int32_t n);
+/* What a sequence holds of a group beyond the limit until its call ends, from now on. */
+void cache_lend(struct cache *c, int group, struct cache_seq *q, int32_t n);
+/* No more than the new table of a settled sequence gives back if its call fails. */
+void cache_repay(struct cache *c, int group, struct cache_seq *q);
 /* 1: giving it back would free a page. */
 int page_frees(const struct cache_group *g, int32_t place);
 int32_t pages_available(const struct cache_group *g);

@@ -66,6 +66,14 @@ void page_unref(struct cache_group *g, int32_t *entry)
     page_free(g, page);
 }
 
+void page_shrink(struct cache_group *g, int32_t place, int32_t n)
+{
+    if (place < 0 || n > STEP_QUARTER || g->refs[place] > 1 || g->parts[place_page(place)])
+        return;
+    g->parts[place_page(place)] = 1; /* the first: its place has the same number */
+    g->open[g->n_open++] = place_page(place);
+}
+
 int page_frees(const struct cache_group *g, int32_t place)
 {
     return place >= 0 && g->refs[place] == 1 &&
@@ -157,6 +165,25 @@ void page_fill(struct cache *c, int group, int32_t place, const struct cache_slo
 int32_t pages_available(const struct cache_group *g)
 {
     return g->n_pages + g->n_lent - (g->n_made - g->n_free);
+}
+
+void cache_lend(struct cache *c, int group, struct cache_seq *q, int32_t n)
+{
+    c->group[group].n_lent += n - q->lent[group];
+    q->lent[group] = n;
+}
+
+/* Quarters do not count: others can lie beside them when the call fails. */
+void cache_repay(struct cache *c, int group, struct cache_seq *q)
+{
+    const struct cache_group *g = &c->group[group];
+    int32_t n = 0;
+    for (int32_t k = 0; k < c->cap_pages && n < q->lent[group]; k++) {
+        int32_t place = q->pages[group][k];
+        n += page_frees(g, place) && !g->parts[place_page(place)];
+    }
+    if (n < q->lent[group])
+        cache_lend(c, group, q, n);
 }
 
 /* ---------------------------------------------------------------- contents */
@@ -258,8 +285,11 @@ pith_status pages_need(struct cache *c, int group, int32_t seq, int32_t need,
                        struct pith_error *err)
 {
     struct cache_group *g = &c->group[group];
-    for (int32_t s = 0; g->span && need > pages_available(g) && s < c->n_seq; s++)
+    for (int32_t s = 0; g->span && need > pages_available(g) && s < c->n_seq; s++) {
         slide(g, &c->seq[s], group);
+        if (s != seq && c->seq[s].settled) /* what it was lent others must not come to hold */
+            cache_repay(c, group, &c->seq[s]);
+    }
     while (need > pages_available(g) && c->store && c->evict(c->store, c, group))
         ;
     if (need > pages_available(g))
@@ -311,8 +341,10 @@ static int32_t move_needs(const struct cache_group *g, int32_t place, int32_t n)
     return must_move(g, place, n) && !page_frees(g, place);
 }
 
-/* Another place for n slots instead of *entry, with the `held` ones in that. */
-static void move_page(struct cache *c, int group, int32_t *entry, int32_t held, int32_t n)
+/* Another place for n slots instead of *entry, with the `held` ones in that. whole: a page for them
+ * alone, however few they are. */
+static void move_page(struct cache *c, int group, int32_t *entry, int32_t held, int32_t n,
+                      int whole)
 {
     struct cache_group *g = &c->group[group];
     struct cache_slot_from from[STEP_PAGE];
@@ -327,7 +359,7 @@ static void move_page(struct cache *c, int group, int32_t *entry, int32_t held, 
         g->refs[place] = 1;
         *entry = place;
     } else {
-        place = page_take(c, group, n);
+        place = page_take(c, group, whole ? STEP_PAGE : n);
     }
     if (held && place != was)
         page_fill(c, group, place, from, held);
@@ -371,6 +403,9 @@ pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pith_er
     for (int i = 0; i < c->n_own; i++)
         for (int32_t p = from; p * STEP_PAGE < n; p++)
             if (must_move(&c->group[i], q->pages[i][p], slots_in(n, p)))
-                move_page(c, i, &q->pages[i][p], slots_in(q->n, p), slots_in(n, p));
+                move_page(c, i, &q->pages[i][p], slots_in(q->n, p), slots_in(n, p),
+                          q->lent[i] > 0);
+    for (int i = 0; i < c->n_own && q->settled; i++) /* it may have slid, and taken fewer */
+        cache_repay(c, i, q);
     return PITH_OK;
 }

@@ -59,7 +59,7 @@ static int32_t part_make(const struct store *t, struct cache *c, int part)
 {
     if (is_block(c, part))
         return recurrent_block(t->recurrent);
-    if (pages_need(c, part, 0, 1, NULL) != PITH_OK || pages_log(c, 1, NULL) != PITH_OK)
+    if (pages_need(c, part, -1, 1, NULL) != PITH_OK || pages_log(c, 1, NULL) != PITH_OK)
         return -1;
     return page_take(c, part, STEP_PAGE);
 }

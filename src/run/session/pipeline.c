@@ -311,9 +311,7 @@ static pith_status make_way(struct pith_session *s, struct pith_error *err)
 /* The sequence of a segment of a step under way, whose call ends. */
 static void end_seq(struct pith_session *s, int32_t seq, int failed)
 {
-    s->cache.others = s->n_flying > 0;
     cache_end(&s->cache, seq, failed);
-    s->cache.others = 0;
     recurrent_end(&s->recurrent, seq, failed);
     if (!failed)
         store_publish(&s->store, &s->cache, seq);

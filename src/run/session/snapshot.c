@@ -450,6 +450,7 @@ struct load {
     int32_t n_blocks; /* recurrent ones of all sequences */
     int32_t logits_of;
     const uint8_t *logits;
+    int32_t lent[STEP_MAX_GROUPS];   /* pages of a group beyond the limit, until it is over */
     int32_t *taken[STEP_MAX_GROUPS]; /* places of a group's pages */
     int32_t *slots;                  /* that its sequences have in each of its pages */
     uint8_t *page;                   /* one of a file */
@@ -898,7 +899,8 @@ static int can_hold_both(struct load *v, int i)
     int32_t more = need - pages_available(g);
     if (more > g->n_spare - g->n_lent)
         return 0;
-    g->n_lent += more > 0 ? more : 0;
+    v->lent[i] = more > 0 ? more : 0;
+    g->n_lent += v->lent[i];
     return 1;
 }
 
@@ -1166,7 +1168,7 @@ static pith_status load_from(struct pith_session *s, int32_t seq, const char *na
     TRY(load_all(&v, err));
 fail:
     for (int g = 0; g < STEP_MAX_GROUPS; g++) {
-        s->cache.group[g].n_lent = 0;
+        s->cache.group[g].n_lent -= v.lent[g];
         mem_free(v.taken[g]);
     }
     for (int i = 0; i < N_SECTIONS; i++)
