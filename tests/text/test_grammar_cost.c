@@ -484,6 +484,58 @@ static void growth_behind_a_trigger(void)
     str_deinit(&s);
 }
 
+/* Rules that call the next one twice, forty times over, over a text that may be empty: as many ways
+ * to stand at one place as there can be. Compiling ends within the bound of a byte; so does the
+ * byte that comes to them behind a text that is longer than what is searched. */
+static void doubling_is_ended_in_time(void)
+{
+    enum { RULES = 40, PREFIX = 300, MOST = 3 * STACKS_MOST_BYTE };
+    static const char *const body[] = {"r%d r%d", "r%d r%d | r%d", "r%d? r%d?", "r%d{0,2}",
+                                       "r%d{2}", "(r%d | \"b\") r%d", "r%d | r%d", "r%d*",
+                                       "\"(\" r%d r%d \")\" | \"\""},
+                             *const last[] = {"\"a\" | \"\"", "[a-z]?", "\"\"", "\"a\""};
+    char text[PREFIX];
+    memset(text, 'a', sizeof text);
+    for (size_t i = 0; i < 2 * sizeof body / sizeof *body * (sizeof last / sizeof *last); i++) {
+        const char *one = body[i / 2 % (sizeof body / sizeof *body)],
+                   *end = last[i / 2 / (sizeof body / sizeof *body)];
+        struct str s;
+        struct pith_error err = {0};
+        struct pith_work w = PITH_WORK_INIT;
+        str_init(&s, PITH_MEM_SCRATCH);
+        str_printf(&s, "root ::= %s r0\n", i % 2 ? "[a-z]{300}" : "");
+        for (int k = 0; k < RULES; k++) {
+            char rule[128];
+            snprintf(rule, sizeof rule, "r%d ::= ", k);
+            str_putz(&s, rule);
+            for (const char *p = one; *p; p += *p == 'r' ? 3 : 1)
+                *p == 'r' ? str_printf(&s, "r%d", k + 1) : str_printf(&s, "%c", *p);
+            str_putz(&s, "\n");
+        }
+        str_printf(&s, "r%d ::= %s\n", RULES, end);
+        pith_work_begin(&w, NULL);
+        pith_grammar *g = pith_grammar_open(NULL, PITH_GRAMMAR_GBNF, s.p, s.n, NULL, &err);
+        pith_work_end(&w);
+        CHECK_MSG(w.steps < MOST, "%s, %s: %llu steps, %s", one, end, (unsigned long long)w.steps,
+                  err.msg);
+        CHECK_MSG(g || (err.code == PITH_RANGE && strstr(err.msg, "1048576 steps")) ||
+                      strstr(err.msg, "left-recursive"),
+                  "%s, %s: %s", one, end, err.msg);
+        for (size_t at = 0; g && at < sizeof text; at++) {
+            struct pith_work step = PITH_WORK_INIT;
+            pith_work_begin(&step, NULL);
+            pith_status st = pith_grammar_accept_text(g, text + at, 1, &err);
+            pith_work_end(&step);
+            CHECK_MSG(step.steps < MOST, "%s, %s: a byte takes %llu steps, %s", one, end,
+                      (unsigned long long)step.steps, err.msg);
+            if (st != PITH_OK)
+                break;
+        }
+        pith_grammar_close(g);
+        str_deinit(&s);
+    }
+}
+
 /* Tokens of letters, n of them, behind one that ends the generation. */
 static struct vocab *large_vocab(int n)
 {
@@ -719,6 +771,7 @@ int main(void)
     TEST(what_grows_is_refused);
     TEST(what_looks_alike_is_taken);
     TEST(growth_behind_a_trigger);
+    TEST(doubling_is_ended_in_time);
     TEST(edges_of_named_tokens);
     TEST(known_parts_are_counted);
     return test_end();

@@ -253,7 +253,7 @@ static pith_status exhausted(struct grammar_core *c, struct pith_error *err)
                          "entries or %llu steps); wanted a less "
                          "ambiguous grammar",
                          rule ? rule : "root", STACKS_MOST_PAIRS,
-                         (unsigned long long)c->stacks.most);
+                         (unsigned long long)c->stacks.passed);
     if (c->stacks.failed == STACKS_CANCELLED || c->masks.late)
         return error_set(err, PITH_CANCELLED, "grammar: cancelled");
     return error_set(err, PITH_NOMEM, "out of memory for the stacks or masks of a grammar");

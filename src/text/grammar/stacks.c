@@ -46,6 +46,20 @@ int stacks_spend(struct stacks *s, uint64_t n)
         s->failed = STACKS_CANCELLED;
     else if (s->work > s->most)
         s->failed = s->most < STACKS_MOST_WORK ? STACKS_LATE : STACKS_TOO_MANY;
+    s->passed = s->most;
+    return !s->failed;
+}
+
+/* Steps of closing a position: one that takes more is none that a token could lead to. */
+static int spend(struct stacks *s, uint64_t n)
+{
+    s->here += n;
+    if (!stacks_spend(s, n))
+        return 0;
+    if (s->here > STACKS_MOST_BYTE) {
+        s->failed = STACKS_TOO_MANY;
+        s->passed = STACKS_MOST_BYTE;
+    }
     return !s->failed;
 }
 
@@ -428,6 +442,7 @@ void stacks_begin(struct stacks *s)
         while (s->wait[i].n)
             s->at[s->wait[i].state[--s->wait[i].n]].waits = 0;
     s->n_members = s->n_parts = 0;
+    s->here = 0;
 }
 
 static int less(struct stack_pair a, struct stack_pair b)
@@ -461,7 +476,7 @@ static uint32_t add_parts(struct stacks *s, uint32_t state, uint32_t set)
 {
     struct stack_at *at = &s->at[state];
     uint32_t n = s->set[set].n, n_new = 0;
-    if (!note_part(s, state, (struct stack_pair){STACKS_PARTS, set}) || !stacks_spend(s, n))
+    if (!note_part(s, state, (struct stack_pair){STACKS_PARTS, set}) || !spend(s, n))
         return 0;
     for (uint32_t i = 0; i < n && !s->failed; i++) {
         uint32_t part = note_part(s, state, s->pair[s->set[set].at + i]);
@@ -524,7 +539,7 @@ static void settle(struct stacks *s, uint32_t state)
     }
     for (uint32_t i = at->first; i; i = s->part[i].next)
         s->merge[n++] = s->part[i].pair;
-    if (stacks_spend(s, n))
+    if (spend(s, n))
         at->below = intern(s, order(s->merge, s->spare, n), n);
 }
 
@@ -720,7 +735,7 @@ static void end_rule(struct stacks *s, uint32_t state)
     uint32_t below = s->at[state].below;
     if (!s->at[state].first) {
         s->at[state].set_ended = 1;
-        if (!stacks_spend(s, s->set[below].n))
+        if (!spend(s, s->set[below].n))
             return;
         for (uint32_t i = 0; i < s->set[below].n; i++) {
             struct stack_pair p = s->pair[s->set[below].at + i];
@@ -730,7 +745,7 @@ static void end_rule(struct stacks *s, uint32_t state)
     }
     for (uint32_t i; !s->failed; s->at[state].ended = i) {
         i = s->at[state].ended ? s->part[s->at[state].ended].next : s->at[state].first;
-        if (!i || !stacks_spend(s, 1))
+        if (!i || !spend(s, 1))
             return;
         stacks_add(s, s->part[i].pair.state, s->part[i].pair.below);
     }
@@ -755,7 +770,7 @@ static void follow(struct stacks *s)
             add_set(s, state, below);
             continue;
         }
-        if (!stacks_spend(s, a->call_at[state + 1] - a->call_at[state]))
+        if (!spend(s, a->call_at[state + 1] - a->call_at[state]))
             break;
         for (uint32_t i = a->call_at[state]; i < a->call_at[state + 1]; i++) {
             struct stack_pair back = {a->call[i].back, below};

@@ -15,9 +15,10 @@
  * STACKS_OPEN lies below a rule looked at by itself: a position that holds STATE_OPEN has left the
  * rule.
  *
- * Memory and time are bounded: past STACKS_MOST_PAIRS, or when `work` (the caller sets it to 0)
- * passes `most`, the position is too ambiguous (`failed`, sticky until stacks_keep). Dropping sets:
- * stacks_cut takes back the newest, stacks_keep drops all that the given ones do not need. */
+ * Memory and time are bounded: past STACKS_MOST_PAIRS, when one position takes more than
+ * STACKS_MOST_BYTE, or when `work` (the caller sets it to 0) passes `most`, it is too ambiguous
+ * (`failed`, sticky until stacks_keep). Dropping sets: stacks_cut takes back the newest,
+ * stacks_keep drops all that the given ones do not need. */
 #ifndef PITH_TEXT_STACKS_H
 #define PITH_TEXT_STACKS_H
 
@@ -119,10 +120,12 @@ struct stacks {
     uint32_t cap_merge, cap_spare;
     uint64_t work; /* pairs looked at since the caller began */
     uint64_t most; /* of it; less than STACKS_MOST_WORK: it may be tried again with more */
+    uint64_t here;   /* of it, those of the position being made */
+    uint64_t passed; /* the bound that it has failed by */
     int failed;
 };
 enum { STACKS_NO_MEMORY = 1, STACKS_TOO_MANY, STACKS_LATE, STACKS_CANCELLED }; /* why it failed */
-enum { STACKS_MOST_PAIRS = 1 << 20, STACKS_MOST_WORK = 1 << 26 };
+enum { STACKS_MOST_PAIRS = 1 << 20, STACKS_MOST_WORK = 1 << 26, STACKS_MOST_BYTE = 1 << 20 };
 
 uint64_t stacks_differ_bytes(const struct stacks *s); /* of these views */
 int stacks_spend(struct stacks *s, uint64_t n); /* counts work; 0: too much, now or before */
@@ -172,7 +175,7 @@ enum {
     GROWTH_BYTES = 128,     /* of the texts that are looked at */
     GROWTH_TEXT = 3000,     /* of one that has to stay within the bound */
     GROWTH_STEPS = 1 << 21, /* of the search; its last byte may take a few more */
-    GROWTH_TOKEN = 1 << 20  /* most steps of accepting a token */
+    GROWTH_TOKEN = STACKS_MOST_BYTE /* most steps of accepting a token */
 };
 struct growth {
     int grows, by_pairs;
