@@ -328,6 +328,11 @@ int work_goes_on(void)
     return !turn_now || turn_now->said || goes_on(turn_now);
 }
 
+int work_was_stopped(void)
+{
+    return turn_now && (turn_now->stop || turn_now->bounds.stop != PITH_WORK_GOES_ON);
+}
+
 struct turn *work_leave(void)
 {
     struct turn *t = turn_now;

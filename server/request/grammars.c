@@ -1,16 +1,19 @@
 /* grammars.c -- compiled grammars, the one used last in front, found by a hash of what they were
  * made of: who brought it, how it is opened, its text. That is compared whole, so no two are ever
- * taken for each other. What they hold grows as their masks are made: the list is made shorter when
- * something is put into it, from its end, until what it has fits; it is never long. One that is
- * dropped here lives on while a request has a position in it. */
+ * taken for each other. One that was refused is kept as well, as what was said of it: what it took
+ * to find that out is not spent again. What they hold grows as their masks are made: the list is
+ * made shorter when something is put into it, from its end, until what it has fits; it is never
+ * long. One that is dropped here lives on while a request has a position in it. */
 #include "server/request/grammars.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
 #include "server/http/auth.h"
+#include "server/http/work.h"
 #include "server/hosted.h"
 #include "server/metrics.h"
 #include "server/parts.h"
@@ -26,7 +29,9 @@ struct name {
 struct kept {
     struct kept *next, *before; /* by use */
     struct kept *chain;         /* of a bucket */
-    pith_grammar *grammar;
+    pith_grammar *grammar; /* NULL: it was refused, by */
+    pith_status code;
+    char *message; /* malloc */
     struct name *name;
 };
 struct grammars {
@@ -51,6 +56,7 @@ static void drop_all(struct kept *e)
     for (struct kept *next; e; e = next) {
         next = e->next;
         pith_grammar_close(e->grammar);
+        free(e->message);
         free(e->name);
         free(e);
     }
@@ -147,7 +153,8 @@ static struct kept *find(struct grammars *k, const struct name *name)
 
 static uint64_t bytes_of(const struct kept *e)
 {
-    return sizeof *e + sizeof *e->name + e->name->n + pith_grammar_bytes(e->grammar);
+    return sizeof *e + sizeof *e->name + e->name->n + pith_grammar_bytes(e->grammar) +
+           (e->message ? strlen(e->message) + 1 : 0);
 }
 
 static void unchain(struct grammars *k, const struct kept *e)
@@ -176,16 +183,30 @@ static struct kept *shorten(struct grammars *k)
     return NULL;
 }
 
-/* Takes the name. */
-static void keep(struct grammars *k, struct name *name, const pith_grammar *g)
+/* Whether the same text would be refused again, whoever brings it and however much room there is.
+ */
+static int is_final(const struct pith_error *err)
+{
+    return !work_was_stopped() && (err->code == PITH_RANGE || err->code == PITH_FORMAT ||
+                                   err->code == PITH_UNSUPPORTED || err->code == PITH_MISSING);
+}
+
+/* Takes the name. g NULL: it was refused. */
+static void keep(struct grammars *k, struct name *name, const pith_grammar *g,
+                 const struct pith_error *err)
 {
     struct kept *e = calloc(1, sizeof *e), *out = e;
-    if (!e || !(e->grammar = pith_grammar_clone(g, NULL))) {
+    if (e && g)
+        e->grammar = pith_grammar_clone(g, NULL);
+    else if (e)
+        e->message = strdup(err->msg);
+    if (!e || (!e->grammar && !e->message)) {
         free(e);
         free(name);
         return;
     }
     e->name = name;
+    e->code = g ? PITH_OK : err->code;
     pthread_mutex_lock(&k->lock);
     if (!find(k, name)) { /* no other thread was faster */
         put_first(k, e);
@@ -211,7 +232,11 @@ pith_grammar *grammars_get(struct hosted *m, const struct tenant *who, pith_gram
     }
     pthread_mutex_lock(&k->lock);
     struct kept *e = find(k, name);
-    pith_grammar *g = e ? pith_grammar_clone(e->grammar, err) : NULL;
+    pith_grammar *g = e && e->grammar ? pith_grammar_clone(e->grammar, err) : NULL;
+    if (e && !e->grammar) {
+        err->code = e->code;
+        snprintf(err->msg, sizeof err->msg, "%s", e->message);
+    }
     pthread_mutex_unlock(&k->lock);
     metrics_add(m->metrics, e ? M_GRAMMAR_HITS : M_GRAMMARS, 1);
     if (!e) {
@@ -221,8 +246,8 @@ pith_grammar *grammars_get(struct hosted *m, const struct tenant *who, pith_gram
             g = NULL;
         }
     }
-    if (g && !e && k->most_bytes)
-        keep(k, name, g);
+    if (!e && k->most_bytes && (g || is_final(err)))
+        keep(k, name, g, err);
     else
         free(name);
     return g;

@@ -1,5 +1,5 @@
-/* grammars.h -- compiled grammars of a model, kept for the next request that brings the same text.
- */
+/* grammars.h -- compiled grammars of a model, kept for the next request that brings the same text,
+ * and what was said of texts that were refused. */
 #ifndef PITH_SERVER_GRAMMARS_H
 #define PITH_SERVER_GRAMMARS_H
 

@@ -2,10 +2,11 @@
 """test_masks_serve.py -- grammars on the server: masks that are made beside the steps change no
 text, compiled grammars are kept for the next request, and what a grammar cannot do is told in
 its own words."""
+import json
 import os
 import tempfile
 
-from serving import SCALE, Server, at_once, check, run, synth
+from serving import SCALE, Server, at_once, check, raw_post, run, synth
 
 SCHEMA = {"type": "object", "properties":
           {"a": {"type": "string", "maxLength": 9},
@@ -73,6 +74,32 @@ def test_many(model):
               and counts(s) == (61, 1), counts(s))
         check("newest_are_kept_still",
               s.post("/v1/completions", ask[-1])[0] == 200 and counts(s) == (61, 2), counts(s))
+
+
+def test_refused(model):
+    """What is refused is refused again by what was said of it, and nothing is compiled; where it
+    was ended from outside it is tried again."""
+    ask = [{"prompt": "w1", "max_tokens": 1, "grammar": g} for g in
+           ("root ::= s\ns ::= [ab] s s | [ab]", 'root ::= "a', "root ::= nobody")]
+    ask.append({"prompt": "w1", "max_tokens": 1, "json_schema": {"type": "object", "if": {}}})
+    with Server(model, *KEYS) as s:
+        first = [s.post("/v1/completions", b, **FIRST)[:2] for b in ask]
+        check("refused", all(a[0] == 400 for a in first) and counts(s) == (4, 0),
+              (first, counts(s)))
+        again = [s.post("/v1/completions", b, **FIRST)[:2] for b in ask]
+        check("refused_again", again == first and counts(s) == (4, 4), (again, counts(s)))
+        other = s.post("/v1/completions", ask[0], **OTHER)[:2]
+        check("refused_to_others_by_itself", other == first[0] and counts(s) == (5, 4), counts(s))
+    long = {"prompt": "w1", "max_tokens": 1,
+            "grammar": "root ::= " + 6 * "(" + '"a"' + 6 * "){3,7}"}
+    with Server(model, "--request-memory", "1M") as s:
+        said = [s.post("/v1/completions", long)[1]["error"]["code"] for _ in range(2)]
+        check("work_that_was_ended_is_not_kept", counts(s) == (2, 0)
+              and said == ["request_too_expensive"] * 2, (said, counts(s)))
+    with Server(model, "--grammar-cache", "0") as s:
+        for _ in range(2):
+            s.post("/v1/completions", ask[0])
+        check("no_refusal_is_kept", counts(s) == (2, 0), counts(s))
 
 
 def test_calls(model, folder):
@@ -146,6 +173,7 @@ def test(folder):
         check("goes_on", s.post("/v1/completions", body(1))[0] == 200)
     test_keys(model)
     test_many(model)
+    test_refused(model)
     test_calls(model, folder)
 
 
@@ -192,10 +220,42 @@ def test_account(folder):
     check("time_is_charged", seconds[1] > seconds[0] / 50, seconds)
 
 
+def test_first_ends(folder):
+    """Masks are of all choices of a request: they are in the account until the last one ends,
+    whichever ends first."""
+    ask = {"prompt": "w1", "max_tokens": 3000, "temperature": 1, "n": 2, "stream": True,
+           "grammar": 'root ::= "w1" | "w2" [a-z0-9 ]{9000}'}
+    with Server(os.path.join(folder, "model.gguf"), "--ctx", "4096", "--parallel", "4") as s:
+        for seed in range(40):
+            held, ended = None, set()
+            for e in stream(s, {**ask, "seed": seed}):
+                for c in e["choices"]:
+                    if c["finish_reason"]:
+                        ended.add(c["index"])
+                if ended == {0}:
+                    held = key(s, "pith:key_bytes")
+                if ended:
+                    break
+            s.wait_for(s.at_rest)
+            if held:
+                break
+        check("masks_outlive_the_first_choice", held and held > 60 << 20, (seed, held))
+        check("masks_are_given_back", s.wait_for(lambda: key(s, "pith:key_bytes") == 0),
+              key(s, "pith:key_bytes"))
+
+
+def stream(s, body):
+    with s.connect(raw_post("/v1/completions", body)).makefile("rb") as f:
+        for line in f:
+            if line.startswith(b"data: {"):
+                yield json.loads(line[6:])
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         test(folder)
         test_account(folder)
+        test_first_ends(folder)
 
 
 run(main, "test_masks_serve")
