@@ -252,12 +252,31 @@ static json_t *parameter(const char *in, const char *name, int is_required)
                      is_required, "description", "name of a model", "schema", "type", "string");
 }
 
+/* What stands for the * of a path. */
+static const char *rest_of(const struct route *r)
+{
+    return r->endpoint & E_SLOTS ? "id_slot" : "model";
+}
+
+static json_t *slot_parameters(const struct server *s)
+{
+    return json_pack("[{s:s, s:s, s:b, s:s, s:{s:s, s:i, s:i}}, {s:s, s:s, s:b, s:s, s:{s:s, "
+                     "s:[s, s, s]}}]",
+                     "in", "path", "name", "id_slot", "required", 1, "description",
+                     "number of a slot", "schema", "type", "integer", "minimum", 0, "maximum",
+                     s->p.parallel - 1, "in", "query", "name", "action", "required", 1,
+                     "description", "what to do with its tokens", "schema", "type", "string",
+                     "enum", "save", "restore", "erase");
+}
+
 static json_t *operation(const struct server *s, const struct route *r, int keys, json_t *models)
 {
     json_t *op = json_pack("{s:s, s:o}", "summary", r->help, "responses", answers_of(s, r, keys));
     if (r->endpoint)
         json_object_set_new(op, "requestBody", body_of(s, r, models));
-    if (strchr(r->path, '*'))
+    if (r->endpoint & E_SLOTS)
+        json_object_set_new(op, "parameters", slot_parameters(s));
+    else if (strchr(r->path, '*'))
         json_object_set_new(op, "parameters", json_pack("[o]", parameter("path", "model", 1)));
     else if (!r->endpoint && (r->flags & ROUTE_MODEL))
         json_object_set_new(op, "parameters", json_pack("[o]", parameter("query", "model", 0)));
@@ -304,8 +323,11 @@ char *openapi_make(struct server *s)
         if (r->flags & ROUTE_PAGE)
             continue;
         char name[128];
-        size_t n = strcspn(r->path, "*");
-        snprintf(name, sizeof name, "%.*s%s", (int)n, r->path, r->path[n] ? "{model}" : "");
+        int n = (int)strcspn(r->path, "*");
+        if (r->path[n])
+            snprintf(name, sizeof name, "%.*s{%s}", n, r->path, rest_of(r));
+        else
+            snprintf(name, sizeof name, "%s", r->path);
         json_t *path = json_object_get(paths, name);
         if (!path) {
             path = json_object();

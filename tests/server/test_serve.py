@@ -728,7 +728,15 @@ def test_tokens(s):
           == "user: a\n\nassistant:")
     check("props_name_the_fallback", "plain" in s.get("/props")[1]["chat_template_from"])
     check("report", s.get("/v1/report")[0] == 200)
-    check("openapi", "/v1/completions" in s.get("/openapi.json")[1]["paths"])
+    paths = s.get("/openapi.json")[1]["paths"]
+    check("openapi", "/v1/completions" in paths)
+    wrong = [path for path, ops in paths.items() for op in ops.values()
+             if set(re.findall(r"\{(\w+)\}", path))
+             != {p["name"] for p in op.get("parameters", []) if p["in"] == "path"}]
+    slot = {p["name"]: p for p in paths["/slots/{id_slot}"]["post"]["parameters"]}
+    check("openapi_names_what_paths_hold", not wrong and "/v1/models/{model}" in paths
+          and slot["id_slot"]["schema"]["type"] == "integer"
+          and slot["action"]["schema"]["enum"] == ["save", "restore", "erase"], (wrong, slot))
     check("head", s.ask("HEAD", "/health")[0] == 200)
 
 
