@@ -333,6 +333,17 @@ PITH_API pith_status pith_save_memory(const pith_session *s, int32_t seq, void *
                                       size_t *n, struct pith_error *err);
 PITH_API pith_status pith_load_memory(pith_session *s, int32_t seq, const void *p, size_t n,
                                       struct pith_error *err);
+/* One sequence in pieces, between which the session goes on with others: end to end they are what
+ * pith_save_memory makes, without the last logits. *n_bytes: of all. Each call fills buf with as
+ * many whole parts as fit, *n bytes, 0 behind the last; a part is at most a page of one kind of
+ * layers, a recurrent state, or the tokens. PITH_RANGE: not even one fits; PITH_STATE: the sequence
+ * has changed meanwhile. Close it before the session. */
+typedef struct pith_saver pith_saver;
+PITH_API pith_saver *pith_saver_open(pith_session *s, int32_t seq, size_t *n_bytes,
+                                     struct pith_error *err);
+PITH_API pith_status pith_saver_next(pith_saver *w, void *buf, size_t cap, size_t *n,
+                                     struct pith_error *err);
+PITH_API void pith_saver_close(pith_saver *w); /* NULL allowed */
 
 /* A step in two calls: submit begins it, wait ends the one that was begun first; its outputs are
  * there then, until the next call of submit, wait or step. Two can be under way, of different

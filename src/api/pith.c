@@ -627,6 +627,33 @@ pith_status pith_load_memory(pith_session *s, int32_t seq, const void *p, size_t
     return session_load_memory(s, seq, p, n, err);
 }
 
+static pith_status check_saving(const pith_session *s, const size_t *n, struct pith_error *err)
+{
+    NEED_IDLE(s);
+    NEED(n);
+    return PITH_OK;
+}
+
+pith_saver *pith_saver_open(pith_session *s, int32_t seq, size_t *n_bytes, struct pith_error *err)
+{
+    WITH_ERROR;
+    return check_saving(s, n_bytes, err) == PITH_OK ? session_saver(s, seq, n_bytes, err) : NULL;
+}
+
+pith_status pith_saver_next(pith_saver *w, void *buf, size_t cap, size_t *n, struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(w);
+    NEED(buf);
+    NEED(n);
+    return session_saver_next(w, buf, cap, n, err);
+}
+
+void pith_saver_close(pith_saver *w)
+{
+    session_saver_free(w);
+}
+
 int64_t pith_length(const pith_session *s, int32_t seq)
 {
     return s && seq >= 0 && seq < s->n_seq ? s->cache.seq[seq].n : -1;

@@ -136,6 +136,97 @@ static void round_trip(const char *what, pith_model *m, const char *type, int ca
     pith_session_close(b);
 }
 
+/* All that a saver tells, in pieces of at most so many bytes; the session goes on meanwhile. */
+static uint8_t *in_pieces(pith_session *s, int32_t seq, size_t cap, size_t *n_all, int *n_pieces)
+{
+    struct pith_error err;
+    size_t n = 0, at = 0;
+    pith_saver *w = pith_saver_open(s, seq, n_all, &err);
+    CHECK_MSG(w, "%s", err.msg);
+    uint8_t *p = malloc(*n_all + cap + 1);
+    pith_status st = PITH_OK;
+    for (*n_pieces = 0; w && at < *n_all && st == PITH_OK; at += n, (*n_pieces)++) {
+        p[at + cap] = 0xa5;
+        st = pith_saver_next(w, p + at, cap, &n, &err);
+        CHECK_MSG(st == PITH_OK && n && n <= cap && p[at + cap] == 0xa5, "piece %d of %zu: %s",
+                  *n_pieces, n, err.msg);
+        feed(s, 2, 1, *n_pieces);
+        if (*n_pieces % 8 == 7)
+            CHECK(pith_truncate(s, 2, 0, &err) == PITH_OK);
+    }
+    CHECK(w && pith_saver_next(w, p, cap, &n, &err) == PITH_OK && n == 0);
+    pith_saver_close(w);
+    return p;
+}
+
+/* What is saved in pieces is what is saved at once, whatever the size of the pieces and whatever
+ * other sequences do meanwhile. One that changes is told. */
+static void pieces(const char *what, pith_model *m, const char *type, int can_edit)
+{
+    struct pith_error err;
+    size_t n_whole = 0, n = 0, least = 0;
+    int many = 0, few = 0;
+    pith_session *s = open_session(m, 4, 250, type), *b = open_session(m, 1, 250, type);
+    REQUIRE(s && b, "no session");
+    feed(s, 0, 200, 1);
+    CHECK(pith_copy(s, 1, 0, 0, -1, &err) == PITH_OK);
+    if (can_edit)
+        CHECK(pith_shift(s, 1, 20, -1, 3, &err) == PITH_OK); /* still to be carried out */
+    feed(s, 2, 1, 9); /* the last logits are none of it */
+    uint8_t *whole = snapshot(s, 1, &n_whole), *one = in_pieces(s, 1, n_whole, &n, &few);
+    CHECK_MSG(n == n_whole && few == 1 && !memcmp(one, whole, n), "%s: %zu bytes, %zu at once",
+              what, n, n_whole);
+    for (size_t cap = n_whole; cap > 64; cap = cap * 2 / 3) {
+        pith_saver *w = pith_saver_open(s, 1, &n, &err);
+        uint8_t *p = malloc(cap);
+        pith_status st = PITH_OK;
+        for (size_t at = 0, k = 0; at < n && st == PITH_OK; at += k)
+            st = pith_saver_next(w, p, cap, &k, &err);
+        CHECK_MSG(st == PITH_OK || (st == PITH_RANGE && strstr(err.msg, "a piece of at most")),
+                  "%s: %s", what, err.msg);
+        pith_saver_close(w);
+        free(p);
+        if (st != PITH_OK)
+            break;
+        least = cap;
+    }
+    uint8_t *parts = in_pieces(s, 1, least, &n, &many);
+    CHECK_MSG(n == n_whole && many > 2 && !memcmp(parts, whole, n), "%s: %d pieces of %zu bytes",
+              what, many, least);
+    CHECK_MSG(pith_load_memory(b, 0, parts, n, &err) == PITH_OK, "%s: %s", what, err.msg);
+    same_future(what, s, 1, b, 0);
+    pith_saver *w = pith_saver_open(s, 0, &n, &err);
+    CHECK(w && pith_saver_next(w, whole, least, &n, &err) == PITH_OK);
+    feed(s, 0, 1, 1);
+    CHECK(pith_saver_next(w, whole, least, &n, &err) == PITH_STATE && strstr(err.msg, "changed"));
+    pith_saver_close(w);
+    CHECK(!pith_saver_open(s, -1, &n, &err) && err.code == PITH_RANGE);
+    CHECK(!pith_saver_open(s, 4, &n, &err) && err.code == PITH_RANGE);
+    CHECK(!pith_saver_open(NULL, 0, &n, NULL) && !pith_saver_open(s, 0, NULL, NULL));
+    CHECK(pith_saver_next(NULL, whole, 1, &n, NULL) == PITH_RANGE);
+    pith_saver_close(NULL);
+    free(whole);
+    free(one);
+    free(parts);
+    pith_session_close(b);
+    pith_session_close(s);
+}
+
+static void test_pieces(void)
+{
+    static const struct {
+        const char *arch, *type;
+        int can_edit;
+    } kinds[] = {{"llama", "f16", 1}, {"gemma3", "f32", 1}, {"gemma2", "q8_0", 1},
+                 {"mamba", "f16", 0}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        pith_model *m = synth(kinds[i].arch, 1, NULL);
+        REQUIRE(m, "no model");
+        pieces(kinds[i].arch, m, kinds[i].type, kinds[i].can_edit);
+        pith_model_close(m);
+    }
+}
+
 static void check_lent(const pith_session *s)
 {
     for (int g = 0; g < s->cache.n_groups; g++)
@@ -911,6 +1002,7 @@ int main(void)
         return 1;
     TEST(test_streamed); /* first: it looks at the most memory that was taken so far */
     TEST(test_round_trip);
+    TEST(test_pieces);
     TEST(test_recurrent);
     TEST(test_damage);
     TEST(test_damaged_file);

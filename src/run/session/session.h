@@ -258,6 +258,12 @@ pith_status session_note(const char *path, void *buf, size_t cap, size_t *n,
                          struct pith_error *err); /* see pith_saved_note */
 pith_status session_save_memory(const struct pith_session *s, int32_t seq, void *buf, size_t cap,
                                 size_t *n, struct pith_error *err);
+/* See pith_saver_open. */
+struct pith_saver *session_saver(struct pith_session *s, int32_t seq, size_t *n,
+                                 struct pith_error *err);
+pith_status session_saver_next(struct pith_saver *w, void *buf, size_t cap, size_t *n,
+                               struct pith_error *err);
+void session_saver_free(struct pith_saver *w);
 pith_status session_load(struct pith_session *s, int32_t seq, struct pith_sampler *sampler,
                          const char *path, struct pith_error *err);
 pith_status session_load_memory(struct pith_session *s, int32_t seq, const void *p, size_t n,

@@ -94,32 +94,46 @@ static struct layout layout_of(const struct pith_session *s, int32_t seq)
 
 /* ---------------------------------------------------------------- out */
 
+/* Of n bytes so far those in [from, until) go out: a piece. Others are only counted. */
 struct out {
     struct file_writer *file; /* or memory: */
     uint8_t *buf;
-    uint64_t cap, n;
+    uint64_t cap, n, from, until;
     XXH3_state_t *sum; /* NULL: only counting */
     pith_status st;    /* of devices; what follows a failure is nothing */
     struct pith_error *err;
 };
 
+/* Whether n bytes go out now: those that the buffer has no room for begin the next piece. */
+static int takes(struct out *o, uint64_t n)
+{
+    if (!o->sum || o->n < o->from || o->n >= o->until)
+        return 0;
+    if (!o->file && n > o->cap - (o->n - o->from))
+        o->until = o->n;
+    return o->n < o->until;
+}
+
 static void put(struct out *o, const void *p, uint64_t n)
 {
-    if (o->sum) {
+    if (takes(o, n)) {
         XXH3_64bits_update(o->sum, p, n);
         if (o->file)
             file_writer_put(o->file, p, n);
-        else if (n <= o->cap && o->n <= o->cap - n)
-            memcpy(o->buf + o->n, p, n);
+        else if (n)
+            memcpy(o->buf + (o->n - o->from), p, n);
     }
     o->n += n;
 }
 
 static void put_sum(struct out *o)
 {
-    uint64_t sum = o->sum ? XXH3_64bits_digest(o->sum) : 0;
+    uint64_t sum = 0;
+    int now = takes(o, sizeof sum);
+    if (now)
+        sum = XXH3_64bits_digest(o->sum);
     put(o, &sum, sizeof sum);
-    if (o->sum)
+    if (now)
         XXH3_64bits_reset(o->sum);
 }
 
@@ -135,6 +149,7 @@ struct save {
     const struct pith_sampler *sampler; /* NULL: none */
     struct sampler_state state;
     struct session_note note;
+    int without_logits;
 };
 
 /* Entries of the page tables that matter. */
@@ -199,7 +214,7 @@ static void put_pages(struct out *o, const struct save *v)
     for (int g = 0; g < c->n_groups; g++) {
         put(o, &v->n_pages[g], sizeof v->n_pages[g]);
         for (int32_t i = 0; i < v->n_pages[g]; i++) {
-            if (o->sum && o->st == PITH_OK)
+            if (takes(o, page_canonical(c, g)) && o->st == PITH_OK)
                 o->st = page_read(c, g, v->pages[g][i], v->slots[g][i], v->page, o->err);
             put(o, v->page, page_canonical(c, g));
         }
@@ -218,7 +233,7 @@ static void put_recurrent(struct out *o, const struct save *v)
             int32_t head[2] = {present ? q->n : q->at[k].n, 0};
             int32_t block = present ? q->now : q->at[k].block;
             put(o, head, sizeof head);
-            if (o->sum && o->st == PITH_OK)
+            if (takes(o, r->block_bytes) && o->st == PITH_OK)
                 o->st = recurrent_read(r, block, v->page, o->err);
             put(o, v->page, r->block_bytes);
         }
@@ -230,7 +245,8 @@ static void put_logits(struct out *o, const struct save *v)
     const struct pith_session *s = v->s;
     int32_t q = s->n_outputs ? s->last_seq : -1, none = -1;
     uint32_t n = 0;
-    if (q < 0 || s->cache.seq[q].n != s->last_n || (v->seq >= 0 && q != v->seq)) {
+    if (v->without_logits || q < 0 || s->cache.seq[q].n != s->last_n ||
+        (v->seq >= 0 && q != v->seq)) {
         put(o, &none, sizeof none);
         put(o, &n, sizeof n);
         return;
@@ -383,7 +399,7 @@ pith_status session_save(const struct pith_session *s, int32_t seq,
     if (st == PITH_OK)
         st = file_writer_open_private(&file, path, err);
     if (st == PITH_OK) {
-        st = save_to(&v, &(struct out){.file = &file}, err);
+        st = save_to(&v, &(struct out){.file = &file, .until = UINT64_MAX}, err);
         if (st == PITH_OK)
             st = file_writer_commit(&file, err);
         else
@@ -397,7 +413,7 @@ pith_status session_save_memory(const struct pith_session *s, int32_t seq, void 
                                 size_t *n, struct pith_error *err)
 {
     struct save v;
-    struct out o = {.buf = buf, .cap = cap};
+    struct out o = {.buf = buf, .cap = cap, .until = UINT64_MAX};
     pith_status st = save_init(&v, s, seq, err);
     if (st == PITH_OK)
         put_all(&o, &v);
@@ -411,6 +427,97 @@ pith_status session_save_memory(const struct pith_session *s, int32_t seq, void 
     }
     save_deinit(&v);
     return st;
+}
+
+/* ---------------------------------------------------------------- out, in pieces */
+
+struct pith_saver {
+    struct pith_session *s;
+    struct save v;
+    uint64_t n, n_all, state; /* n: bytes of the pieces so far; state: of the sequence, at first */
+    XXH3_state_t sum;
+};
+
+/* What a sequence holds, and where. */
+static uint64_t state_of(const struct pith_session *s, int32_t seq)
+{
+    const struct cache_seq *q = &s->cache.seq[seq];
+    int32_t head[] = {q->n, q->edited, q->pending, q->axed, q->n_memory};
+    uint64_t h = XXH3_64bits(head, sizeof head);
+    h = XXH3_64bits_withSeed(q->token, (size_t)q->n * sizeof *q->token, h);
+    if (q->edited)
+        h = XXH3_64bits_withSeed(q->slot, (size_t)q->n * sizeof *q->slot, h);
+    if (q->axed)
+        h = XXH3_64bits_withSeed(q->axes, (size_t)q->n * sizeof *q->axes, h);
+    for (int g = 0; g < s->cache.n_groups; g++)
+        h = XXH3_64bits_withSeed(q->pages[g], (size_t)s->cache.cap_pages * sizeof **q->pages, h);
+    const struct recurrent_seq *r = s->recurrent.n_blocks ? &s->recurrent.seq[seq] : NULL;
+    for (int32_t i = 0; r && i <= r->n_at; i++) {
+        int32_t at[] = {i < r->n_at ? r->at[i].n : r->n, i < r->n_at ? r->at[i].block : r->now};
+        h = XXH3_64bits_withSeed(at, sizeof at, h);
+    }
+    return h;
+}
+
+struct pith_saver *session_saver(struct pith_session *s, int32_t seq, size_t *n,
+                                 struct pith_error *err)
+{
+    struct out count = {.buf = NULL};
+    struct pith_saver *w = seq < 0 ? NULL : mem_zalloc(sizeof *w, PITH_MEM_SCRATCH);
+    if (!w) {
+        error_set(err, seq < 0 ? PITH_RANGE : PITH_NOMEM,
+                  seq < 0 ? "sequence %d: one sequence is saved in pieces, 0 or above"
+                          : "out of memory for saving sequence %d",
+                  seq);
+        return NULL;
+    }
+    w->s = s;
+    if (save_init(&w->v, s, seq, err) != PITH_OK) {
+        session_saver_free(w);
+        return NULL;
+    }
+    w->v.without_logits = 1; /* they are of the last step, and others will be */
+    w->state = state_of(s, seq);
+    put_all(&count, &w->v);
+    *n = w->n_all = count.n;
+    XXH3_64bits_reset(&w->sum);
+    return w;
+}
+
+pith_status session_saver_next(struct pith_saver *w, void *buf, size_t cap, size_t *n,
+                               struct pith_error *err)
+{
+    struct out o = {.buf = buf, .cap = cap, .from = w->n, .until = UINT64_MAX};
+    *n = 0;
+    if (w->s->n_flying)
+        return error_set(err, PITH_STATE,
+                         "saving sequence %d: %d steps are under way; end them first (pith_wait)",
+                         w->v.seq, w->s->n_flying);
+    if (state_of(w->s, w->v.seq) != w->state)
+        return error_set(err, PITH_STATE,
+                         "sequence %d has changed since it began to be saved; save it anew",
+                         w->v.seq);
+    pith_status st = cache_flush(&w->s->cache, err);
+    if (st != PITH_OK)
+        return st;
+    o.sum = &w->sum;
+    o.err = err;
+    put_all(&o, &w->v);
+    if (o.st != PITH_OK)
+        return o.st;
+    *n = (o.until < o.n ? o.until : o.n) - w->n;
+    w->n += *n;
+    if (!*n && w->n < w->n_all)
+        return error_set(err, PITH_RANGE, "a piece of at most %zu bytes; what is next has more",
+                         cap);
+    return PITH_OK;
+}
+
+void session_saver_free(struct pith_saver *w)
+{
+    if (w)
+        save_deinit(&w->v);
+    mem_free(w);
 }
 
 /* ---------------------------------------------------------------- in: checks */
