@@ -2,11 +2,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "server/api/api.h"
 #include "server/api/slot_file.h"
 #include "server/http/auth.h"
 #include "server/http/exchange.h"
+#include "server/http/work.h"
 #include "server/json.h"
 #include "server/hosted.h"
 #include "server/models/models.h"
@@ -101,13 +103,31 @@ static double ms_since(int64_t began)
     return 1e-6 * (double)(clock_now() - began);
 }
 
+/* The slot's tokens, and what was computed of them, which takes a few ms between steps until it is
+ * there. 0: *f. */
+static int copy(const struct hosted *m, struct slot_job *j, struct fault *f)
+{
+    const struct timespec nap = {.tv_nsec = 2000000};
+    int runs = sched_call(m->sched, slot_copy, j), waits = 1;
+    while (runs && (j->copy || j->waits) && (waits = work_goes_on())) {
+        if (j->waits)
+            nanosleep(&nap, NULL);
+        runs = sched_call(m->sched, j->waits ? slot_copy : slot_copy_on, j);
+    }
+    if (runs && !waits)
+        runs = sched_call(m->sched, slot_copy_end, j);
+    if (!runs)
+        return fault_set(f, 503, "model_unloaded", NULL, "the model is being unloaded");
+    return waits || fault_memory(f);
+}
+
 static json_t *save(const struct hosted *m, struct server *s, struct slot_job *j, const char *name,
                     int64_t began, struct fault *f)
 {
     int64_t bytes = 0;
     json_t *answer = NULL;
-    if (!sched_call(m->sched, slot_copy, j))
-        fault_set(f, 503, "model_unloaded", NULL, "the model is being unloaded");
+    if (!copy(m, j, f))
+        ;
     else if (!j->text.ids)
         fault_memory(f);
     else if (!j->text.n)
@@ -261,7 +281,9 @@ static json_t *work_on(struct server *s, struct exchange *x, const struct fields
         fault_set(f, 400, "not_supported", "model", "this model makes embeddings, not text");
     else if (restores)
         restore(m, x, b, &j, name, f);
-    else
+    else if (saves)
+        work_deadline(exchange_within(x, field_real(b, F_timeout)));
+    if (!f->http && !restores)
         answer = saves ? save(m, s, &j, name, began, f) : erase(m, &j, f);
     if (!restores && !answer && !f->http)
         fault_memory(f);

@@ -27,12 +27,29 @@ struct request *request_new(void)
     return r;
 }
 
+static void free_branch(struct branch *b)
+{
+    account_add(b->r->server, b->r->tenant, -b->bytes);
+    pith_fill_close(b->fill);
+    pith_sampler_close(b->sampler);
+    pith_stream_close(b->stream);
+    pith_stopper_close(b->stopper);
+    pith_grammar_close(b->grammar);
+    beam_close(b);
+    free(b->token);
+    free(b);
+}
+
 void request_free(struct request *r)
 {
     if (!r)
         return;
-    if (r->bytes || r->told)
-        account_add(r->server, r->tenant, -r->bytes - r->told);
+    for (int i = 0; r->made && i < r->n; i++)
+        if (r->made[i])
+            free_branch(r->made[i]);
+    free(r->made);
+    if (r->bytes || r->told || r->masks)
+        account_add(r->server, r->tenant, -r->bytes - r->told - r->masks);
     free(r->prompt);
     free(r->input_end);
     for (char **p = r->stop; p && *p; p++)
@@ -81,20 +98,7 @@ void request_over(const struct request *r, struct fault *f)
     account_add(r->server, r->tenant, r->bytes + r->told);
 }
 
-static void free_branch(struct branch *b)
-{
-    account_add(b->r->server, b->r->tenant, -b->bytes);
-    pith_fill_close(b->fill);
-    pith_sampler_close(b->sampler);
-    pith_stream_close(b->stream);
-    pith_stopper_close(b->stopper);
-    pith_grammar_close(b->grammar);
-    beam_close(b);
-    free(b->token);
-    free(b);
-}
-
-static int open_parts(struct sched *s, struct branch *b, struct pith_error *err)
+static int open_parts(const struct sched *s, struct branch *b, struct pith_error *err)
 {
     struct request *r = b->r;
     struct pith_sampler_params p = r->sampler;
@@ -133,23 +137,30 @@ void share_back(struct sched *s, struct share *t)
         t->served = s->now; /* who was away has saved nothing up */
 }
 
-int branch_open(struct sched *s, struct request *r, int choice, struct pith_error *err)
+int branches_make(const struct sched *s, struct request *r, struct pith_error *err)
 {
-    struct branch *b = calloc(1, sizeof *b);
-    if (!b) {
-        *err = (struct pith_error){PITH_NOMEM, "out of memory for a request"};
-        return 0;
+    r->made = calloc((size_t)r->n, sizeof *r->made);
+    *err = (struct pith_error){PITH_NOMEM, "out of memory for a request"};
+    for (int i = 0; r->made && i < r->n; i++) {
+        struct branch *b = r->made[i] = calloc(1, sizeof *b);
+        if (!b)
+            return 0;
+        b->r = r;
+        b->choice = i;
+        b->seq = -1;
+        if (!open_parts(s, b, err))
+            return 0;
     }
-    b->r = r;
-    b->choice = choice;
-    b->seq = -1;
+    return r->made != NULL;
+}
+
+/* Behind all of its key that are as urgent. */
+static void begin(struct sched *s, struct branch *b)
+{
+    struct request *r = b->r;
+    struct share *t = b->share = &s->share[r->tenant->index];
     b->arrival = s->arrivals++;
     b->last = r->arrived;
-    if (!open_parts(s, b, err)) {
-        free_branch(b);
-        return 0;
-    }
-    struct share *t = b->share = &s->share[r->tenant->index];
     share_back(s, t);
     struct branch **at = &t->first;
     while (*at && (*at)->r->priority <= r->priority)
@@ -157,7 +168,14 @@ int branch_open(struct sched *s, struct request *r, int choice, struct pith_erro
     b->next = *at;
     *at = b;
     r->n_open++;
-    return 1;
+}
+
+void branches_begin(struct sched *s, struct request *r)
+{
+    for (int i = 0; i < r->n; i++)
+        begin(s, r->made[i]);
+    free(r->made);
+    r->made = NULL;
 }
 
 /* ---------------------------------------------------------------- ending */

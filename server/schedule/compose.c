@@ -75,6 +75,8 @@ static void preempt(struct sched *s, struct branch *b)
 
 int make_room(struct sched *s)
 {
+    if (slots_give_up(s))
+        return 1;
     struct branch *b = s->n_held > 1 ? least_urgent(s, largest_holder(s)) : NULL;
     if (!b)
         return 0;
@@ -82,21 +84,28 @@ int make_room(struct sched *s)
     return 1;
 }
 
+static int32_t free_sequence(const struct sched *s)
+{
+    for (int32_t i = 0; i < s->n_seq; i++)
+        if (is_free(s, i))
+            return i;
+    return -1;
+}
+
 /* A free sequence for a share; where there is none, that of the least urgent branch of who holds
  * more than this one would. -1: none. */
 static int32_t take_seq(struct sched *s, const struct share *t)
 {
-    if (s->n_held == s->n_seq) {
+    int32_t q = free_sequence(s);
+    if (q < 0) {
         struct share *most = largest_holder(s);
         struct branch *b = most->n_held > t->n_held + 1 ? least_urgent(s, most) : NULL;
         if (!b || in_step(s, b))
             return -1;
         preempt(s, b);
+        q = free_sequence(s);
     }
-    for (int32_t i = 0; i < s->n_seq; i++)
-        if (!s->seq[i])
-            return i;
-    return -1;
+    return q;
 }
 
 /* Tokens a and b have in common at their beginning, at most n. */
@@ -152,14 +161,13 @@ int room_for_sampler(const struct sched *s, struct branch *b)
 {
     const struct request *r = b->r;
     int first = !b->bytes;
-    int64_t bytes = b->bytes
-                        ? 0
-                        : pith_sampler_bytes(b->sampler) +
-                              (b->choice ? 0 : b->r->mask_bytes); /* masks are of all its choices */
-    if (s->n_held && !account_has_room(b->r->server, b->r->tenant, bytes))
+    int64_t tables = first ? pith_sampler_bytes(b->sampler) : 0,
+            masks = r->masks ? 0 : r->mask_bytes; /* of all its choices */
+    if (s->n_held && !account_has_room(r->server, r->tenant, tables + masks))
         return 0;
-    account_add(b->r->server, b->r->tenant, bytes);
-    b->bytes += bytes;
+    account_add(r->server, r->tenant, tables + masks);
+    b->bytes += tables;
+    b->r->masks += masks;
     for (int64_t i = 0; first && r->penalise_prompt && i < r->n_prompt; i++)
         pith_sampler_accept(b->sampler, r->prompt[i]);
     return 1;
@@ -176,13 +184,11 @@ static void put_salt(struct sched *s, int32_t q, const struct branch *b)
 
 int take_over(struct sched *s, struct branch *to, const struct branch *from)
 {
-    int32_t q = 0;
-    if (s->n_held == s->n_seq || to->share->n_held >= s->parallel)
+    int32_t q = free_sequence(s);
+    if (q < 0 || to->share->n_held >= s->parallel)
         return 0;
     if (!(pith_edits(s->hosted->generate) & PITH_EDIT_COPY))
         return -1;
-    while (s->seq[q])
-        q++;
     if (!room_for_sampler(s, to))
         return 0;
     if (pith_copy(s->hosted->generate, q, from->seq, 0, -1, NULL) != PITH_OK)

@@ -87,13 +87,24 @@ static int charge(struct sched *s, struct request **r, int n, struct fault *f)
     return 1;
 }
 
+/* Here, where nobody waits for a step. */
+static int make_choices(const struct sched *s, struct request **r, int n, struct fault *f)
+{
+    struct pith_error err = {0};
+    for (int i = 0; i < n; i++)
+        if (!r[i]->input_end && !branches_make(s, r[i], &err))
+            return fault_from(f, &err, NULL);
+    work_hand_over(); /* request_bytes has it */
+    return 1;
+}
+
 /* A full queue is full for those who have filled it: a key may always have its part of it waiting.
  */
 int sched_submit(struct sched *s, struct request **r, int n, struct fault *f)
 {
     int n_choices = 0, ok = 0, queue = server_told(s->hosted->server)->queue;
     struct share *t = &s->share[r[0]->tenant->index];
-    if (!charge(s, r, n, f))
+    if (!charge(s, r, n, f) || !make_choices(s, r, n, f))
         return 0;
     for (int i = 0; i < n; i++)
         n_choices += places(r[i]);
@@ -153,8 +164,6 @@ void sched_each(struct sched *s, void (*fn)(struct request *r, void *ctx), void 
 
 static void start(struct sched *s, struct request *r)
 {
-    struct pith_error err = {0};
-    struct fault f = {0};
     if (r->input_end) {
         embed_start(s, r);
         return;
@@ -165,13 +174,7 @@ static void start(struct sched *s, struct request *r)
     r->figures.n_max = r->n_max;
     r->figures.temperature = (double)r->sampler.temperature;
     r->figures.top_p = (double)r->sampler.top_p;
-    for (int i = 0; i < r->n; i++) {
-        if (!branch_open(s, r, i, &err)) {
-            fault_from(&f, &err, NULL);
-            request_fail(s, r, &f);
-            return;
-        }
-    }
+    branches_begin(s, r);
 }
 
 /* What has arrived since the last step; sleeps when there is nothing to do. 0: the server ends. */
@@ -395,6 +398,7 @@ static void *run(void *arg)
         observe_queue(s);
     }
     struct fault f = {0};
+    slots_give_up(s);
     fault_of_end(s, &f);
     while (s->all)
         request_fail(s, s->all, &f);

@@ -94,6 +94,7 @@ struct request {
     int progress;   /* tell how far the prompt is */
     pith_grammar *grammar;
     int64_t mask_bytes; /* most for its masks, which come while it runs */
+    int64_t masks;      /* of them, that its key's account has */
     int slot;           /* that keeps its tokens, -1: none */
     int kept;           /* set before EV_DONE: it does */
     char *salt;         /* only requests with the same one share a prefix; NULL: those with none */
@@ -121,6 +122,7 @@ struct request {
 
     /* The scheduler's own. */
     struct request *next;
+    struct branch **made; /* [n] its choices, until it begins */
     struct found *found; /* by its beam search; NULL: nothing to be told */
     int n_open, n_embedded;
     int64_t arrived, started;

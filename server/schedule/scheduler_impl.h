@@ -58,6 +58,15 @@ struct slot { /* the tokens of the last choice that named it; NULL: none */
     struct tenant *tenant; /* whose account has its bytes */
 };
 
+struct copying { /* what was computed of a slot, on its way to who saves it */
+    uint64_t number; /* 0: none is */
+    pith_saver *saver;
+    int32_t seq; /* that has the slot's tokens meanwhile */
+    struct slot_text *text; /* `kept` of it, so far n bytes */
+    size_t n, piece;        /* piece: bytes that are copied at once */
+    int failed;
+};
+
 struct share {                     /* what a tenant has of this model */
     struct branch *first, *cursor; /* by priority, then arrival */
     const char *salt; /* whose prefixes it finds: those of no other; "": nobody's in particular */
@@ -103,6 +112,8 @@ struct sched {
         parallel;        /* n_input: the larger one of n_embed and n_rank */
     struct branch **seq; /* [n_seq] */
     struct slot *slot;   /* [parallel] */
+    struct copying copying;
+    uint64_t copies; /* begun so far */
     int n_held;
     /* The step. */
     int32_t *token, *row_seq;
@@ -136,13 +147,21 @@ static inline int stands_by(const struct branch *b)
     return b->beside || b->parked;
 }
 
+/* Nobody has it, and no slot is copied from it. */
+static inline int is_free(const struct sched *s, int32_t seq)
+{
+    return !s->seq[seq] && !(s->copying.number && s->copying.seq == seq);
+}
+
 /* lines.c */
 int beam_open(struct branch *b); /* 0: out of memory */
 void beam_close(struct branch *b);
 void found_free(struct found *f); /* NULL allowed */
 
 /* branch.c */
-int branch_open(struct sched *s, struct request *r, int choice, struct pith_error *err);
+/* All choices of a request, on any thread: what they are made of may take long. 0: *err. */
+int branches_make(const struct sched *s, struct request *r, struct pith_error *err);
+void branches_begin(struct sched *s, struct request *r); /* they take part from now on */
 void branch_close(struct sched *s, struct branch *b);   /* takes it out of its share's list, too */
 void branch_release(struct sched *s, struct branch *b); /* gives its sequence up */
 /* A token has been drawn for a branch, or none could be. 1: the branch has ended. */
@@ -183,6 +202,8 @@ int make_room(struct sched *s);
 /* slots.c */
 /* In the slot that the request names. 0: there is none, or no room, and it is empty. */
 int slot_keep(struct sched *s, const struct request *r, const int32_t *ids, int64_t n);
+/* A copy that goes on ends with what it has: its pages may go. 0: there is none. */
+int slots_give_up(struct sched *s);
 void slots_free(struct sched *s);
 
 /* beams.c */

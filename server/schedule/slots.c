@@ -82,35 +82,61 @@ static int32_t borrow(const struct sched *s, const struct tenant *of)
 {
     for (int32_t q = 0; q < s->n_seq; q++) {
         const char *salt = s->share[of->index].salt;
-        if (!s->seq[q] && pith_salt(s->hosted->generate, q, salt, strlen(salt), NULL) == PITH_OK &&
+        if (is_free(s, q) &&
+            pith_salt(s->hosted->generate, q, salt, strlen(salt), NULL) == PITH_OK &&
             pith_adapt(s->hosted->generate, q, NULL, 0, NULL) == PITH_OK)
             return q;
     }
     return -1;
 }
 
-/* What the prefix store has of the tokens, as bytes; nothing is computed for it. */
-static void copy_kept(struct sched *s, const struct tenant *of, struct slot_text *t)
+static void end_copy(struct sched *s)
 {
-    struct server *server = s->hosted->server;
+    pith_saver_close(s->copying.saver);
+    pith_truncate(s->hosted->generate, s->copying.seq, 0, NULL);
+    free(s->copying.text);
+    s->copying = (struct copying){0};
+}
+
+int slots_give_up(struct sched *s)
+{
+    if (!s->copying.number)
+        return 0;
+    slot_text_free(s->hosted->server, s->copying.text);
+    end_copy(s);
+    return 1;
+}
+
+/* What the prefix store has of the tokens of a key begins to be copied, as bytes; nothing is
+ * computed for it. */
+static void begin_copy(struct sched *s, const struct tenant *of, struct slot_job *j)
+{
+    enum { PIECE = 256 << 10 };
+    struct copying *c = &s->copying;
     pith_session *session = s->hosted->generate;
     struct fault full = {0};
     size_t n = 0, found = 0;
-    int32_t q = borrow(s, of);
-    if (q < 0)
+    struct slot_text *t = calloc(1, sizeof *t);
+    int32_t q = t ? borrow(s, of) : -1;
+    if (q < 0) {
+        free(t);
         return;
-    if (pith_reuse(session, q, t->ids, (size_t)t->n, &found, NULL) == PITH_OK && found &&
-        pith_save_memory(session, q, NULL, 0, &n, NULL) == PITH_OK &&
-        account_take(server, t->tenant, (int64_t)n, 0, &full)) {
+    }
+    *c = (struct copying){.number = ++s->copies, .seq = q, .text = t, .piece = PIECE};
+    t->tenant = j->tenant;
+    if (pith_reuse(session, q, j->text.ids, (size_t)j->text.n, &found, NULL) == PITH_OK && found)
+        c->saver = pith_saver_open(session, q, &n, NULL);
+    if (c->saver && account_take(s->hosted->server, t->tenant, (int64_t)n, 0, &full)) {
         t->n_kept = n;
         t->kept = malloc(n);
-        if (!t->kept || pith_save_memory(session, q, t->kept, n, &n, NULL) != PITH_OK) {
-            free(t->kept);
-            t->kept = NULL;
-            account_add(server, t->tenant, -(int64_t)t->n_kept);
-        }
+        if (!t->kept)
+            account_add(s->hosted->server, t->tenant, -(int64_t)n);
     }
-    pith_truncate(session, q, 0, NULL);
+    j->copy = c->number;
+    if (!t->kept) {
+        slots_give_up(s);
+        j->copy = 0;
+    }
 }
 
 void slot_copy(void *ctx)
@@ -118,12 +144,61 @@ void slot_copy(void *ctx)
     struct slot_job *j = ctx;
     const struct slot *at = &j->s->slot[j->slot];
     size_t bytes = (size_t)at->n * sizeof *at->ids;
+    j->waits = j->s->copying.number != 0;
+    if (j->waits)
+        return;
     j->text = (struct slot_text){.ids = malloc(bytes ? bytes : 1), .tenant = j->tenant};
     if (!j->text.ids || !bytes)
         return;
     memcpy(j->text.ids, at->ids, bytes);
     j->text.n = at->n;
-    copy_kept(j->s, at->tenant, &j->text);
+    begin_copy(j->s, at->tenant, j);
+}
+
+/* One piece more; 0: there is none. */
+static int copy_piece(struct copying *c)
+{
+    size_t n = 0, left = c->text->n_kept - c->n;
+    pith_status st = PITH_RANGE;
+    for (; left && st == PITH_RANGE; c->piece *= 2) { /* its next part may be longer */
+        size_t most = c->piece < left ? c->piece : left;
+        st = pith_saver_next(c->saver, c->text->kept + c->n, most, &n, NULL);
+        if (st != PITH_RANGE || most == left)
+            break;
+    }
+    c->n += n;
+    c->failed |= left && st != PITH_OK;
+    return left && st == PITH_OK;
+}
+
+void slot_copy_on(void *ctx)
+{
+    enum { MOST_NS = 4000000 }; /* between two steps */
+    struct slot_job *j = ctx;
+    struct copying *c = &j->s->copying;
+    int64_t until = clock_now() + MOST_NS;
+    if (c->number != j->copy) { /* given up */
+        j->copy = 0;
+        return;
+    }
+    while (copy_piece(c))
+        if (clock_now() > until)
+            return;
+    if (!c->failed) {
+        j->text.kept = c->text->kept;
+        j->text.n_kept = c->text->n_kept;
+        c->text->kept = NULL;
+    }
+    slots_give_up(j->s);
+    j->copy = 0;
+}
+
+void slot_copy_end(void *ctx)
+{
+    struct slot_job *j = ctx;
+    if (j->copy && j->s->copying.number == j->copy)
+        slots_give_up(j->s);
+    j->copy = 0;
 }
 
 /* The tokens that the sequence holds are the first ones of the text. */

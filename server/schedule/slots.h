@@ -1,5 +1,6 @@
 /* slots.h -- see slots.c, whose functions are for the scheduler's thread (sched_call): they copy or
- * look, and are soon done. */
+ * look, and are soon done. What was computed of a slot is much: it is copied in pieces, between
+ * which others have their steps. */
 #ifndef PITH_SERVER_SLOTS_H
 #define PITH_SERVER_SLOTS_H
 
@@ -38,8 +39,12 @@ struct slot_job { /* of a slot that there is */
     int64_t n_loaded;      /* out of slot_load: tokens whose beginning is in the prefix store now */
     struct tenant *tenant; /* who asks */
     struct fault *fault;   /* of slot_load: it is damaged, or of another model */
+    int waits;             /* out of slot_copy: another slot is being copied */
+    uint64_t copy;         /* out of it: number of a copy that goes on, 0: it is done */
 };
 void slot_copy(void *job);
+void slot_copy_on(void *job);  /* text is whole, or has no more than ids, when copy is 0 */
+void slot_copy_end(void *job); /* nobody waits for it any more */
 void slot_load(void *job);  /* what cannot be taken in is left out, and computed again */
 void slot_erase(void *job); /* tells text.n alone */
 

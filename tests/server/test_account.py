@@ -206,6 +206,25 @@ def test_answers(model):
               and "--request-memory" in answer["error"]["message"] and gives_back(s), status)
 
 
+def test_tables(folder):
+    """What a sampler draws with is as large as the vocabulary, of each choice that runs: all of it
+    is in the account, and as many choices run as have room."""
+    vocab = 200000
+    model = synth(os.path.join(folder, "wide.gguf"), "--vocab", str(vocab))
+    ask = completion("w1", 20, n=8, logprobs=None, dry_multiplier=1, repeat_penalty=1.1)
+    least = (8 + 4 + 8) * vocab  # of the list, what penalties count, what dry looks back to
+    texts = []
+    for memory, most in ("2G", 1 << 30), ("32M", 16 << 20):
+        with Server(model, *KEYS, "--parallel", "8", "--requests-memory", memory) as s:
+            status, a, _ = s.post("/v1/completions", {**ask, "seed": 1}, **A)
+            texts.append([c["text"] for c in a["choices"]] if status == 200 else a)
+            peak = of_key(s, "pith:key_bytes_peak")
+            check("tables_of_choices_%s" % memory, status == 200 and len(texts[-1]) == 8
+                  and (8 if memory == "2G" else 3) * least < peak <= most, (status, peak, least))
+            check("tables_are_given_back_%s" % memory, gives_back(s), of_key(s, "pith:key_bytes"))
+    check("fewer_at_a_time_say_the_same", texts[0] == texts[1], texts)
+
+
 def test_queue_of_models(folder):
     """Requests for a model that is not there: one key fills the line, another still has its part of
     it."""
@@ -317,6 +336,7 @@ def main():
         test_too_expensive(model)
         test_memory_of_a_key(model)
         test_answers(model)
+        test_tables(folder)
         test_queue_of_models(folder)
         test_many_choices(folder)
         test_most(model)

@@ -6,8 +6,9 @@ import os
 import struct
 import subprocess
 import tempfile
+import time
 
-from serving import PITH, SHARED, Server, check, events, raw_post, run, skip, synth
+from serving import PITH, SHARED, Server, begin, check, events, raw_post, run, skip, synth
 
 P = [5, 6, 7, 8]
 USER = {"role": "user", "content": "w5 w6"}
@@ -464,6 +465,48 @@ def test_slots_let_others_go_on(folder):
         check("at rest", s.wait_for(s.at_rest))
 
 
+def test_saving_lets_others_go_on(folder):
+    """What was computed of a slot is copied in pieces between steps: a stream beside goes on, and
+    of two that are saved at once both are whole."""
+    n = 3000
+    model = synth(os.path.join(folder, "rich.gguf"), "--ctx", "4096", "--layers", "2", "--heads",
+                  "16", "--heads-kv", "16", "--head-dim", "128", "--seed", "8")
+    flags = (model, "--ctx", "4096", "--parallel", "4", "--slot-save-path", folder,
+             "--no-store-dir", "--cache-type-k", "f32", "--cache-type-v", "f32")
+    with Server(*flags) as s:
+        for i in range(2):
+            ask(s, prompt=[5 + (k * k + i) % 200 for k in range(n)], id_slot=i, n_predict=0)
+        at, ends = [], []
+
+        def read():
+            c = s.connect(raw_post("/completion", {"prompt": P, "n_predict": 3000,
+                                                   "ignore_eos": True, "stream": True}))
+            with c, c.makefile("rb") as f:
+                for line in f:
+                    if line.startswith(b"data: "):
+                        at.append(time.monotonic())
+                    if ends:
+                        return
+
+        _, rest = begin([read])
+        s.wait_for(lambda: len(at) > 20)
+        began = time.monotonic()
+        out, both = begin([lambda i=i: s.post("/slots/%d?action=save" % i,
+                                              {"filename": "rich%d" % i}) for i in range(2)])
+        saved = both()
+        ends.append(1)
+        rest()
+        gaps = [b - a for a, b in zip(at, at[1:]) if b > began]
+        say = (max(gaps), sum(gaps), len(gaps), saved)
+        check("saved beside a stream", all(a[0] == 200 and a[1]["n_written"] > n * 30000
+                                           for a in saved), saved)
+        check("the stream goes on while it is copied", max(gaps) < sum(gaps) / 4, say)
+    with Server(*flags) as s:
+        got = [s.post("/slots/%d?action=restore" % i, {"filename": "rich%d" % i})[1]
+               for i in range(2)]
+        check("both are whole", all(g["n_loaded"] >= n - 64 for g in got), got)
+
+
 def written(tokens):
     return b"".join(bytes(t["piece"]) if isinstance(t["piece"], list) else t["piece"].encode()
                     for t in tokens).replace("\u2581".encode(), b" ")
@@ -647,6 +690,7 @@ def main():
             test_vectors(s)
         test_long_inputs(model)
         test_slots_let_others_go_on(slots)
+        test_saving_lets_others_go_on(slots)
         test_gap(model)
         test_gap_markers()
         test_health(model)
