@@ -99,6 +99,16 @@ static int again(struct trial *t, const char *call, int ok)
     return !t->given_up;
 }
 
+static int saves_in_pieces(pith_session *s, int32_t seq, void *to, size_t cap,
+                           struct pith_error *err)
+{
+    size_t n = 0;
+    pith_saver *w = pith_saver_open(s, seq, &n, err);
+    int ok = w && pith_saver_next(w, to, cap, &n, err) == PITH_OK;
+    pith_saver_close(w);
+    return ok;
+}
+
 #define CALL(t, name, expr)                                                                        \
     do {                                                                                           \
         (t)->err.code = PITH_OK;                                                                   \
@@ -231,10 +241,7 @@ static void live(struct trial *t, struct life *l)
         size_t n_saved = 0;
         MUST(t, "save", pith_save_memory(s, 1, saved, sizeof saved, &n_saved, err) == PITH_OK);
         MUST(t, "load", pith_load_memory(s, 1, saved, n_saved, err) == PITH_OK);
-        pith_saver *w = pith_saver_open(s, 1, &n_saved, err);
-        pith_status st = w ? pith_saver_next(w, saved, sizeof saved, &n_saved, err) : PITH_NOMEM;
-        pith_saver_close(w);
-        MUST(t, "save in pieces", st == PITH_OK);
+        MUST(t, "save in pieces", saves_in_pieces(s, 1, saved, sizeof saved, err));
         CHECK(pith_length(s, 1) == 3);
         MUST(t, "prefill again", pith_prefix(s, 0, ids, 4, NULL, err) == PITH_OK);
         live_decode(t, s, l);
