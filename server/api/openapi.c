@@ -264,7 +264,7 @@ static json_t *slot_parameters(const struct server *s)
                      "s:[s, s, s]}}]",
                      "in", "path", "name", "id_slot", "required", 1, "description",
                      "number of a slot", "schema", "type", "integer", "minimum", 0, "maximum",
-                     s->p.parallel - 1, "in", "query", "name", "action", "required", 1,
+                     server_told(s)->parallel - 1, "in", "query", "name", "action", "required", 1,
                      "description", "what to do with its tokens", "schema", "type", "string",
                      "enum", "save", "restore", "erase");
 }
