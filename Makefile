@@ -180,11 +180,13 @@ exact     = $(if $(filter $(addprefix src/,backend/% tensor/% graph/%) \
             $(EXACT) $(call isa_flags,$1)) \
             $(if $(filter src/backend/cpu/arm/%,$1),$(ORDER))
 # A program that is handed out (STATIC=1) is small where nothing is computed: bits are the same.
-# Nobody unwinds the stack of a stripped one.
+# Nobody unwinds the stack of a stripped one, nor through a program's own files (debuggers read
+# other tables); callers of the library may.
 FAST     := src/base/% src/tensor/% src/text/vocab/% src/text/grammar/% src/run/sample/% \
             $(addprefix src/backend/cpu/,run.c x86/% logits/% ops/%)
-small     = $(if $(filter 1,$(STATIC)),-fno-asynchronous-unwind-tables \
-            $(if $(filter $(FAST),$1),,-Os))
+small     = $(if $(or $(filter 1,$(STATIC)),$(filter cli/% server/%,$1)), \
+            -fno-asynchronous-unwind-tables) \
+            $(if $(and $(filter 1,$(STATIC)),$(filter-out $(FAST),$1)),-Os)
 convert   = $(if $(filter src/base/% src/format/% src/text/%,$1),-Wconversion)
 # Fuzzers are after parsers: kernels read no untrusted bytes, and instrumented by clang one takes
 # minutes to compile (make asan has them).
