@@ -270,7 +270,8 @@ fi
 
 # rows of matrices over two devices: the same text, and who has how much of them
 "$pith" run "$m" --raw -p ab -n 4 --temp 0 >"$dir/one.txt" 2>"$err"
-PITH_FAR_DEVICES=2 gives split_rows 0 'rows of 15 matrices, .* are split: FAR0 [0-9]+ bytes, FAR1 [0-9]+ bytes' \
+PITH_FAR_DEVICES=2 gives split_rows 0 \
+    'rows of 15 matrices, .* are split: FAR0 [0-9]+ bytes, FAR1 [0-9]+ bytes' \
     run "$m" --raw -p ab -n 4 --temp 0 -sm row -ts 3,1 -v
 same split_rows_text "$(cat "$out")" "$(cat "$dir/one.txt")"
 PITH_FAR_DEVICES=1 gives split_rows_alone 2 'wants two devices or more, there is FAR0 alone' \
