@@ -219,9 +219,9 @@ run: $(B)/pith
 	@model=$$(scripts/model.sh) && printf '%s ...\n' "$$PROMPT" && \
 	exec $(B)/pith run "$$model" -p "$$PROMPT" -n $(N) $(if $(SEED),--seed $(SEED))
 
-## check: the quick loop: each test at its smallest, the rules of the house; no network, no model
+## check: the quick loop: tests at their smallest, the rules of the house; no network, no GPU
 check: all $(TESTS)
-	@B=$(B) TEST_SCALE=1 TEST_LIMIT=180 scripts/run_tests.sh
+	@B=$(B) TEST_QUICK=1 TEST_SCALE=1 TEST_LIMIT=180 TEST_JOBS=$$(($$(nproc) + 1)) scripts/run_tests.sh
 
 ## test: everything at reduced counts, with the default model (what CI runs)
 test: all $(TESTS)

@@ -14,6 +14,7 @@
 #
 # B            build folder, default build
 # TEST_SCALE   multiplier of the work: 1 (default), 10, 100
+# TEST_QUICK   1: what says "In make test alone: WHY." in its head is left out
 # TEST_LIMIT   seconds one test may take, default 60
 # TEST_MODEL   1: fetch all that tests need (programs, models, packages of Python); tests are
 #              skipped by name when they cannot be had
@@ -107,6 +108,19 @@ if [ $# -gt 0 ]; then
         done
     done
     all=("${chosen[@]}")
+fi
+
+# The quick loop leaves out what says so in its head.
+if [ "${TEST_QUICK:-0}" = 1 ]; then
+    declare -A later=()
+    while read -r path; do
+        path=${path##*/}
+        later[${path%.c}]=1
+    done < <(grep -lE '^(# |/\* )In make test alone: ' tests/*/test_*)
+    for i in "${!all[@]}"; do
+        [ -z "${later[${all[i]##*/}]:-}" ] || unset "all[i]"
+    done
+    echo "${#later[@]} programs are left to make test"
 fi
 
 # Of those that have not run yet these come first.

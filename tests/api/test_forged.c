@@ -10,6 +10,7 @@
  * A control token that touches a value is forged, and so is one between "QZ" and "WK", which no
  * template writes: the first looks at what the prompt says of itself, the second at the bytes. */
 #define MAX_TOKENS 4096
+/* In make test alone: it takes long at any scale. */
 #include "robust.h"
 #include "templates.h"
 #include "vocab_image.h"

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# In make test alone: it takes long at any scale.
 """test_second.py -- `pith logits` gives what second implementations give (second.py), which were
 written from papers, model cards and the facts of the file format alone. Errors are relative to the
 deviation of what is compared. One may be above TOLERANCE where a model makes as much of the last

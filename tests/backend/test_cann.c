@@ -1,5 +1,6 @@
 /* test_cann.c -- models on CANN devices (gpu_test.h), and what is CANN's own. Without an NPU all of
  * it runs on what stands in for CANN's libraries (cann/standin.h). */
+/* In make test alone: make check has no GPU. */
 #include "backend/cann/cann.h"
 
 #define GPU         "cann"

@@ -1,5 +1,6 @@
 /* test_cuda.c -- models on CUDA devices (gpu_test.h), and what is CUDA's own. Without a GPU all of
  * it runs on what stands in for one (cuda/standin.h). */
+/* In make test alone: make check has no GPU. */
 #include "backend/cuda/cuda.h"
 
 #define GPU         "cuda"

@@ -4,6 +4,7 @@
  *
  * What nobody may read is NaN: slots that no row of a sequence sees, rows beside a value's, the
  * rest of a page whose quarter a sequence has. */
+/* In make test alone: make check has no GPU. */
 #include <math.h>
 
 #include "test.h"

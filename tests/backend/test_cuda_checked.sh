@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# In make test alone: make check has no GPU.
 # test_cuda_checked.sh -- ops and models on the CUDA backend with kernels on the host whose accesses
 # are looked at (cuda/checks.cpp): what races, what is behind an end, what was never written. And
 # with a stand-in of the driver that does its work at other times than when somebody waits.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# In make test alone: make check has no GPU.
 # test_gpu_script.sh -- scripts/gpu.sh with programs that stand in for the GPU's and for ours: it
 # goes through all parts, does none twice, ends in time and goes on from there, and tells what has
 # failed.

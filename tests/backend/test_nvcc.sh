@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# In make test alone: make check has no GPU.
 # test_nvcc.sh -- the kernels of the CUDA backend by CUDA's own compiler, where it is: without a
 # warning, for the oldest generation and the newest; every kernel that the host can ask for is
 # there, and fits into what a multiprocessor has. And the driver's functions as we declare them

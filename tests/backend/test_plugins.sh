@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# In make test alone: make check has no GPU.
 # test_plugins.sh -- kernels of GPUs as files beside the program, as a user meets them: what `pith
 # devices` says when one is absent, foreign or damaged, that the CPU goes on, and that programs with
 # libpith.so or libpith.a look for them beside what holds the library. What stands in for CUDA's

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# In make test alone: make check has no GPU.
 # test_shaders.sh -- every shader of the Vulkan backend is valid for Vulkan 1.2, asks for nothing
 # but what devices are held to (NEEDED in device.c), and is in the lists that name them all. In make
 # check the build alone compiles most of them; every fourth is looked at here.

@@ -1,5 +1,6 @@
 /* test_vulkan.c -- models on Vulkan devices (gpu_test.h), and what is Vulkan's own. Any device will
  * do; on a machine without a GPU Mesa's lavapipe is one. */
+/* In make test alone: make check has no GPU. */
 #include "backend/vulkan/vulkan_impl.h"
 
 #define GPU         "vulkan"

@@ -1,4 +1,5 @@
 /* test_vulkan_ops.c -- ops on a Vulkan device (gpu_test_ops.h). */
+/* In make test alone: make check has no GPU. */
 #include "backend/vulkan/vulkan_impl.h"
 
 static int of_bytes;

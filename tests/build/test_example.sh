@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# In make test alone: it takes long at any scale.
 # test_example.sh -- the program in pith.h's first comment: taken out of the header, built with
 # build/libpith.a by C and C++ compilers that are strict, run on a synthetic model of every
 # architecture, on no model, and on a trained one whose text is known.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# In make test alone: it takes long at any scale.
 # test_rules.sh -- the rules of the house find what they are there to find: small trees that break
 # one each, looked at by copies of the scripts.
 . "$(dirname "$0")"/../report.sh

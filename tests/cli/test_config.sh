@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# In make test alone: it takes long at any scale.
 # test_config.sh -- where settings come from: flag > environment > configuration file > default, for
 # the rows of every command; damaged files; secrets; the manual page and the systemd unit, which are
 # made from or belong to the same.

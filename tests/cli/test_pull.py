@@ -1,3 +1,4 @@
+# In make test alone: it takes long at any scale.
 """test_pull.py -- pith pull against servers of this machine that break connections, lie, send
 elsewhere, refuse, ignore what they are asked for and serve wrong bytes. A server does what the
 test has put down for a path, one answer after the other, and keeps what it was asked; nothing

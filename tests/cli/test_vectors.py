@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# In make test alone: it takes long at any scale.
 """test_vectors.py -- the recorded vectors through the programs, as somebody outside would run them:
 pith tokenize, template, sample and grammar against ../shared/vectors. The same files are read in
 process by other tests; here the command lines and their JSON are the matter. At TEST_SCALE=1 a

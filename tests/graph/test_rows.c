@@ -13,6 +13,9 @@
 
 enum { V = 48, N_TOKENS = 40, LAYERS = 3, N_BATCH = 8 };
 
+/* Steps through a list: all of it in make test. */
+#define EACH(n) ((size_t)(test_scale() >= 10 ? 1 : (n)))
+
 static char path[MODEL_PATH], out[256];
 static float expected[N_TOKENS * V];
 
@@ -267,7 +270,7 @@ static void experts_of_all_kinds(void)
 {
     static const char *const archs[] = {"gpt-oss", "gemma4",    "llama4",    "grok",
                                         "grovemoe", "deepseek2", "graniteswitch"};
-    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i += EACH(3)) {
         struct pith_error err;
         make_experts(archs[i], i % 2 ? "q8_0" : "bf16", 8, 2);
         record();
@@ -332,7 +335,7 @@ static void bits_are_the_same(void)
 {
     static const char *const archs[] = {"llama",  "qwen2",     "gemma3", "qwen3moe",
                                         "mamba2", "qwen3next", "rwkv7",  "deepseek2"};
-    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i += EACH(3)) {
         struct pith_error err;
         make_model(archs[i], i % 2 ? "f16" : "q4_0", i % 3 == 0);
         record();
@@ -451,7 +454,7 @@ static void columns_of_pairs(void)
 static void columns_of_every_type(void)
 {
     static const char *const types[] = {"f32", "f16", "bf16", "q8_0", "q4_0", "q4_K", "q6_K"};
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+    for (size_t i = 0; i < sizeof types / sizeof *types; i += EACH(3))
         for (int mapped = 0; mapped < 2; mapped++) {
             struct pith_synth_params p = small_params("llama", V);
             struct pith_error err;
@@ -527,7 +530,7 @@ static void columns_of_families(void)
 {
     static const char *const archs[] = {"qwen2", "gemma3",    "gpt2",      "phi3",
                                         "mamba2", "qwen3moe", "deepseek2", "falcon"};
-    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i += EACH(3)) {
         struct pith_error err;
         make_model(archs[i], i % 2 ? "f32" : "q8_0", i % 3 == 0);
         record();
@@ -682,7 +685,7 @@ static void each_call_fails(void)
     uint64_t opening = far_calls();
     check_bits(m, N_TOKENS, NULL, "nothing fails");
     uint64_t all = far_calls();
-    for (uint64_t i = 1; i <= all; i += test_scale() >= 10 ? 1 : 29) {
+    for (uint64_t i = 1; i <= all; i += test_scale() >= 10 ? 1 : 97) {
         static float got[N_TOKENS * V];
         if (i <= opening) {
             far_plan(&(struct far_plan){.fail_at = i, .seed = i});
@@ -709,7 +712,7 @@ static void no_memory(void)
 {
     struct pith_error err;
     make_model("llama", "q8_0", 0);
-    for (long at = 0;; at += test_scale() >= 10 ? 1 : 17) {
+    for (long at = 0;; at += test_scale() >= 10 ? 1 : 61) {
         hook_refuse(at, 0);
         pith_model *m = open_on("2", &COLUMNS(.devices = "FAR0,FAR1"), &err);
         pith_session *s = m ? pith_session_open(m, NULL, &err) : NULL;

@@ -1,3 +1,4 @@
+# In make test alone: make check has test_serve.py.
 """test_account.py -- what a request may cost: bytes and processor time are counted for each key,
 bounded, and given back; work that is long lets others go first, and ends when its client's time
 is over. Bytes, order and counts are compared, never times."""

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# In make test alone: make check has test_serve.py.
 """test_amplified.py -- small input that would cost much: what a request makes the server do or say
 for each of its choices, names, tools or tokens is bounded before it is begun, and counted for its
 key. Answers and counted bytes are compared, never times."""

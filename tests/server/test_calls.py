@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# In make test alone: make check has test_serve.py.
 """test_calls.py -- calls of tools over HTTP, in all interfaces: tools that no prompt would hold are
 refused, a call that is cut short shows none of the model's markup, and arguments are told while
 they are made."""

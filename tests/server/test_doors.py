@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# In make test alone: make check has test_serve.py.
 """test_doors.py -- what a server listens on and whom it lets in: TLS, sockets in the file system,
 addresses that others can reach, Host and Origin, limits of bodies, connections and time. Each
 with what is wrong."""

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# In make test alone: make check has test_serve.py.
 """test_fields.py -- fields of requests over HTTP: those that nobody knows are named and left out,
 mistyped ones and constraints are refused; names of models; the effect of each field that vLLM
 and llama.cpp have under other names."""

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# In make test alone: make check has test_serve.py.
 """test_hostile.py -- hostile requests beside one good stream: what it gets are the bits of a quiet
 server, /health always answers, nothing is answered with 500, and memory, files and threads come
 back to their level. 60 requests at TEST_SCALE=1, 300 at 10, 1,000 beyond. The seed is printed

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# In make test alone: it takes long at any scale.
 """test_lab_fields.py -- the laboratory over HTTP: a search for small requests of great cost.
 
 What is tried is drawn from GET /openapi.json, which the tables of fields and routes make: every

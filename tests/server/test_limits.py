@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# In make test alone: make check has test_serve.py.
 """test_limits.py -- the context contract of every endpoint that makes text: a prompt of any length
 around the limit is evaluated whole (usage is its own count) or refused with 400 and how much it
 is over; nothing else. And what a server keeps on disk, killed at any instant: the second request

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# In make test alone: make check has test_serve.py.
 """test_masks_serve.py -- grammars on the server: masks that are made beside the steps change no
 text, compiled grammars are kept for the next request, and what a grammar cannot do is told in
 its own words."""

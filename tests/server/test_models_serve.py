@@ -1,3 +1,4 @@
+# In make test alone: make check has test_serve.py.
 """test_models_serve.py -- several models in one server: loaded when they are asked for, evicted by
 bytes, bits as alone; a broken file among them; what waits for a model, and what happens to it."""
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# In make test alone: make check has test_serve.py.
 """test_native.py -- llama.cpp's own interface over HTTP: completions, filling in, vectors, slots,
 properties, health, paths without /v1."""
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# In make test alone: make check has test_serve.py.
 """test_reasoning.py -- a budget of reasoning is held: after so many tokens the end of reasoning is
 written for the model, and it goes on with its answer."""
 import contextlib

@@ -1,6 +1,7 @@
 /* test_grammar_cost.c -- what a grammar may cost for its size: steps and bytes of compiling and of
  * masks, counted (pith_work), never timed; whoever waits for it is asked often, and may end it at
  * any time. */
+/* In make test alone: it takes long at any scale. */
 #include "base/rng.h"
 #include "base/str.h"
 #include "hook.h"

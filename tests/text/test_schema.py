@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# In make test alone: it takes long at any scale.
 """test_schema.py -- JSON Schemas against an oracle: what is written under a schema by a random
 model, and damaged copies of it that 'pith grammar' still accepts, must be valid by Python's
 jsonschema. Schemas are random, from a seed that is printed on failure."""
