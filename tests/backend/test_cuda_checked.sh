@@ -5,7 +5,7 @@
 # with a stand-in of the driver that does its work at other times than when somebody waits.
 . "$(dirname "$0")"/../report.sh
 
-for name in test_cuda test_cuda_ops; do
+for name in test_cuda test_cuda_ops test_cuda_attn; do
     [ -x "$B/tests/$name" ] || skip_all checked "there is no $B/tests/$name"
 done
 
@@ -24,6 +24,7 @@ passes()
 
 checked=STANDIN_KERNELS=cuda-checked.so
 passes ops "$checked" "$B/tests/test_cuda_ops"
+passes attention "$checked" TEST_SCALE=1 "$B/tests/test_cuda_attn"
 for seed in 2 1 3; do
     [ $seed = 2 ] || [ "${TEST_SCALE:-1}" -ge 10 ] || break
     passes "order_$seed" STANDIN_ORDER=$seed TEST_SCALE=1 "$B/tests/test_cuda"
