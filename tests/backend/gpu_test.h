@@ -38,6 +38,9 @@
 #define GPU_WHOLE(name) 1
 #define GPU_EVERY       0 /* one of so many at TEST_SCALE 1; 0: llama alone */
 #endif
+#ifndef GPU_REDUCED
+#define GPU_REDUCED 1 /* the same at TEST_SCALE 10 */
+#endif
 
 static void set_env(const char *name, const char *value)
 {
@@ -174,7 +177,7 @@ static void golden_arch(void)
     struct golden *list;
     int n = golden_list("golden/arch", &list), n_run = 0;
     const char *only = getenv("TEST_MODEL_ONLY");
-    int every = only || test_scale() >= 10 ? 1 : GPU_EVERY;
+    int every = only || test_scale() >= 100 ? 1 : test_scale() >= 10 ? GPU_REDUCED : GPU_EVERY;
     for (int i = 0; i < n; i++) {
         const struct golden *g = &list[i];
         if (!golden_known(g) || (only && !strstr(g->name, only)) || !GPU_TAKES(g->name) ||

@@ -26,10 +26,10 @@ checked=STANDIN_KERNELS=cuda-checked.so
 passes ops "$checked" "$B/tests/test_cuda_ops"
 passes attention "$checked" TEST_SCALE=1 "$B/tests/test_cuda_attn"
 for seed in 2 1 3; do
-    [ $seed = 2 ] || [ "${TEST_SCALE:-1}" -ge 10 ] || break
+    [ $seed = 2 ] || [ "${TEST_SCALE:-1}" -ge 100 ] || break
     passes "order_$seed" STANDIN_ORDER=$seed TEST_SCALE=1 "$B/tests/test_cuda"
 done
 passes models "$checked" TEST_SCALE=1 TEST_ONLY=golden "$B/tests/test_cuda"
-[ "${TEST_SCALE:-1}" -lt 10 ] ||
+[ "${TEST_SCALE:-1}" -lt 100 ] ||
     passes products "$checked" TEST_SCALE=1 TEST_ONLY=products "$B/tests/test_cuda"
 finish
