@@ -99,9 +99,12 @@ def main():
         if not importlib.util.find_spec("schemathesis"):
             skip("schemathesis", "the Python package is not installed")
             return
-        test_schemathesis("schemathesis", model, PHASES, "--embeddings")
-        test_schemathesis("schemathesis_with_a_key", model, "fuzzing", "--api-key",
-                          "ann:first-secret", key="first-secret")
+        # without a folder the action of a slot is 501
+        slots = os.path.join(folder, "slots")
+        os.mkdir(slots)
+        test_schemathesis("schemathesis", model, PHASES, "--embeddings", "--slot-save-path", slots)
+        test_schemathesis("schemathesis_with_a_key", model, "fuzzing", "--slot-save-path", slots,
+                          "--api-key", "ann:first-secret", key="first-secret")
 
 
 run(main, "test_openapi")

@@ -454,8 +454,8 @@ static void columns_of_pairs(void)
 static void columns_of_every_type(void)
 {
     static const char *const types[] = {"f32", "f16", "bf16", "q8_0", "q4_0", "q4_K", "q6_K"};
-    for (size_t i = 0; i < sizeof types / sizeof *types; i += EACH(3))
-        for (int mapped = 0; mapped < 2; mapped++) {
+    for (size_t i = 0; i < sizeof types / sizeof *types; i += EACH(4))
+        for (size_t mapped = 0; mapped < 2; mapped += EACH(2)) {
             struct pith_synth_params p = small_params("llama", V);
             struct pith_error err;
             p.type = types[i];
@@ -712,7 +712,7 @@ static void no_memory(void)
 {
     struct pith_error err;
     make_model("llama", "q8_0", 0);
-    for (long at = 0;; at += test_scale() >= 10 ? 1 : 61) {
+    for (long at = 0;; at += test_scale() >= 10 ? 1 : 23) {
         hook_refuse(at, 0);
         pith_model *m = open_on("2", &COLUMNS(.devices = "FAR0,FAR1"), &err);
         pith_session *s = m ? pith_session_open(m, NULL, &err) : NULL;
