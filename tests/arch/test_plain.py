@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# In make test alone: make check has test_serve.py.
 """test_plain.py -- recorded models whose records do not show all: the same models by plain programs
 in float64, written from papers and model cards alone.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# In make test alone: make check has test_serve.py.
 """test_once.py -- pith run with a question and a model that has a chat template: what the prompt
 becomes, what is shown of the answer, what an empty one says; and what a terminal is shown of
 texts that hold control characters. The model is a small one that tells stories: a template that

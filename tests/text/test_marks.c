@@ -4,6 +4,7 @@
  * are put into every value, and wherever one comes out, the byte has to be a value's; markers are
  * put between two of them, and a control token between two of them is forged. Over the recorded
  * cases of all published templates, the cases of the language, and vocabularies of every kind. */
+/* In make test alone: it takes long at any scale. */
 #include "robust.h"
 #include "templates.h"
 #define tokens jinja_tokens /* vocab_image.h has others */
