@@ -166,7 +166,7 @@ static const struct {
     {"CohereForAI-c4ai-command-r7b-12-2024-tool_use", "command-r7b", "cR"},
     {"GLM-4.6", "glm", ""},
     {"GLM-4.7-Flash", "glm", ""},
-    {"Kimi-K2-Instruct", "kimi-k2", "R"},
+    {"Kimi-K2-Instruct", "kimi-k2", "Rr"},
     {"Kimi-K2-Thinking", "kimi-k2", "R"},
     {"Kimi-K3", "kimi-k3", ""},
     {"LFM2.5-8B-A1B", "lfm2", "rRq"},

@@ -107,7 +107,7 @@ static const struct builtin *const rows[N_ROWS] = {
     [ROWS_FILTERS] = jinja_filters, [ROWS_SEQ_FILTERS] = jinja_seq_filters,
     [ROWS_TESTS] = jinja_tests,     [ROWS_GLOBALS] = jinja_globals,
     [ROWS_STR] = jinja_str_methods, [ROWS_SEQ] = jinja_seq_methods,
-    [ROWS_DICT] = jinja_dict_methods};
+    [ROWS_LIST] = jinja_list_methods, [ROWS_DICT] = jinja_dict_methods};
 
 static void put_default(struct jvm *vm, struct jdict *vars, struct slice name, struct jv v)
 {

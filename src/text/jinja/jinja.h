@@ -1,6 +1,8 @@
 /* jinja.h -- chat templates: the template language of Jinja 3.1 as chat templates use it, rendered
- * as transformers renders it (trim_blocks, lstrip_blocks, loop controls, immutable sandbox, no
- * escaping, tojson with ensure_ascii = False).
+ * as transformers renders it (trim_blocks, lstrip_blocks, loop controls, no escaping, tojson with
+ * ensure_ascii = False; a sandbox). What the request gives cannot be changed; lists that the
+ * template makes can (append, extend, insert, pop, remove, clear, reverse), which transformers
+ * refuses and published templates do all the same.
  *
  * A template is compiled once and read-only afterwards; any number of threads may render it. A
  * rendering keeps no state. */

@@ -21,12 +21,12 @@
  * Functions that templates find by name are rows; the rendering has the tables (vm->rows), so that
  * a filter can call a test without knowing its file.
  *
- * Values are 16 bytes, a type and a number or a pointer into the rendering's arena. Strings, lists
- * and dicts never change once made (the sandbox is immutable), so they are shared freely;
- * namespaces, loops, cyclers, joiners and iterators have state. Nothing is freed before the
- * rendering ends. Where a text comes from, the template or a value, is told by where its bytes lie
- * (jinja_mark.c). Functions that can fail leave vm->failed set (first failure kept) and return an
- * unset value; the machine looks after every op. */
+ * Values are 16 bytes, a type and a number or a pointer into the rendering's arena. Strings, dicts
+ * and what the request gives never change, so they are shared freely; namespaces, loops, cyclers,
+ * joiners, iterators and the lists that the template makes have state (struct jlist). Nothing is
+ * freed before the rendering ends. Where a text comes from, the template or a value, is told by
+ * where its bytes lie (jinja_mark.c). Functions that can fail leave vm->failed set (first failure
+ * kept) and return an unset value; the machine looks after every op. */
 #ifndef PITH_TEXT_JINJA_IMPL_H
 #define PITH_TEXT_JINJA_IMPL_H
 
@@ -103,9 +103,13 @@ struct jstr {
     size_t n, n_cp;
     struct jbuf *buf; /* where p lies, when its end may grow */
 };
+/* A list that the template made grows behind its items, as long as it has room; any other change
+ * gives it another array. So an array, up to the n that it was seen with, never changes: lists,
+ * loops and what walks over items share arrays. */
 struct jlist {
     struct jv *v;
-    size_t n;
+    size_t n, cap; /* cap: 0 where v may be another's */
+    int made;      /* by the template: its methods may change it */
 };
 struct jpair {
     struct jv k, v;
@@ -144,7 +148,9 @@ struct jv jv_view(struct jvm *vm, const char *p,
 /* The same at the end of a buffer that may grow. */
 struct jv jv_piece(struct jvm *vm, const char *p, size_t n, struct jbuf *buf);
 struct jv jv_strz(struct jvm *vm, const char *z); /* the template's: a literal */
-struct jv jv_list(struct jvm *vm, enum jtype t, struct jv *v, size_t n); /* takes v */
+/* Take v. jv_list: the template's; jv_fixed: a list that stays as it is. */
+struct jv jv_list(struct jvm *vm, enum jtype t, struct jv *v, size_t n);
+struct jv jv_fixed(struct jvm *vm, struct jv *v, size_t n);
 struct jv jv_iter(struct jvm *vm, struct jv *v, size_t n);
 struct jv jv_pair(struct jvm *vm, struct jv a, struct jv b);   /* a tuple */
 struct jv jv_concat(struct jvm *vm, struct jv a, struct jv b); /* two strings */
@@ -433,8 +439,9 @@ enum jrows {
     ROWS_SEQ_FILTERS,
     ROWS_TESTS,
     ROWS_GLOBALS,
-    ROWS_STR, /* methods of texts; of sequences, numbers, loops; of dicts */
+    ROWS_STR, /* methods of texts; of sequences, numbers, loops; of lists that change; of dicts */
     ROWS_SEQ,
+    ROWS_LIST,
     ROWS_DICT,
     N_ROWS
 };
@@ -497,7 +504,8 @@ struct builtin {
     const char *params; /* "s width? *": names, ? optional, * takes the rest */
 };
 extern const struct builtin jinja_filters[], jinja_seq_filters[], jinja_tests[], jinja_globals[];
-extern const struct builtin jinja_str_methods[], jinja_seq_methods[], jinja_dict_methods[];
+extern const struct builtin jinja_str_methods[], jinja_seq_methods[], jinja_list_methods[],
+    jinja_dict_methods[];
 const struct builtin *builtin_find(const struct builtin *rows, struct slice name);
 const struct builtin *filter_find(const struct jvm *vm, struct slice name);
 const struct jpair *args_named(const struct jargs *args, struct slice name); /* NULL: none */

@@ -4,7 +4,8 @@
  * an undefined value that remembers what was looked for. */
 #include "text/jinja/jinja_impl.h"
 
-/* Methods that change their object: the sandbox has none of them. */
+/* Methods that change their object: the sandbox has none of them, but for lists that the template
+ * made (jinja_list_methods). */
 static int is_unsafe(struct jv v, struct slice name)
 {
     static const char *const of_list[] = {"append", "clear", "pop",    "reverse",
@@ -57,6 +58,8 @@ static struct jv attribute(struct jvm *vm, struct jv v, struct slice name)
                                      ? vm->rows[ROWS_SEQ]
                                      : NULL;
     const struct builtin *fn = rows ? builtin_find(rows, name) : NULL;
+    if (v.t == J_LIST && v.u.l->made && !fn)
+        fn = builtin_find(vm->rows[ROWS_LIST], name);
     if (v.t == J_NS) {
         const struct jv *at = jdict_getz(vm, &v.u.ns->d, name);
         return at ? *at : (struct jv){0};
@@ -110,6 +113,11 @@ static struct jv no_attribute(struct jvm *vm, struct jv v, struct slice name)
 {
     struct slice of = jv_type_object(vm, v);
     int n = name.n > 100 ? 100 : (int)name.n;
+    if (v.t == J_LIST && !v.u.l->made && is_unsafe(v, name) && name.p[0] != '_')
+        return jv_undef(vm,
+                        "'%.*s' would change a list of the request: templates change lists that "
+                        "they made themselves ('|list' makes a copy).",
+                        n, name.p);
     if (is_unsafe(v, name))
         return jv_undef(vm, "access to attribute '%.*s' of '%s' object is unsafe.", n, name.p,
                         jv_type_name(v));

@@ -161,7 +161,7 @@ static struct jv array(struct reader *r, int depth)
     size_t n = 0, cap = 0;
     skip_space(r);
     if (skip(r, "]"))
-        return jv_list(r->vm, J_LIST, NULL, 0);
+        return jv_fixed(r->vm, NULL, 0);
     while (!r->why && !r->vm->failed) {
         if (n == cap) {
             struct jv *more = vm_array(r->vm, cap = 2 * cap + 4, sizeof *more);
@@ -174,7 +174,7 @@ static struct jv array(struct reader *r, int depth)
         v[n++] = value(r, depth + 1);
         skip_space(r);
         if (skip(r, "]"))
-            return jv_list(r->vm, J_LIST, v, n);
+            return jv_fixed(r->vm, v, n);
         if (!skip(r, ","))
             bad(r, "found no ',' or ']' in an array");
     }

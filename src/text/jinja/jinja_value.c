@@ -78,8 +78,17 @@ struct jv jv_list(struct jvm *vm, enum jtype t, struct jv *v, size_t n)
     struct jlist *l = vm_alloc(vm, sizeof *l);
     if (!l)
         return (struct jv){0};
-    *l = (struct jlist){v, n};
+    *l = (struct jlist){.v = v, .n = n, .made = t == J_LIST};
     return (struct jv){.t = t, .u.l = l};
+}
+
+struct jv jv_fixed(struct jvm *vm, struct jv *v, size_t n)
+{
+    struct jlist *l = vm_alloc(vm, sizeof *l);
+    if (!l)
+        return (struct jv){0};
+    *l = (struct jlist){.v = v, .n = n};
+    return (struct jv){.t = J_LIST, .u.l = l};
 }
 
 struct jv jv_iter(struct jvm *vm, struct jv *v, size_t n)
@@ -87,7 +96,7 @@ struct jv jv_iter(struct jvm *vm, struct jv *v, size_t n)
     struct jiter *it = vm_alloc(vm, sizeof *it);
     if (!it)
         return (struct jv){0};
-    it->list = (struct jlist){v, n};
+    it->list = (struct jlist){.v = v, .n = n};
     return (struct jv){.t = J_ITER, .u.it = it};
 }
 
