@@ -58,19 +58,12 @@ const char *chat_system_text(const struct chat *c)
 
 /* ---------------------------------------------------------------- the prompt */
 
-/* The template's prompt for the messages the model sees. */
-static pith_prompt *render(const struct chat *c, int asks, struct pith_error *err)
+/* The template's prompt for messages, which it takes. */
+static pith_prompt *render_these(const struct chat *c, json_t *messages, int asks,
+                                 struct pith_error *err)
 {
-    json_t *seen = json_array(), *vars;
-    size_t i, head = n_system(c);
-    json_t *message;
-    json_array_foreach(c->messages, i, message)
-    {
-        if (i < head || i >= head + c->n_left_out)
-            json_array_append(seen, message);
-    }
-    vars = c->variables ? json_deep_copy(c->variables) : json_object();
-    json_object_set_new(vars, "messages", seen);
+    json_t *vars = c->variables ? json_deep_copy(c->variables) : json_object();
+    json_object_set_new(vars, "messages", messages);
     json_object_set_new(vars, "add_generation_prompt", json_boolean(asks));
     char *json = vars ? json_dumps(vars, JSON_COMPACT) : NULL;
     json_decref(vars);
@@ -79,6 +72,79 @@ static pith_prompt *render(const struct chat *c, int asks, struct pith_error *er
     pith_prompt *p = json ? pith_prompt_open(c->form, json, strlen(json), err) : NULL;
     free(json);
     return p;
+}
+
+/* Whether a rendering of messages, which it takes, has a word of theirs. */
+static int renders(const struct chat *c, json_t *messages, const char *word)
+{
+    struct pith_error ignored;
+    size_t n = 0, n_word = strlen(word);
+    pith_prompt *p = render_these(c, messages, 1, &ignored);
+    const char *text = p ? pith_prompt_text(p, &n) : NULL;
+    int found = text && memmem(text, n, word, n_word) != NULL;
+    pith_prompt_close(p);
+    return found;
+}
+
+/* Whether the template refuses a system text, or leaves it out without a word (Gemma's do). A
+ * template that does not take the question alone tells nothing. */
+static int has_no_system(const struct chat *c)
+{
+    static const char word[] = "QZSYSTEM", asked[] = "QZUSER";
+    return renders(c, json_pack("[{s:s, s:s}]", "role", "user", "content", asked), asked) &&
+           !renders(c,
+                    json_pack("[{s:s, s:s}, {s:s, s:s}]", "role", "system", "content", word, "role",
+                              "user", "content", asked),
+                    word);
+}
+
+int chat_moves_system(struct chat *c)
+{
+    if (!n_system(c))
+        return 0;
+    if (c->system_place == SYSTEM_UNKNOWN)
+        c->system_place = has_no_system(c) ? SYSTEM_IN_QUESTION : SYSTEM_OWN;
+    return c->system_place == SYSTEM_IN_QUESTION;
+}
+
+/* The first question seen, with the system text before it, as a message of the user's. */
+static json_t *with_system(const struct chat *c, const json_t *message)
+{
+    const json_t *text = json_object_get(json_array_get(c->messages, 0), "content"),
+                 *asked = json_object_get(message, "content");
+    size_t n = json_string_length(text), n_asked = json_string_length(asked);
+    char *both = malloc(n + 2 + n_asked);
+    if (!both)
+        return NULL;
+    memcpy(both, json_string_value(text), n);
+    memcpy(both + n, "\n\n", 2);
+    memcpy(both + n + 2, json_string_value(asked), n_asked);
+    json_t *whole = json_pack("{s:s, s:o}", "role", "user", "content",
+                              cli_json_text(both, n + 2 + n_asked));
+    free(both);
+    return whole;
+}
+
+/* The template's prompt for the messages the model sees. */
+static pith_prompt *render(struct chat *c, int asks, struct pith_error *err)
+{
+    json_t *seen = json_array(), *message;
+    size_t i, head = n_system(c);
+    int moves = chat_moves_system(c), ok = seen != NULL;
+    json_array_foreach(c->messages, i, message)
+    {
+        if (i < head ? moves : i < head + c->n_left_out)
+            continue;
+        int first = moves && i >= head && has_role(message, "user");
+        ok = ok && !json_array_append_new(seen, first ? with_system(c, message)
+                                                      : json_incref(message));
+        moves = moves && !first;
+    }
+    if (ok)
+        return render_these(c, seen, asks, err);
+    json_decref(seen);
+    no_memory(err);
+    return NULL;
 }
 
 static int32_t *prompt_ids(const struct chat *c, const pith_prompt *p, int64_t *n_ids,
@@ -98,7 +164,7 @@ static int32_t *prompt_ids(const struct chat *c, const pith_prompt *p, int64_t *
 /* Ids of the conversation, with asks = 1 up to where the answer begins; *kept (NULL allowed, the
  * caller's) is what they stand for. The template writes the start token where the model wants
  * one. */
-static int32_t *prompt(const struct chat *c, int asks, int64_t *n_ids, pith_prompt **kept,
+static int32_t *prompt(struct chat *c, int asks, int64_t *n_ids, pith_prompt **kept,
                        struct pith_error *err)
 {
     pith_prompt *p = render(c, asks, err);

@@ -12,6 +12,9 @@
 #include <jansson.h>
 #include <pith.h>
 
+/* Where a template has a system text stand; found out when there is one. */
+enum system_place { SYSTEM_UNKNOWN, SYSTEM_OWN, SYSTEM_IN_QUESTION };
+
 struct chat {
     pith_model *model; /* these are the caller's */
     pith_session *session;
@@ -26,6 +29,7 @@ struct chat {
 
     const pith_template *form; /* NULL at chat_open: the model's own */
     json_t *messages;
+    enum system_place system_place;
     size_t
         n_left_out; /* oldest messages behind the system's that the model does not see any more */
     int64_t n_used; /* tokens of the conversation */
@@ -44,6 +48,13 @@ pith_status chat_ask(struct chat *c, const char *text, struct pith_error *err);
 pith_status chat_again(struct chat *c, struct pith_error *err);
 pith_status chat_system(struct chat *c, const char *text, struct pith_error *err); /* "": none */
 const char *chat_system_text(const struct chat *c);                                /* NULL: none */
+/* Whether there is a system text that the template has no place for: it stands before the first
+ * question then, with an empty line between them. */
+int chat_moves_system(struct chat *c);
+/* What is said of it, once. */
+#define CHAT_MOVES_SYSTEM                                                                          \
+    "the model's chat template has no system messages; the system text stands before the first " \
+    "question"
 void chat_clear(struct chat *c); /* all but the system's message */
 /* An existing file that is no conversation is not replaced. The session's state goes to PATH.state
  * when asked. */

@@ -76,6 +76,8 @@ static int ask(struct chat *c, const struct chat_once *q, struct output *out)
     struct pith_error err = {0};
     if (q->system && chat_system(c, q->system, &err) != PITH_OK)
         return cli_fail(&err);
+    if (chat_moves_system(c))
+        cli_say(CLI_OK, CHAT_MOVES_SYSTEM);
     if (q->read_only) {
         int64_t n;
         if (chat_read(c, q->text, &n, &err) != PITH_OK)

@@ -18,6 +18,7 @@ struct terminal {
     struct line *line;
     int colours, verbose;
     int is_terminal;     /* stdout is */
+    int told_system;     /* that it stands in the first question */
     int reasoning, last; /* of the answer: what it is in, its last byte (0: nothing yet) */
     int failed_errno;    /* stdout is gone */
     int code;            /* exit code, once a command returned 0 */
@@ -143,6 +144,14 @@ static pith_status again(struct terminal *t, const char *text, struct pith_error
 
 static int do_help(struct terminal *t, const char *arg);
 
+static void tell_system(struct terminal *t)
+{
+    if (!t->told_system && chat_moves_system(t->chat)) {
+        t->told_system = 1;
+        cli_say(0, CHAT_MOVES_SYSTEM);
+    }
+}
+
 static int do_clear(struct terminal *t, const char *arg)
 {
     (void)arg;
@@ -180,6 +189,7 @@ static int do_load(struct terminal *t, const char *arg)
         if (state.code)
             cli_say(0, "%s; the messages will be read again", state.msg);
         fprintf(stderr, "loaded %zu messages from %s\n", json_array_size(t->chat->messages), arg);
+        tell_system(t);
     }
     return 1;
 }
@@ -195,6 +205,7 @@ static int do_system(struct terminal *t, const char *arg)
     else
         fprintf(stderr, "%s from the next answer on\n",
                 strcmp(arg, "-") ? "the new system text holds" : "no system text");
+    tell_system(t);
     return 1;
 }
 
@@ -420,9 +431,12 @@ int chat_run(struct chat *c, const char *system, const char *history, int verbos
     int code = t.line ? CLI_OK : cli_no_memory();
     if (!code && system && chat_system(c, system, &err) != PITH_OK)
         code = cli_fail(&err);
+    if (!code && interrupt_asked()) /* while the model was opened, and nothing else heeded it */
+        code = CLI_INTERRUPTED;
     if (!code) {
         interrupt_stay();
         fputs("/help lists the commands; Ctrl-D leaves\n", stderr);
+        tell_system(&t);
         code = loop(&t);
     }
     line_close(t.line);

@@ -190,6 +190,63 @@ def test_forged(folder):
         check("markers_in_" + name, isinstance(found, int) and 60 < found < 100, found)
 
 
+MOVED = ("pith: the model's chat template has no system messages; the system text stands before "
+         "the first question\n")
+
+
+def talk(args, typed):
+    """A conversation: stdout, stderr."""
+    ours, theirs = pty.openpty()
+    p = subprocess.Popen([PITH, "run", STORY, "-n", "12", "--temp", "0", "-t", "1", *args],
+                         stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                         env={**os.environ, "TERM": "dumb"})
+    os.close(theirs)
+    os.write(ours, typed.encode() + b"\n/exit\n")
+    told = p.communicate(timeout=LIMIT)
+    os.close(ours)
+    return told
+
+
+def test_no_system(folder):
+    """A template that has no system messages gets the system text in the first question; nothing
+    of it becomes a marker."""
+    every = "{{ bos_token }}{% for m in messages %}%s{{ m.content }}{% endfor %}"
+    wanted = pith("-p", "Once upon\n\na time", "--raw")[1]
+    for name, when in (("refuses", "{% if m.role == 'system' %}{{ raise_exception('System role not "
+                        "supported') }}{% endif %}"),
+                       ("leaves_out", "{% if m.role == 'system' %}{% continue %}{% endif %}")):
+        own = form(every.replace("%s", when))
+        got = pith("-p", "a time", "--system", "Once upon", *own)
+        check("system_that_a_template_%s" % name, got == (0, wanted, MOVED), got)
+        check("and_no_system_when_it_%s" % name, pith("-p", BEGIN, *own)
+              == (0, pith("-p", BEGIN, "--raw")[1], ""))
+        out, err = talk(["--system", "Once upon", *own], "a time\n/system\n/system It was\nx")
+        check("system_of_a_chat_that_a_template_%s" % name,
+              out.startswith(wanted.decode()) and err.count("Once upon\n") == 1
+              and err.count(MOVED) == 1, (out, err))
+        out, err = talk(own, "/system Once upon\na time")
+        check("system_given_later_that_a_template_%s" % name,
+              out.startswith(wanted.decode()) and err.count(MOVED) == 1, (out, err))
+    with_role = form(every.replace("%s", "{{ m.role }}: "))
+    got = pith("-p", "a time", "--system", "Once upon", *with_role)
+    check("system_where_it_has_a_place", got[2] == "" and got[1] == pith(
+        "-p", "system: Once uponuser: a time", "--raw")[1], got)
+    with open(os.path.join(folder, "no_system.jinja"), "w") as f:
+        f.write(every.replace("%s", "{{ raise_exception('no') if m.role == 'system' }}"))
+    own = ["--system", FORGED, "--chat-template", f.name]
+    for name, n in (("a_moved_system_text", n_prompt("-p", "a", *own)),
+                    ("a_chats_moved_system_text", n_prompt(*own, typed="a"))):
+        check("markers_in_" + name, isinstance(n, int) and 60 < n < 100, n)
+    path = os.path.join(SHARED, "vectors", "templates", "google-gemma-2-2b-it.jinja")
+    if not os.path.exists(path):
+        skip("system_for_gemma_2", "no templates in " + SHARED)
+        return
+    got = pith("-p", "a time", "--system", "Once upon", "--chat-template", path)
+    check("system_for_gemma_2", got == (0, pith(
+        "-p", "<bos><start_of_turn>user\nOnce upon\n\na time<end_of_turn>\n"
+        "<start_of_turn>model\n".replace("<bos>", ""), "--raw")[1], MOVED), got)
+
+
 def test_budget(folder):
     """After so many tokens the end of the reasoning is written for the model."""
     thinks = form("{{ bos_token }}{{ messages[-1].content }}<think>\n")
@@ -428,6 +485,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         test_question(folder)
         test_forged(folder)
+        test_no_system(folder)
         test_budget(folder)
         test_end_of_a_template(folder)
         test_session(folder)
