@@ -48,6 +48,9 @@ void cli_guard(FILE **stream);
 /* The first part of p[0..n) that can be shown as it is, [*plain], and behind it a control character
  * and what it is shown as, if there is one. Returns the bytes of both. */
 size_t cli_visible(const char *p, size_t n, size_t *plain, char shown[2]);
+/* Draws one line of progress on stderr, a terminal, over the last one: text, or brief where it is
+ * too narrow for that; cut to what it holds, so that it never wraps. */
+void cli_draw(const char *text, const char *brief);
 /* Flushes stdout; code, or CLI_SYSTEM with a message when what was printed did not arrive. A reader
  * that has closed its end early (head) is no error. */
 int cli_finish(int code);

@@ -3,9 +3,11 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -113,6 +115,21 @@ void cli_tell(const char *fmt, ...)
     free(text);
 }
 
+void cli_draw(const char *text, const char *brief)
+{
+    struct winsize size = {0};
+    size_t most = SIZE_MAX; /* a terminal that does not know how wide it is */
+    if (!ioctl(STDERR_FILENO, TIOCGWINSZ, &size) && size.ws_col)
+        most = size.ws_col - 1u; /* the last column may begin a new line */
+    if (strlen(text) > most)
+        text = brief;
+    size_t n = strlen(text);
+    n = n < most ? n : most;
+    while (n && ((unsigned char)text[n] & 0xC0) == 0x80) /* whole characters */
+        n--;
+    fprintf(stderr, "\r%.*s\033[K", (int)n, text);
+}
+
 /* Would a message stand in the line of the text? Not twice: the message ends it. At a terminal
  * whoever shows the text ends its line. */
 static int on_a_text(void)
@@ -177,9 +194,13 @@ int cli_finish(int code)
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout))
         return code;
-    if (errno == EPIPE)
+    int why = errno;
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    if (!why && poll(&out, 1, 0) > 0 && out.revents & POLLERR) /* a write before this one failed */
+        why = EPIPE;
+    if (why == EPIPE)
         return code;
-    cli_say(CLI_SYSTEM, "cannot write to stdout: %s", errno ? strerror(errno) : "write error");
+    cli_say(CLI_SYSTEM, "cannot write to stdout: %s", why ? strerror(why) : "write error");
     return code ? code : CLI_SYSTEM;
 }
 
@@ -266,6 +287,11 @@ int cli_write_all(int fd, const char *p, size_t n)
 {
     while (n > 0) {
         ssize_t put = write(fd, p, n);
+        if (put < 0 && errno == EAGAIN) { /* whoever shares the pipe or terminal made it so */
+            struct pollfd out = {.fd = fd, .events = POLLOUT};
+            poll(&out, 1, -1);
+            continue;
+        }
         if (put < 0 && errno != EINTR)
             return errno;
         if (put > 0) {

@@ -1,5 +1,6 @@
 /* main.c -- the program: finds the command, parses its flags, runs it, sees to its output. */
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -166,6 +167,7 @@ static int run(const struct command *c, int argc, char **argv)
 int main(int argc, char **argv)
 {
     hold_standard_streams();
+    signal(SIGPIPE, SIG_IGN); /* a reader that leaves early is no error, as cli_finish has it */
     const char *word = argc > 1 ? argv[1] : "";
     for (int i = 0; i < N_COMMANDS; i++)
         specs[i] = &commands[i]->args;

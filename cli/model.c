@@ -34,8 +34,11 @@ static void draw(struct progress *p, const char *stage, double fraction)
     } else if (new_stage || fraction >= 1 || now - p->drawn > 0.05) {
         fraction = fraction < 0 ? 0 : fraction > 1 ? 1 : fraction;
         int done = (int)(fraction * WIDTH);
-        fprintf(stderr, "\r%-10s [%.*s] %3d %%\033[K", stage, WIDTH, bar + WIDTH - done,
-                (int)(fraction * 100));
+        char text[100], brief[16];
+        snprintf(text, sizeof text, "%-10.40s [%.*s] %3d %%", stage, WIDTH, bar + WIDTH - done,
+                 (int)(fraction * 100));
+        snprintf(brief, sizeof brief, "%d %%", (int)(fraction * 100));
+        cli_draw(text, brief);
         p->drawn = now;
     }
     p->stage = stage;

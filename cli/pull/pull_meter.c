@@ -22,28 +22,33 @@ static void draw(struct meter *m)
 {
     enum { WIDTH = 20 };
     static const char bar[] = "########################################";
-    char have[32], total[32], rate[32];
+    char have[32], total[32], rate[32], text[200], brief[100];
     int64_t left = m->total - m->have;
     say_bytes(m->have, have, sizeof have);
     say_bytes(m->total, total, sizeof total);
     say_bytes((int64_t)m->rate, rate, sizeof rate);
     double f = m->total > 0 ? (double)m->have / (double)m->total : 0;
-    fprintf(stderr, "\r%-.24s ", m->name);
+    int n = snprintf(text, sizeof text, "%-.24s ", m->name);
     if (m->total > 0)
-        fprintf(stderr, "%3d %% [%-*.*s] %s of %s", (int)(100 * f), WIDTH, (int)(WIDTH * f), bar,
-                have, total);
+        n += snprintf(text + n, sizeof text - (size_t)n, "%3d %% [%-*.*s] %s of %s",
+                      (int)(100 * f), WIDTH, (int)(WIDTH * f), bar, have, total);
     else
-        fputs(have, stderr);
+        n += snprintf(text + n, sizeof text - (size_t)n, "%s", have);
     if (m->rate > 0)
-        fprintf(stderr, ", %s/s", rate);
+        n += snprintf(text + n, sizeof text - (size_t)n, ", %s/s", rate);
     if (m->rate > 1 && m->total > 0 && (double)left / m->rate < 1e6) {
         int s = (int)((double)left / m->rate + 0.5);
         if (s >= 3600)
-            fprintf(stderr, ", %d:%02d:%02d left", s / 3600, s / 60 % 60, s % 60);
+            snprintf(text + n, sizeof text - (size_t)n, ", %d:%02d:%02d left", s / 3600,
+                     s / 60 % 60, s % 60);
         else
-            fprintf(stderr, ", %d:%02d left", s / 60, s % 60);
+            snprintf(text + n, sizeof text - (size_t)n, ", %d:%02d left", s / 60, s % 60);
     }
-    fputs("\033[K", stderr);
+    if (m->total > 0)
+        snprintf(brief, sizeof brief, "%d %% of %s", (int)(100 * f), total);
+    else
+        snprintf(brief, sizeof brief, "%s", have);
+    cli_draw(text, brief);
     m->is_drawn = 1;
 }
 
