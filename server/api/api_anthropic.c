@@ -200,6 +200,35 @@ static json_t *take_lead(json_t *messages)
     return lead;
 }
 
+/* What Claude Code writes for its maker's service alone: the first line of what the system says. It
+ * is another one in each request, so no prompt would have a beginning that is known. */
+static const char billing[] = "x-anthropic-billing-header:";
+
+/* What the system says, without it: a new reference, NULL: out of memory. */
+static json_t *without_billing(json_t *system, struct exchange *x)
+{
+    json_t *block = json_is_array(system) ? json_array_get(system, 0) : NULL,
+           *text = block ? json_object_get(block, "text") : system;
+    const char *p = json_string_value(text), *end;
+    size_t n = json_string_length(text);
+    if (!p || strncmp(p, billing, sizeof billing - 1) != 0)
+        return json_incref(system);
+    exchange_ignores(x, "x-anthropic-billing-header of system");
+    end = memchr(p, '\n', n);
+    json_t *rest = end ? json_stringn(end + 1, n - (size_t)(end + 1 - p)) : json_string("");
+    if (!block)
+        return rest;
+    json_t *list = json_copy(system), *first = json_copy(block);
+    int ok = list && rest && first && !json_object_set(first, "text", rest) &&
+             !json_array_set(list, 0, first);
+    json_decref(rest);
+    json_decref(first);
+    if (ok)
+        return list;
+    json_decref(list);
+    return NULL;
+}
+
 /* The conversation of a body. *lead (a text, NULL: none): how its answer begins. */
 static int take_conversation(struct fields *b, json_t **lead, struct fault *f)
 {
@@ -207,8 +236,18 @@ static int take_conversation(struct fields *b, json_t **lead, struct fault *f)
     size_t i;
     int ok =
         b->v[F_messages] || fault_set(f, 400, "missing_field", "messages", "messages is missing");
-    json_t *system = ok && b->v[F_system] ? text_of(b->v[F_system], "system", 0, 0, b->x, f) : NULL;
+    json_t *said = ok && b->v[F_system]
+                       ? without_billing((json_t *)(uintptr_t)b->v[F_system], b->x)
+                       : NULL,
+           *system = said ? text_of(said, "system", 0, 0, b->x, f) : NULL;
+    if (ok && b->v[F_system] && !said)
+        fault_memory(f);
     ok = ok && (system || !b->v[F_system]);
+    if (system && said != b->v[F_system] && !json_string_length(system)) { /* it was all */
+        json_decref(system);
+        system = NULL;
+    }
+    json_decref(said);
     if (system)
         json_array_append_new(out, json_pack("{s:s, s:o}", "role", "system", "content", system));
     json_array_foreach((json_t *)(uintptr_t)b->v[F_messages], i, m) ok =

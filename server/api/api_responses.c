@@ -16,6 +16,7 @@
 struct response {
     struct answer a;
     json_t *said;   /* what the body said that the answer repeats */
+    json_t *spaces; /* name of a function of a namespace -> {"namespace", "name"}; NULL: none */
     json_t *tokens; /* log-probabilities of part i: a list, or null */
     size_t n_told;  /* of those of the open item */
     int64_t n_reasoning;
@@ -30,7 +31,99 @@ static struct response *of(struct answer *a)
 static void close_response(struct answer *a)
 {
     json_decref(of(a)->said);
+    json_decref(of(a)->spaces);
     json_decref(of(a)->tokens);
+}
+
+/* ---------------------------------------------------------------- namespaces
+ *
+ * Codex sends the functions of each of its servers as a tool of the kind "namespace", and wants
+ * calls with the namespace that they are of. Templates know functions alone, by one name. */
+
+/* The one name of a thing that has a namespace and a name; without a namespace, its name. */
+static json_t *flat_name(const json_t *space, const json_t *name)
+{
+    size_t n = json_string_length(space);
+    if (!n || !json_is_string(name))
+        return json_incref((json_t *)(uintptr_t)name);
+    const char *ends = json_string_value(space)[n - 1] == '_' ? "" : "__";
+    return json_sprintf("%s%s%s", json_string_value(space), ends, json_string_value(name));
+}
+
+static json_t *flat_name_of(const json_t *item)
+{
+    return flat_name(json_object_get(item, "namespace"), json_object_get(item, "name"));
+}
+
+/* The functions of namespace number i of the tools, behind the others. */
+static int take_space(json_t *out, json_t *spaces, size_t i, const json_t *space,
+                      struct exchange *x)
+{
+    json_t *name = json_object_get(space, "name"), *fn;
+    size_t k;
+    json_array_foreach(json_object_get(space, "tools"), k, fn)
+    {
+        const char *type = json_string_value(json_object_get(fn, "type"));
+        if (type && strcmp(type, "function") != 0) {
+            exchange_ignores(x, "tools[%zu].tools[%zu] %.40s", i, k, type);
+            continue;
+        }
+        const json_t *bare = json_object_get(fn, "name");
+        if (!json_string_length(bare)) { /* which is told where all are looked at */
+            json_array_append(out, fn);
+            continue;
+        }
+        json_t *flat = flat_name(name, bare), *one = json_copy(fn);
+        int ok = flat && one && !json_object_set(one, "name", flat) &&
+                 !json_array_append(out, one) &&
+                 !json_object_set_new(
+                     spaces, json_string_value(flat),
+                     json_pack("{s:O*, s:O}", "namespace", name, "name", bare));
+        json_decref(flat);
+        json_decref(one);
+        if (!ok)
+            return 0;
+    }
+    return 1;
+}
+
+/* *spaces: what names stand for, NULL where there are no namespaces. */
+static int take_spaces(struct fields *b, json_t **spaces, struct fault *f)
+{
+    enum { MOST = 1000 }; /* as many as the field may have */
+    json_t *out = NULL, *tool;
+    size_t i, n = json_array_size(b->v[F_tools]);
+    int ok = 1;
+    *spaces = NULL;
+    json_array_foreach((json_t *)(uintptr_t)b->v[F_tools], i, tool)
+    {
+        const char *type = json_string_value(json_object_get(tool, "type"));
+        if (!ok || !type || strcmp(type, "namespace") != 0 ||
+            !json_array_size(json_object_get(tool, "tools")))
+            continue;
+        n += json_array_size(json_object_get(tool, "tools"));
+        if (n > MOST) {
+            json_decref(out);
+            return fault_set(f, 400, "invalid_value", "tools",
+                             "tools has %zu items with those of its namespaces, wanted at most %d",
+                             n, MOST);
+        }
+        out = out ? out : json_copy((json_t *)(uintptr_t)b->v[F_tools]);
+        *spaces = *spaces ? *spaces : json_object();
+        ok = out && *spaces && take_space(out, *spaces, i, tool, b->x);
+    }
+    if (ok)
+        return !out || fields_put(b, F_tools, out, f);
+    json_decref(out);
+    return fault_memory(f);
+}
+
+/* A part that is a call: {"name"}, and "namespace" where it has one. */
+static json_t *called(struct answer *a, const struct part *p)
+{
+    json_t *of_space = json_object_get(of(a)->spaces, p->name);
+    return of_space ? json_copy(of_space)
+                    : json_pack("{s:o}", "name", json_text(p->name, strlen(p->name)));
 }
 
 /* ---------------------------------------------------------------- conversations */
@@ -49,12 +142,13 @@ static json_t *last_assistant(json_t *out)
 static int put_call(json_t *out, const json_t *item, struct exchange *x)
 {
     (void)x;
-    const json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name");
-    if (!json_is_string(id) || !json_is_string(name))
+    const json_t *id = json_object_get(item, "call_id");
+    if (!json_is_string(id) || !json_is_string(json_object_get(item, "name")))
         return 0;
     json_t *m = last_assistant(out), *calls = json_object_get(m, "tool_calls");
-    json_t *call = json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function", "function",
-                             "name", name, "arguments", json_object_get(item, "arguments"));
+    json_t *call =
+        json_pack("{s:O, s:s, s:{s:o, s:O}}", "id", id, "type", "function", "function", "name",
+                  flat_name_of(item), "arguments", json_object_get(item, "arguments"));
     if (!calls)
         json_object_set_new(m, "tool_calls", calls = json_array());
     return call && !json_array_append_new(calls, call);
@@ -185,7 +279,8 @@ static int put_item(json_t *out, const json_t *item, size_t i, struct exchange *
                      i, type);
 }
 
-static int take_conversation(struct fields *b, struct fault *f)
+/* *spaces: see take_spaces; the caller's, whatever this returns. */
+static int take_conversation(struct fields *b, json_t **spaces, struct fault *f)
 {
     const json_t *input = b->v[F_items], *format = json_object_get(b->v[F_text], "format"),
                  *choice = b->v[F_tool_choice];
@@ -208,13 +303,13 @@ static int take_conversation(struct fields *b, struct fault *f)
         json_decref(out);
         return 0;
     }
-    if (!fields_put(b, F_messages, out, f) ||
+    if (!fields_put(b, F_messages, out, f) || !take_spaces(b, spaces, f) ||
         (b->v[F_tools] && !tools_nest(b, "parameters", "function", 0, f)))
         return 0;
     if (json_is_object(choice) && json_object_get(choice, "name") &&
         !fields_put(b, F_tool_choice,
-                    json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name",
-                              json_object_get(choice, "name")),
+                    json_pack("{s:s, s:{s:o}}", "type", "function", "function", "name",
+                              flat_name_of(choice)),
                     f))
         return 0;
     if (json_is_object(format) &&
@@ -291,7 +386,7 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
     a->timings = field_bool(b, F_timings_per_token);
     a->logprobs = wants_logprobs(b) ? (int)field_int(b, F_top_logprobs) : -1;
     r->n_max = b->v[F_max_output_tokens] ? field_int(b, F_max_output_tokens) : -1;
-    return refuse(b, f) && take_conversation(b, f);
+    return refuse(b, f) && take_conversation(b, &p->spaces, f);
 }
 
 /* ---------------------------------------------------------------- items */
@@ -332,10 +427,14 @@ static json_t *item_of(struct answer *a, int i, int whole)
     json_t *content = json_array();
     if (p->kind == PART_CALL) {
         json_decref(content);
-        return json_pack(
-            "{s:s, s:o, s:s, s:o, s:o, s:o}", "type", "function_call", "id", item_id(a, i),
-            "status", status, "call_id", json_text(p->id, strlen(p->id)), "name",
-            json_text(p->name, strlen(p->name)), "arguments", json_text(p->text, whole ? p->n : 0));
+        json_t *name = called(a, p),
+               *item = json_pack("{s:s, s:o, s:s, s:o, s:o}", "type", "function_call", "id",
+                                 item_id(a, i), "status", status, "call_id",
+                                 json_text(p->id, strlen(p->id)), "arguments",
+                                 json_text(p->text, whole ? p->n : 0));
+        json_object_update(item, name);
+        json_decref(name);
+        return item;
     }
     if (whole)
         json_array_append_new(content, text_part(a, i, 1));
@@ -453,9 +552,11 @@ static void end_item(struct answer *a)
     const struct part *p = message_part(a->choice[0].message, i);
     json_t *whole = json_text(p->text, p->n);
     if (p->kind == PART_CALL) {
+        json_t *name = called(a, p);
         tell(a, "response.function_call_arguments.done",
              with(with(place(a, i), "arguments", whole), "name",
-                  json_text(p->name, strlen(p->name))));
+                  json_incref(json_object_get(name, "name"))));
+        json_decref(name);
     } else {
         json_t *done = with(place(a, i), "text", whole);
         if (p->kind == PART_TEXT)
@@ -569,7 +670,10 @@ void api_responses(struct server *s, struct exchange *x)
 
 static json_t *count(struct hosted *m, struct fields *b, struct fault *f)
 {
-    int64_t n = refuse(b, f) && take_conversation(b, f) ? request_count(m, b, NULL, f) : -1;
+    json_t *spaces = NULL;
+    int64_t n =
+        refuse(b, f) && take_conversation(b, &spaces, f) ? request_count(m, b, NULL, f) : -1;
+    json_decref(spaces);
     return n < 0 ? NULL
                  : json_pack("{s:s, s:I}", "object", "response.input_tokens", "input_tokens",
                              (json_int_t)n);

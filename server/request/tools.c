@@ -370,6 +370,8 @@ int tools_nest(struct fields *b, const char *schema, const char *type, int may_l
     {
         const char *own = json_string_value(json_object_get(tool, "type"));
         json_t *name = json_object_get(tool, "name");
+        if (own && !strcmp(own, "namespace") && json_array_size(json_object_get(tool, "tools")))
+            continue; /* its functions stand behind all others */
         if (own &&
             strcmp(own, type)) { /* one of the service's own, or of a form that no template knows */
             exchange_ignores(b->x, "tools[%zu] %.40s", i, own);

@@ -210,6 +210,67 @@ def test_items(s):
           s.post("/v1/responses", {"input": "w5", "truncation": "all"})[0] == 400)
 
 
+def test_namespaces(s):
+    """Functions of namespaces are functions: one name for the model, in calls their own."""
+    path, fn = "/v1/responses/input_tokens", {"type": "function", "name": "f", "parameters": {
+        "type": "object", "properties": {"c": {"enum": ["a"]}}, "required": ["c"],
+        "additionalProperties": False}}
+    space = lambda name, *tools: {"type": "namespace", "name": name, "tools": list(tools)}
+    ask = lambda *tools, **more: s.post(path, {"input": "w5", "tools": list(tools), **more})
+    alone = ask({**fn, "name": "mcp__x__f"})[1]["input_tokens"]
+    for name in "mcp__x", "mcp__x__":
+        check("as one name: " + name, ask(space(name, fn))[1].get("input_tokens") in
+              (alone, alone + 1), ask(space(name, fn)))
+    status, a, r = ask(space("a", {"type": "custom", "name": "g"}, fn), fn)
+    check("its other tools are left out", status == 200 and r.getheader("x-pith-ignored")
+          == "tools[0].tools[0] custom", (a, r.getheaders()))
+    for name, tools in (("no name", [space("a", {"type": "function"})]),
+                        ("a number", [space("a", {**fn, "name": 3})]),
+                        ("no kind", [space("a", {"name": "f"})]),
+                        ("no tool", [space("a", 3)]),
+                        ("too many", [space("a", *[fn] * 600), space("b", *[fn] * 600)])):
+        status, a, _ = ask(*tools)
+        check("a namespace with " + name, status == 400 and "tools" in a["error"]["message"], a)
+    status, a, _ = s.post("/v1/responses", {
+        "input": "w5", "tools": [space("a", fn), fn], "max_output_tokens": 200,
+        "tool_choice": {"type": "function", "name": "f", "namespace": "a"}})
+    call = a["output"][-1] if status == 200 else a
+    check("one of a namespace is asked for", call.get("namespace") == "a"
+          and call.get("name") == "f", a)
+    status, a, _ = s.post("/v1/responses", {
+        "input": "w5", "tools": [space("a", fn), fn], "max_output_tokens": 200,
+        "tool_choice": {"type": "function", "name": "f"}})
+    call = a["output"][-1] if status == 200 else a
+    check("one without", "namespace" not in call and call.get("name") == "f", a)
+    history = [{"role": "user", "content": "w5"}, {"type": "function_call", "call_id": "c", "name":
+               "f", "namespace": "a", "arguments": "{}"},
+               {"type": "function_call_output", "call_id": "c", "output": "w6"}]
+    told = [s.post(path, {"input": [history[0], {**history[1], **more}, history[2]]})[1]
+            for more in ({}, {"namespace": None, "name": "a__f"})]
+    check("in a history by one name", told[0] == told[1] and told[0].get("input_tokens"), told)
+
+
+def test_billing(s):
+    """What changes in each of Claude Code's requests is no part of the prompt, so its beginning is
+    known."""
+    line = "x-anthropic-billing-header: cc_version=2.1.177.01c; cc_entrypoint=cli; cch=%05x;"
+    path, said = "/v1/messages/count_tokens", [{"role": "user", "content": "w5"}]
+    ask = lambda system: s.post(path, {"model": "m", "messages": said, **(
+        {} if system is None else {"system": system})})[1].get("input_tokens")
+    block = lambda text: {"type": "text", "text": text}
+    for name, system, plain in (
+            ("blocks", [block(line % 7), block("w1")], [block("w1")]),
+            ("a text", line % 7 + "\nw1", "w1"), ("one block", [block(line % 7 + "\nw1")], "w1"),
+            ("nothing else", line % 7, None), ("an empty list's", [block(line % 7)], None)):
+        check("a line for its maker: " + name, ask(system) == ask(plain) is not None,
+              (ask(system), ask(plain)))
+    check("elsewhere it is a text", ask("w1\n" + line % 7) > ask("w1"))
+    long = {"model": "m", "max_tokens": 2, "messages": said}
+    cached = [s.post("/v1/messages", {**long, "system": [block(line % k), block("w1 " * 200)]})[1]
+              ["usage"]["cache_read_input_tokens"] for k in (1, 2)]
+    check("a known beginning", cached[1] >= 192, cached)
+
+
 # ---------------------------------------------------------------- the page
 
 def sent(row):
@@ -280,7 +341,8 @@ def main():
                 for row in (r for r in rows if r.get("on") == on):
                     guard("%s: %s" % (row["client"], row["what"]), lambda: ask(s, row, name))
                 if not on:
-                    for test in (test_empty, test_foreign, test_nothing_made, test_items):
+                    for test in (test_empty, test_foreign, test_nothing_made, test_items,
+                                 test_namespaces, test_billing):
                         guard(test.__name__, lambda: test(s))
                 check("ends", s.end() == 0)
 
