@@ -81,7 +81,7 @@ static void standin_use(void)
 static void order_is_kept(void)
 {
     if (!lib)
-        SKIP("there is no stand-in to ask");
+        SKIP("hardware: a real NPU, no stand-in to ask");
     CHECK_MSG(!*lib->fault, "%s", lib->fault);
     CHECK_MSG(!lib->live, "%llu things of the library were not given back",
               (unsigned long long)lib->live);
@@ -348,7 +348,7 @@ static void library_calls_fail(void)
     struct pith_error err;
     int told = 0, other = 0;
     if (!lib)
-        SKIP("there is no stand-in to ask");
+        SKIP("hardware: a real NPU, no stand-in to ask");
     make_model(GPU_ARCH);
     uint64_t n = lib_calls(&p), step = 1;
     if (test_scale() < 100)
@@ -436,7 +436,7 @@ static uint64_t calls_of(const char *room, int n)
 static void replaying_is_few_calls(void)
 {
     if (!lib)
-        SKIP("there is no stand-in to ask");
+        SKIP("hardware: a real NPU, no stand-in to ask");
     make_model("llama");
     uint64_t singly = calls_of("0", 8), again = calls_of("12", 8);
     printf("# a step of 3 layers: %llu calls of the library, %llu when it is run again\n",
@@ -492,7 +492,7 @@ static void standin_looks(void)
     void *s = NULL, *e = NULL, *c = NULL, *p = NULL, *graph = NULL;
     char bytes[64];
     if (!lib)
-        SKIP("there is no stand-in to ask");
+        SKIP("hardware: a real NPU, no stand-in to ask");
     standin_path("cann.so", file, sizeof file);
     void *so = dlopen(file, RTLD_NOW);
     LIB(aclrtCreateContext, void **, int32_t);

@@ -178,7 +178,7 @@ static void twins_are_one(void)
     set_env("STANDIN_NAME", NULL);
     set_env("PITH_FAR_DEVICES", NULL);
     if (!standin_is_used())
-        SKIP("a GPU has the name that it has");
+        SKIP("hardware: a GPU has the name that it has");
 }
 
 /* ---------------------------------------------------------------- NCCL */

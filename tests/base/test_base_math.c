@@ -301,7 +301,7 @@ static void half_equals_hardware(void)
         bad += !same_as_hardware(rng_u32(&r));
     CHECK_MSG(bad == 0, "%ld differ", bad);
 #else
-    SKIP("no half instructions known here");
+    SKIP("hardware: no half instructions known here");
 #endif
 }
 

@@ -580,7 +580,7 @@ static void look_at_fp(void *ctx, int ith)
 static void floating_point_control(void)
 {
 #if !defined(__x86_64__) && !defined(__aarch64__)
-    SKIP("no control register known here");
+    SKIP("hardware: no control register known here");
 #endif
     CHECK(fp_is_plain());
     set_flushing(1); /* as a host built with fast-math does; new threads inherit it */
