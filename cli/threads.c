@@ -34,17 +34,29 @@ int cli_cache_path(const char *name, char *out, size_t cap)
     return n > 0 && (size_t)n < cap;
 }
 
+/* The folders on the way to path. Why the first that could not be made could not; ENOENT: all are
+ * there. */
+static int make_parents(const char *path, mode_t mode)
+{
+    char dir[PATH_MAX];
+    int why = ENOENT;
+    snprintf(dir, sizeof dir, "%s", path);
+    for (char *p = dir + 1; (p = strchr(p, '/')); *p++ = '/') {
+        *p = 0;
+        if (mkdir(dir, mode) && errno != EEXIST && why == ENOENT)
+            why = errno;
+    }
+    return why;
+}
+
 int cli_make_private(const char *dir)
 {
-    char path[PATH_MAX];
     struct stat sb;
-    snprintf(path, sizeof path, "%s", dir);
-    for (char *p = path + 1; (p = strchr(p, '/')); *p++ = '/') {
-        *p = 0;
-        mkdir(path, 0700);
-    }
-    if (mkdir(dir, 0700) && errno != EEXIST)
+    int why = make_parents(dir, 0700);
+    if (mkdir(dir, 0700) && errno != EEXIST) {
+        errno = errno == ENOENT ? why : errno;
         return 0;
+    }
     if (stat(dir, &sb))
         return 0;
     if (!S_ISDIR(sb.st_mode)) {
@@ -58,13 +70,9 @@ int cli_make_private(const char *dir)
  */
 static int replace_file(const char *path, const char *text)
 {
-    char dir[PATH_MAX];
-    snprintf(dir, sizeof dir, "%s", path);
-    for (char *p = dir + 1; (p = strchr(p, '/')); *p++ = '/') {
-        *p = 0;
-        mkdir(dir, 0777); /* one that failed makes the writing fail */
-    }
+    int why = make_parents(path, 0777); /* one that failed makes the writing fail */
     errno = cli_replace_file(path, text);
+    errno = errno == ENOENT ? why : errno;
     return errno == 0;
 }
 

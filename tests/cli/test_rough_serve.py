@@ -171,7 +171,8 @@ def test_no_room(model, folder):
     """Prefixes that cannot be written: answers are as ever, and the report says it."""
     wanted = None
     for name, where, limit in (("room", "room", None), ("full", "full", 1024),
-                               ("unwritable", "/proc/self", None), ("a_file", "/dev/null", None)):
+                               ("unwritable", "/proc/self", None), ("a_file", "/dev/null", None),
+                               ("locked", "/sys/pith/deep", None)):
         env = {"PITH_CACHE": os.path.join(folder, where)}
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         if limit:
@@ -194,7 +195,9 @@ def test_no_room(model, folder):
                     s.get("/v1/report")[1])
             code = s.end()
             check("starts_and_ends_with_%s" % name, code == 0 and
-                  ("in memory alone" in s.said) == (name in ("unwritable", "a_file")), s.said)
+                  ("in memory alone" in s.said) == (name not in ("room", "full")), s.said)
+            if name == "locked":
+                check("says_why", "No such file" not in s.said, s.said)
 
 
 def main():
