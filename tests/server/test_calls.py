@@ -314,7 +314,7 @@ LAMP = [{"type": "function", "function": {"name": "lamp", "description": "w1", "
 # Published ones that do not show what is in `tools`: they have none, or read another variable.
 SHOW_NO_TOOLS = ("deepseek-ai-DeepSeek-R1-Distill-Qwen-32B deepseek-ai-DeepSeek-V3.1 "
                  "fireworks-ai-llama-3-firefunction-v2 google-gemma-2-2b-it").split()
-# Those that leave calls of a history out, cannot write them, or want to know the start token.
+# Those that leave calls of a history out, change lists to write them, or want the start token.
 LEAVE_OUT = ("Kimi-K2-Instruct LFM2-8B-A1B LFM2.5-Instruct ibm-granite-granite-3.3-2B-Instruct "
              "meetkai-functionary-medium-v3.2").split()
 
