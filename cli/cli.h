@@ -137,7 +137,7 @@ struct model_opts {
     struct thread_opts threads;
     int64_t n_ctx, cache_limit, store_limit;
     struct arg_texts overrides;
-    int no_cache_dir, strict, reproducible, verbose;
+    int no_cache_dir, no_read_ahead, strict, reproducible, verbose;
     int tells_room; /* context and cache of a session are said, whatever else is */
 };
 /* clang-format off */
@@ -228,6 +228,8 @@ struct model_opts {
      .dflt = "32G", .help = "bytes of such copies; the one unused for longest goes first"},        \
     {.name = "--no-cache-dir", ARG_FIELD(opts, member.no_cache_dir, ARG_SWITCH),                   \
      .help = "neither keep copies of packed weights nor use them"},                                \
+    {.name = "--no-read-ahead", ARG_FIELD(opts, member.no_read_ahead, ARG_SWITCH),                 \
+     .help = "read experts that stay in the file when they are used, and not before that"},        \
     {.name = "--override-kv", .meta = "KEY=TYPE:VALUE",                                            \
      ARG_FIELD(opts, member.overrides, ARG_TEXTS),                                                 \
      .help = "another value for a key of the file; TYPE is int, float, bool or str; may be given " \

@@ -140,6 +140,7 @@ pith_model *cli_model_try(const struct model_opts *o, struct pith_model_params *
         return NULL;
     params->strict = o->strict;
     params->reproducible = o->reproducible;
+    params->no_read_ahead = o->no_read_ahead;
     take_devices(&o->devices, params);
     params->overrides = o->overrides.n ? o->overrides.v : NULL;
     if (o->weights)

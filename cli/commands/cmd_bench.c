@@ -68,6 +68,7 @@ struct result {
     double tps, tps_std, limit_tps;
     double cpu_tps; /* tokens per second of processor time, of all threads together */
     json_t *ops; /* with --ops; see ops_between */
+    struct pith_read_ahead ahead; /* of the measured runs; layers 0: there was nothing to ask for */
 };
 
 /* What is the same for all tests of a run. */
@@ -109,12 +110,27 @@ static void show_row(struct bench *b, const struct result *r, int md)
                             "|---|---|---:|---|---:|---:|---:|---:|\n"
                           : "model                    type   threads  test                 tokens/s"
                             "       +-      limit   share\n";
-    if (b->n_shown == 0 || b->o->ops)
+    if (b->n_shown == 0 || b->o->ops || r->ahead.layers)
         fputs(head, stdout);
     printf(md ? "| %s | %s | %d | %s | %.2f | %.2f | %.1f | %.1f %% |\n"
               : "%-24.24s %-6s %7d  %-18s %10.2f %8.2f %10.1f %5.1f %%\n",
            model_name(b), b->info.type, r->n_threads, r->test, r->tps, r->tps_std, r->limit_tps,
            100 * share(r));
+}
+
+/* What the disk was asked for, where experts are in the file. */
+static void show_ahead(const struct result *r)
+{
+    const struct pith_read_ahead *a = &r->ahead;
+    if (!a->layers)
+        return;
+    printf("\n  experts in the file: %lld layers; matrices looked for %llu, not in memory %llu "
+           "(%.1f MiB); experts guessed %llu, right %llu; layers too late for it %llu; "
+           "ms of steps %.1f, beside them %.1f\n\n",
+           (long long)a->layers, (unsigned long long)a->looked, (unsigned long long)a->asked,
+           (double)a->asked_bytes / 1048576, (unsigned long long)a->guessed,
+           (unsigned long long)a->right, (unsigned long long)a->late, 1e-6 * (double)a->step_ns,
+           1e-6 * (double)a->thread_ns);
 }
 
 /* "-" where there is no figure. */
@@ -184,6 +200,14 @@ static json_t *to_json(const struct bench *b, const struct result *r)
                      "weight_bytes", (json_int_t)b->info.weight_bytes,
                      "commit", commit);
     /* clang-format on */
+    const struct {
+        const char *key;
+        uint64_t n;
+    } ahead[] = {{"ahead_looked", r->ahead.looked},   {"ahead_asked", r->ahead.asked},
+                 {"ahead_bytes", r->ahead.asked_bytes}, {"ahead_guessed", r->ahead.guessed},
+                 {"ahead_right", r->ahead.right},     {"ahead_late", r->ahead.late}};
+    for (size_t i = 0; r->ahead.layers && i < sizeof ahead / sizeof *ahead; i++)
+        json_object_set_new(row, ahead[i].key, json_integer((json_int_t)ahead[i].n));
     if (r->ops)
         json_object_set(row, "ops", r->ops);
     return row;
@@ -230,6 +254,7 @@ static void show(struct bench *b, const struct result *r)
         break;
     default:
         show_row(b, r, b->o->format[0] == 'm');
+        show_ahead(r);
         if (r->ops)
             show_ops(r->ops, b->o->format[0] == 'm');
     }
@@ -363,6 +388,22 @@ static double processor_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* What grew in *now since *before. */
+static struct pith_read_ahead ahead_between(const struct pith_read_ahead *before,
+                                            const struct pith_read_ahead *now)
+{
+    struct pith_read_ahead d = *now;
+    d.looked -= before->looked;
+    d.asked -= before->asked;
+    d.asked_bytes -= before->asked_bytes;
+    d.guessed -= before->guessed;
+    d.right -= before->right;
+    d.late -= before->late;
+    d.step_ns -= before->step_ns;
+    d.thread_ns -= before->thread_ns;
+    return d;
+}
+
 static pith_status measure(struct bench *b, pith_session *s, struct work w, struct result *r,
                            struct pith_error *err)
 {
@@ -372,6 +413,9 @@ static pith_status measure(struct bench *b, pith_session *s, struct work w, stru
     double sum = 0, squares = 0, cpu = 0, all = (double)(w.p + w.n) * r->n_seqs;
     pith_status st = run_once(b, s, r->n_seqs, warm, err);
     json_t *before = b->o->ops ? report_ops(s) : NULL;
+    struct pith_read_ahead was = PITH_READ_AHEAD_INIT, now = PITH_READ_AHEAD_INIT;
+    if (st == PITH_OK)
+        st = pith_session_read_ahead(s, &was, err);
     for (int64_t i = 0; i < b->o->reps && st == PITH_OK; i++) {
         st = rewind_to(s, r->n_seqs, w.depth, err);
         double began = cli_seconds(), worked = processor_seconds();
@@ -384,6 +428,8 @@ static pith_status measure(struct bench *b, pith_session *s, struct work w, stru
     }
     if (before)
         r->ops = ops_between(before, report_ops(s), &b->machine);
+    if (st == PITH_OK && (st = pith_session_read_ahead(s, &now, err)) == PITH_OK)
+        r->ahead = ahead_between(&was, &now);
     if (st == PITH_OK)
         st = rewind_to(s, r->n_seqs, w.depth, err);
     double reps = (double)b->o->reps, spread = squares - sum * sum / reps;

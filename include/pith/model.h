@@ -109,6 +109,9 @@ struct pith_model_params {
      * however its prompt was cut into them. 0: devices may have kernels for steps of many rows that
      * add in another order; pith_report names them. The CPU has none. */
     int32_t reproducible;
+    /* 1: experts that are pages of a file are read when they are touched, and not asked for before
+     * that (pith_session_read_ahead). */
+    int32_t no_read_ahead;
 };
 #define PITH_MODEL_PARAMS_INIT PITH_SIZED(struct pith_model_params)
 

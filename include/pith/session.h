@@ -392,6 +392,22 @@ PITH_API pith_status pith_session_observe(pith_session *s, pith_observe_fn fn, v
 /* Execution report: per op group its kernel, device, calls, bytes, operations, nanoseconds (profile
  * on), and every fallback. Text or JSON; length as snprintf. */
 PITH_API int64_t pith_report(const pith_session *s, int json, char *buf, size_t cap);
+/* Experts on the CPU whose weights are pages of a file (mapped, or a kept copy of packed ones) are
+ * asked of the disk when a layer has chosen them, and those that the next layer is likely to choose
+ * while this one is computed. Counts since the session was opened; bits do not depend on it. */
+struct pith_read_ahead {
+    size_t size;
+    int64_t layers;        /* with such experts; 0: there is nothing to ask for */
+    uint64_t looked;       /* matrices of experts that were looked for, */
+    uint64_t asked;        /* of these, asked for, since a part was not in memory */
+    uint64_t asked_bytes;  /* what is on its way counts again when it is looked for again */
+    uint64_t guessed, right; /* experts guessed for a layer; of these, chosen by it */
+    uint64_t late; /* layers whose products had gone ahead of it */
+    int64_t step_ns, thread_ns; /* time it took of steps; processor time of threads beside them */
+};
+#define PITH_READ_AHEAD_INIT PITH_SIZED(struct pith_read_ahead)
+PITH_API pith_status pith_session_read_ahead(const pith_session *s, struct pith_read_ahead *out,
+                                             struct pith_error *err);
 PITH_API void pith_profile(pith_session *s, int on);
 
 #ifdef __cplusplus

@@ -238,6 +238,20 @@ static void sweep(struct sched *s, struct request *r,
 
 /* ---------------------------------------------------------------- a step */
 
+static void observe_disk(struct sched *s)
+{
+    struct pith_read_ahead a = PITH_READ_AHEAD_INIT;
+    struct metrics *m = s->hosted->metrics;
+    if (!s->hosted->generate ||
+        pith_session_read_ahead(s->hosted->generate, &a, NULL) != PITH_OK || !a.layers)
+        return;
+    metrics_set(m, M_AHEAD_LOOKED, (double)a.looked);
+    metrics_set(m, M_AHEAD_ASKED, (double)a.asked);
+    metrics_set(m, M_AHEAD_BYTES, (double)a.asked_bytes);
+    metrics_set(m, M_AHEAD_GUESSED, (double)a.guessed);
+    metrics_set(m, M_AHEAD_RIGHT, (double)a.right);
+}
+
 static void observe_queue(struct sched *s)
 {
     int64_t used = 0, total = 0;
@@ -264,6 +278,7 @@ static void observe_queue(struct sched *s)
         pith_cache_use(s->hosted->generate, &used, &total, NULL);
     metrics_set(s->hosted->metrics, M_RUNNING, running);
     metrics_set(s->hosted->metrics, M_CACHE_USED, total ? (double)used / (double)total : 0);
+    observe_disk(s);
 }
 
 static void count_step(struct sched *s)

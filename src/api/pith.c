@@ -742,6 +742,22 @@ pith_status pith_session_observe(pith_session *s, pith_observe_fn fn, void *ctx,
     return PITH_OK;
 }
 
+pith_status pith_session_read_ahead(const pith_session *s, struct pith_read_ahead *out,
+                                    struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(s);
+    NEED(out);
+    struct pith_read_ahead all = PITH_READ_AHEAD_INIT;
+    size_t size;
+    pith_status st = params_size(out, &size, "read ahead", err);
+    if (st != PITH_OK)
+        return st;
+    session_read_ahead(s, &all);
+    params_give(out, size, &all, sizeof all);
+    return PITH_OK;
+}
+
 int64_t pith_report(const pith_session *s, int json, char *buf, size_t cap)
 {
     struct str text;

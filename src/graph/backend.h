@@ -145,6 +145,8 @@ struct job_params {
     int64_t step_bytes; /* of the steps to come */
     const struct adapter_sets *adapters; /* NULL: none; a device that sees another generation calls
                                         adapters_bind before it runs */
+    int experts_ahead;   /* experts in pages of files are asked for before they are read */
+    int pages_told;      /* the system tells which of these pages are in memory */
     struct pool *pool;               /* the host's threads */
     int n_nodes;        /* of memory, over which they are spread */
     uint32_t line;      /* of traces */
@@ -221,6 +223,7 @@ struct backend {
                           struct pith_error *err);
     pith_status (*wait)(struct job *j, struct pith_error *err);
     void (*recordings)(const struct job *j, struct recordings *out); /* NULL: it records nothing */
+    void (*read_ahead)(const struct job *j, struct pith_read_ahead *out); /* adds; NULL: nothing */
     /* n slots from `first` on of a state's part of a page to and from canonical form on the host:
      * kv_page.h. Any thread may ask, also while a step runs. */
     pith_status (*page_read)(struct place page, const struct state *kv, int first, int n, void *k,

@@ -208,6 +208,7 @@ const struct backend backend_cpu = {
     .at_once = 1,
     .submit = cpu_submit,
     .wait = cpu_wait,
+    .read_ahead = cpu_read_ahead,
     .page_read = cpu_page_read,
     .page_write = cpu_page_write,
     .measure = cpu_measure,

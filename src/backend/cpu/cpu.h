@@ -29,6 +29,18 @@ pith_status cpu_cache_ops(struct job *j, const struct cache_log *log, uint32_t *
 pith_status cpu_submit(struct job *j, const struct run *r, int32_t first, int32_t n,
                        struct pith_error *err);
 pith_status cpu_wait(struct job *j, struct pith_error *err);
+void cpu_read_ahead(const struct job *j, struct pith_read_ahead *out);
+
+/* ops/experts.c: experts in pages of a file are asked for ahead of their products. */
+struct experts;
+uint64_t experts_bytes(const struct plan *p); /* on any one device, at most */
+/* NULL: the plan has none on that device, or there is no thread for it. tells: of those files the
+ * system tells what is in memory. */
+struct experts *experts_new(const struct plan *p, int32_t device, int tells);
+void experts_free(struct experts *e); /* NULL allowed */
+/* When a phase has ended and the next has not begun; of one thread at a time. */
+void experts_after(struct experts *e, const struct exec *x, int32_t phase);
+void experts_told(const struct experts *e, struct pith_read_ahead *out); /* adds to it */
 
 /* gather.c: one CACHE_GATHER on all threads of the pool; kern NULL: the reference. */
 void cpu_gather(const struct kern *kern, struct pool *pool, const struct job_params *p,

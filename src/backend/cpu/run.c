@@ -46,6 +46,7 @@ struct job {
     uint8_t *at[STEP_MAX_GROUPS + 1]; /* where the groups' pages are, and the blocks */
     struct cpu_phase *ph;             /* [n_phases] */
     struct share *share;              /* [threads of the pool] */
+    struct experts *experts;          /* NULL: none are asked for */
     struct adapter_at *adapters;      /* as they were at generation `adapted` */
     uint32_t adapted;
 };
@@ -54,6 +55,7 @@ struct runner {
     const struct exec *x;
     const struct run *run;
     const struct job_params *p;
+    struct experts *experts;
     struct pool *pool;
     struct cpu_phase *ph; /* [n] */
     struct share *share;  /* [n_threads] */
@@ -224,6 +226,8 @@ static void account(struct runner *r, uint32_t i)
     }
     if (r->traced)
         plan_trace_phase(r->p, r->device, r->x->step, r->first + (int32_t)i, r->t0, now);
+    if (r->experts)
+        experts_after(r->experts, r->x, r->first + (int32_t)i);
     r->t0 = now;
 }
 
@@ -294,6 +298,7 @@ pith_status cpu_submit(struct job *j, const struct run *run, int32_t first, int3
                        .run = run,
                        .p = &j->p,
                        .device = j->d->dev.index,
+                       .experts = j->experts,
                        .pool = j->p.pool,
                        .ph = j->ph,
                        .share = j->share,
@@ -327,6 +332,12 @@ pith_status cpu_wait(struct job *j, struct pith_error *err)
     return PITH_OK;
 }
 
+void cpu_read_ahead(const struct job *j, struct pith_read_ahead *out)
+{
+    if (j->experts)
+        experts_told(j->experts, out);
+}
+
 pith_status cpu_cache_ops(struct job *j, const struct cache_log *log, uint32_t *done,
                           struct pith_error *err)
 {
@@ -355,7 +366,7 @@ static uint64_t scratch_bytes(const struct plan *p)
 uint64_t cpu_job_bytes(const struct plan *p, int n_threads)
 {
     return sizeof(struct job) + phases_bytes(p) + adapters_table(p->params.n_sets, p->n_adapted) +
-           (uint64_t)n_threads * (sizeof(struct share) + scratch_bytes(p));
+           (uint64_t)n_threads * (sizeof(struct share) + scratch_bytes(p)) + experts_bytes(p);
 }
 
 /* The one slab of units that is reserved whole. */
@@ -395,6 +406,8 @@ pith_status cpu_prepare(struct device *d, const struct job_params *p, struct job
     for (int g = 0; g < STEP_MAX_GROUPS; g++)
         view_of(&j->x.cache[g], p->cache[g], &j->at[g]);
     view_of(&j->x.state, p->blocks, &j->at[STEP_MAX_GROUPS]);
+    if (p->experts_ahead)
+        j->experts = experts_new(p->plan, d->index, p->pages_told);
     *out = j;
     return PITH_OK;
 }
@@ -403,6 +416,7 @@ void cpu_finish(struct job *j)
 {
     if (!j)
         return;
+    experts_free(j->experts);
     mem_free(j->ph);
     mem_free(j->share);
     mem_free(j->x.scratch);

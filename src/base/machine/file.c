@@ -101,6 +101,16 @@ void file_map_drop(const struct file_map *m, uint64_t off, uint64_t n)
         madvise((void *)(uintptr_t)(m->p + off), (size_t)(end - off), MADV_DONTNEED);
 }
 
+int file_map_tells(const struct file_map *m)
+{
+    char path[64];
+    struct stat sb;
+    if (!m->p || fstat(m->fd, &sb) != 0)
+        return 0;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", m->fd);
+    return sb.st_uid == geteuid() || faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) == 0;
+}
+
 /* ---------------------------------------------------------------- reading */
 
 pith_status file_read_at(int fd, const char *path, void *buf, uint64_t n, uint64_t off,

@@ -160,6 +160,22 @@ static void weigh(const struct call *c, const float *p, const int32_t *id, float
     }
 }
 
+static void group_up(const struct topk_op *op, int32_t *id)
+{
+    for (int32_t j = 0; j < op->k && op->per_group > 1; j++)
+        id[j] /= op->per_group;
+    ascending(id, op->k);
+}
+
+void moe_chosen(const struct call *topk, const float *x, float *scratch, int32_t *id)
+{
+    const struct topk_op *op = topk->p;
+    int32_t n = (int32_t)topk->src[0].cols;
+    gate(op->gating, x, scratch, n);
+    choose(topk, scratch, scratch + n, id);
+    group_up(op, id);
+}
+
 static OP_FN(ref_topk)
 {
     const struct topk_op *op = c->p;
@@ -172,9 +188,7 @@ static OP_FN(ref_topk)
             look_up(c, x, r, id);
         else
             choose(c, p, by, id);
-        for (int32_t j = 0; j < op->k && op->per_group > 1; j++)
-            id[j] /= op->per_group;
-        ascending(id, op->k);
+        group_up(op, id);
         weigh(c, p, id, (float *)id + op->k);
     }
 }

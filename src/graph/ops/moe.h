@@ -83,6 +83,9 @@ struct moe_sorted {
     const int32_t *first;  /* [n_active + 1] into row */
     const int32_t *row;
 };
+/* For who guesses: the experts, ascending, that a TOPK call without a table chooses by a row of x
+ * [X]. scratch: 2 X + 2 n_group floats. */
+void moe_chosen(const struct call *topk, const float *x, float *scratch, int32_t *id);
 int moe_has(const struct moe_op *p, int32_t expert); /* MOE_SUM, MOE_PICK: is it of the range? */
 struct moe_sorted moe_sorted(const struct call *c, const struct exec *x, const struct value *v);
 

@@ -91,6 +91,37 @@ static void put_recordings(const struct pith_session *s, int json, struct str *o
     str_putz(out, json ? "}, " : "\n");
 }
 
+void session_read_ahead(const struct pith_session *s, struct pith_read_ahead *out)
+{
+    for (int i = 0; i < s->n_roles; i++)
+        for (int l = 0; l < (i == ROLE_DECODER ? s->n_lanes : 1); l++) {
+            const struct plan_run *r = l ? &s->role[i].beside[l - 1] : &s->role[i].run;
+            for (int d = 0; d < s->model->n_devices; d++)
+                if (r->job[d] && s->model->devices[d]->backend->read_ahead)
+                    s->model->devices[d]->backend->read_ahead(r->job[d], out);
+        }
+}
+
+/* What was asked of the disk; nothing where there is nothing to ask for. */
+static void put_read_ahead(const struct pith_session *s, int json, struct str *out)
+{
+    struct pith_read_ahead a = PITH_READ_AHEAD_INIT;
+    session_read_ahead(s, &a);
+    if (!a.layers)
+        return;
+    str_printf(out,
+               json ? "\"read_ahead\": {\"layers\": %lld, \"looked\": %llu, \"asked\": %llu, "
+                      "\"asked_bytes\": %llu, \"guessed\": %llu, \"right\": %llu, \"late\": "
+                      "%llu, \"step_ns\": %lld, \"thread_ns\": %lld}, "
+                    : "experts in the file: %lld layers; matrices looked for %llu, asked for %llu "
+                      "(%llu bytes); experts guessed %llu, right %llu; late %llu; ns of steps "
+                      "%lld, beside them %lld\n",
+               (long long)a.layers, (unsigned long long)a.looked, (unsigned long long)a.asked,
+               (unsigned long long)a.asked_bytes, (unsigned long long)a.guessed,
+               (unsigned long long)a.right, (unsigned long long)a.late, (long long)a.step_ns,
+               (long long)a.thread_ns);
+}
+
 /* What is divided over which devices, and what is not, and why; nothing where nothing was to be. */
 static void put_slices(const struct pith_model *m, int json, struct str *out)
 {
@@ -195,6 +226,7 @@ void session_report(const struct pith_session *s, int json, struct str *out)
     put_slices(s->model, json, out);
     put_edits(s, json, out);
     put_recordings(s, json, out);
+    put_read_ahead(s, json, out);
     put_pools(s, json, out);
     put_bits(s, json, out);
     if (s->store.disk)

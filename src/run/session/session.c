@@ -268,11 +268,21 @@ static void size_buffers(struct pith_session *s)
     s->kept_bytes = (uint64_t)s->cap_outputs * (uint64_t)s->n_cols * sizeof(float);
 }
 
+/* Of all files that weights are mapped from. */
+static int pages_told(const struct pith_model *m)
+{
+    int all = !m->copy.map.p || file_map_tells(&m->copy.map);
+    for (int i = 0; i < gguf_n_parts(m->gguf); i++)
+        all = all && file_map_tells(gguf_part(m->gguf, i));
+    return all;
+}
+
 /* Each device gets what is its own. */
 static pith_status open_role(struct pith_session *s, struct session_role *r, struct pith_error *err)
 {
     const struct pith_model *m = s->model;
     struct job_params jp[MAX_DEVICES];
+    int told = !m->params.no_read_ahead && pages_told(m);
     r->stats = mem_array((size_t)r->plan.n_calls, sizeof *r->stats, PITH_MEM_SCRATCH);
     if (!r->stats)
         return error_set(err, PITH_NOMEM, "out of memory for the counts of %d calls",
@@ -282,6 +292,8 @@ static pith_status open_role(struct pith_session *s, struct session_role *r, str
                                     .states = s->states,
                                     .n_states = s->n_states,
                                     .adapters = s->n_sets ? &s->adapters[r - s->role] : NULL,
+                                    .experts_ahead = !m->params.no_read_ahead,
+                                    .pages_told = told,
                                     .pool = m->pool,
                                     .n_nodes = m->n_nodes};
         for (int g = 0; g < s->cache.n_groups; g++)

@@ -275,6 +275,8 @@ pith_status session_generate(struct pith_session *s, const struct pith_generate_
 pith_status session_sample_rows(struct pith_session *s, struct pith_draw *draws, int32_t n,
                                 struct pith_error *err);
 /* report.c */
+/* pith_session_read_ahead, added to *out. */
+void session_read_ahead(const struct pith_session *s, struct pith_read_ahead *out);
 void session_report(const struct pith_session *s, int json, struct str *out);
 /* synth.c */
 pith_status synth_write(const char *path, const struct pith_synth_params *p,
