@@ -240,8 +240,7 @@ static void find_router(struct layer *l, const struct plan *p, int32_t sort)
         return;
     int32_t router = maker(p, topk, 0);
     if (router < 0 || p->calls[router].op != OP_MATMUL || p->calls[topk].dst.device != device ||
-        p->calls[router].dst.device != device || p->calls[router].dst.rows != ROWS_T ||
-        p->calls[router].dst.rows_mul != 1 || !dtypes[p->calls[router].w->type].dequant ||
+        p->calls[router].dst.device != device || p->calls[router].dst.rows_mul != 1 || !dtypes[p->calls[router].w->type].dequant ||
         !router_rows(&p->calls[router]))
         return;
     l->topk = &p->calls[topk];
@@ -443,17 +442,21 @@ static void to_floats(const struct exec *x, const struct value *v, int64_t r, fl
     }
 }
 
-/* The input of a router, a few rows of it evenly spread. */
+/* The input of a router, a few rows of it evenly spread; of those whose output was asked for where
+ * the next layer goes on with these alone. */
 static void take_rows(struct experts *e, const struct exec *x, int32_t layer)
 {
     const struct value *v = &e->layer[layer].router->src[0];
     struct slot *s = ahead_slot(e->ahead);
-    int64_t rows = exec_rows(x, v->rows, v->rows_mul), n = rows < GUESS_ROWS ? rows : GUESS_ROWS;
+    int fewer = v->rows == ROWS_T && e->layer[e->layer[layer].next].router->dst.rows == ROWS_R;
+    int64_t rows = exec_rows(x, fewer ? ROWS_R : v->rows, 1);
+    int64_t n = rows < GUESS_ROWS ? rows : GUESS_ROWS;
     if (!s || !n)
         return;
     float *out = (float *)(void *)(s->data + e->most_experts);
     for (int64_t i = 0; i < n; i++)
-        to_floats(x, v, i * rows / n, out + i * v->cols);
+        to_floats(x, v, step_row(x->step, fewer ? ROWS_R : ROWS_T, i * rows / n),
+                  out + i * v->cols);
     s->n_rows = (int32_t)n;
     e->taken = layer;
 }
