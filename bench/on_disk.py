@@ -60,7 +60,8 @@ def drop(path):
 def once(a, group, way):
     drop(a.model)
     cmd = [a.pith, "run", a.model, "-p", "w1 w2 w3 w4", "-n", str(a.n), "--temp", "1",
-           "--seed", "7", "--ignore-eog", "--weights", "mapped", "-c", "512", "-v", *WAYS[way], *a.flags]
+           "--seed", "7", "--ignore-eog", "--weights", "mapped", "-c", "512", "-v"]
+    cmd += WAYS[way] + a.flags
     was = resource.getrusage(resource.RUSAGE_CHILDREN)
     p = subprocess.run(cmd, capture_output=True, text=True, preexec_fn=group.enter)
     now = resource.getrusage(resource.RUSAGE_CHILDREN)

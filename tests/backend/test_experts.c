@@ -364,8 +364,8 @@ static void compare(const pith_session *s, const struct watch *w, struct lately 
     qsort(want, (size_t)n, sizeof *want, by_address);
     qsort(asked.at, (size_t)asked.n, sizeof *asked.at, by_address);
     CHECK_MSG(n == asked.n && !memcmp(want, asked.at, (size_t)n * sizeof *want),
-              "%s, step %d: %d calls, wanted %d, or others", dtypes[weight(s, 0, "ffn_gate_inp")->type].name,
-              step, asked.n, n);
+              "%s, step %d: %d calls, wanted %d, or others",
+              dtypes[weight(s, 0, "ffn_gate_inp")->type].name, step, asked.n, n);
 }
 
 static void right_ones_of(const struct tiny *t)

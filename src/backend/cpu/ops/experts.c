@@ -240,8 +240,8 @@ static void find_router(struct layer *l, const struct plan *p, int32_t sort)
         return;
     int32_t router = maker(p, topk, 0);
     if (router < 0 || p->calls[router].op != OP_MATMUL || p->calls[topk].dst.device != device ||
-        p->calls[router].dst.device != device || p->calls[router].dst.rows_mul != 1 || !dtypes[p->calls[router].w->type].dequant ||
-        !router_rows(&p->calls[router]))
+        p->calls[router].dst.device != device || p->calls[router].dst.rows_mul != 1 ||
+        !dtypes[p->calls[router].w->type].dequant || !router_rows(&p->calls[router]))
         return;
     l->topk = &p->calls[topk];
     l->router = &p->calls[router];
