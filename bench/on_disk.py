@@ -14,6 +14,7 @@ import argparse
 import os
 import re
 import resource
+import signal
 import statistics
 import subprocess
 import sys
@@ -90,6 +91,7 @@ def main():
     print(f"{os.path.getsize(a.model) / 2**20:.0f} MiB of file, {a.limit / 2**20:.0f} MiB of "
           f"memory, {a.n} tokens")
     all_of = {w: [] for w in WAYS}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     group = Group(a.limit)
     try:
         for b in range(a.blocks):
