@@ -10,6 +10,9 @@
  * test of both is their time added up. With --ops the limit of an op is what its bytes or its
  * operations take, whichever is more; only products and attention have one, since what the others
  * touch is mostly in the processor's caches.
+ *
+ * Joules per token are those of the whole processor packages during the measured runs, where the
+ * system shows them (energy.c); else there is no such column.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -18,6 +21,7 @@
 #include <strings.h>
 
 #include "cli/cli.h"
+#include "cli/commands/energy.h"
 
 struct opts {
     struct model_opts model;
@@ -67,6 +71,7 @@ struct result {
     int32_t n_threads, n_threads_prefill, n_seqs;
     double tps, tps_std, limit_tps;
     double cpu_tps; /* tokens per second of processor time, of all threads together */
+    double joules;  /* per token; below 0: not known */
     json_t *ops; /* with --ops; see ops_between */
     struct pith_read_ahead ahead; /* of the measured runs; layers 0: there was nothing to ask for */
 };
@@ -80,6 +85,8 @@ struct bench {
     int32_t *tokens; /* [most rows of a step], random */
     int32_t *seq;
     int n_shown;
+    int has_energy; /* the counters could be read at the start */
+    struct energy energy;
 };
 
 /* ---------------------------------------------------------------- output */
@@ -103,19 +110,32 @@ static double share(const struct result *r)
     return r->limit_tps > 0 ? r->tps / r->limit_tps : 0;
 }
 
+static void puts_with(const char *text, const char *more)
+{
+    printf("%s%s\n", text, more);
+}
+
 /* A header, then rows, with the same columns; after a table of ops the header comes again. */
 static void show_row(struct bench *b, const struct result *r, int md)
 {
-    const char *head = md ? "| model | type | threads | test | tokens/s | +- | limit | share |\n"
-                            "|---|---|---:|---|---:|---:|---:|---:|\n"
+    const char *head = md ? "| model | type | threads | test | tokens/s | +- | limit | share |"
                           : "model                    type   threads  test                 tokens/s"
-                            "       +-      limit   share\n";
-    if (b->n_shown == 0 || b->o->ops || r->ahead.layers)
-        fputs(head, stdout);
-    printf(md ? "| %s | %s | %d | %s | %.2f | %.2f | %.1f | %.1f %% |\n"
-              : "%-24.24s %-6s %7d  %-18s %10.2f %8.2f %10.1f %5.1f %%\n",
+                            "       +-      limit   share";
+    char joules[32] = "-";
+    if (b->n_shown == 0 || b->o->ops || r->ahead.layers) {
+        puts_with(head, b->has_energy ? md ? " J/token |" : "    J/token" : "");
+        if (md)
+            puts_with("|---|---|---:|---|---:|---:|---:|---:|", b->has_energy ? "---:|" : "");
+    }
+    printf(md ? "| %s | %s | %d | %s | %.2f | %.2f | %.1f | %.1f %% |"
+              : "%-24.24s %-6s %7d  %-18s %10.2f %8.2f %10.1f %5.1f %%",
            model_name(b), b->info.type, r->n_threads, r->test, r->tps, r->tps_std, r->limit_tps,
            100 * share(r));
+    if (r->joules >= 0)
+        snprintf(joules, sizeof joules, "%.4g", r->joules);
+    if (b->has_energy)
+        printf(md ? " %s |" : " %10s", joules);
+    putchar('\n');
 }
 
 /* What the disk was asked for, where experts are in the file. */
@@ -208,6 +228,9 @@ static json_t *to_json(const struct bench *b, const struct result *r)
                  {"ahead_right", r->ahead.right},     {"ahead_late", r->ahead.late}};
     for (size_t i = 0; r->ahead.layers && i < sizeof ahead / sizeof *ahead; i++)
         json_object_set_new(row, ahead[i].key, json_integer((json_int_t)ahead[i].n));
+    if (b->has_energy)
+        json_object_set_new(row, "joules_per_token",
+                            r->joules >= 0 ? json_real(r->joules) : json_null());
     if (r->ops)
         json_object_set(row, "ops", r->ops);
     return row;
@@ -416,13 +439,16 @@ static pith_status measure(struct bench *b, pith_session *s, struct work w, stru
     struct pith_read_ahead was = PITH_READ_AHEAD_INIT, now = PITH_READ_AHEAD_INIT;
     if (st == PITH_OK)
         st = pith_session_read_ahead(s, &was, err);
+    b->energy.joules = 0;
     for (int64_t i = 0; i < b->o->reps && st == PITH_OK; i++) {
         st = rewind_to(s, r->n_seqs, w.depth, err);
+        energy_begin(&b->energy);
         double began = cli_seconds(), worked = processor_seconds();
         if (st == PITH_OK)
             st = run_once(b, s, r->n_seqs, w, err);
         double tps = all / (cli_seconds() - began);
         cpu += processor_seconds() - worked;
+        energy_end(&b->energy);
         sum += tps;
         squares += tps * tps;
     }
@@ -435,6 +461,7 @@ static pith_status measure(struct bench *b, pith_session *s, struct work w, stru
     double reps = (double)b->o->reps, spread = squares - sum * sum / reps;
     r->tps = sum / reps;
     r->cpu_tps = cpu > 0 ? all * reps / cpu : 0;
+    r->joules = b->energy.n ? b->energy.joules / (all * reps) : -1;
     r->tps_std = reps > 1 && spread > 0 ? sqrt(spread / (reps - 1)) : 0;
     double limit = w.p ? limit_of(b, s, 1, r->n_seqs, w.p, w.depth) : 0;
     double seconds = limit > 0 ? w.p * r->n_seqs / limit : 0;
@@ -635,6 +662,8 @@ static int run(void *opts)
     code = resolve_threads(o);
     if (code)
         return code;
+    energy_open(&b.energy);
+    b.has_energy = b.energy.n > 0;
     b.m = cli_model_open(&o->model, &params, &code);
     if (!b.m)
         return code;
@@ -660,7 +689,8 @@ const struct command cmd_bench = {
                      "deviation, for "
                      "every combination of the lists, beside what the machine allows: its read "
                      "bandwidth "
-                     "and arithmetic peaks are measured in the same run.",
+                     "and arithmetic peaks are measured in the same run. Joules per token (of the "
+                     "whole processors) are shown where the system lets the program read them.",
             .example =
                 "  pith bench model.gguf -p 512 -n 128 -d 0,8K\n"
                 "  pith bench model.gguf -p 0 -n 64 -np 1,8,32 -t 1,2 -o json > bench.json\n",

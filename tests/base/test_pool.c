@@ -14,6 +14,7 @@
 
 #include "base/mem.h"
 #include "base/machine/pool.h"
+#include "base/machine/topology.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -178,6 +179,7 @@ static void runs_inside_runs(void)
 /* The C library's function of this name, so that all of the pool's calls come by: those that wake
  * are counted, and who sleeps. */
 static _Atomic int n_wakes, n_asleep, n_woken;
+static _Thread_local int own_wakes;
 
 #if defined(__x86_64__) || defined(__aarch64__)
 #define COUNTS_CALLS 1
@@ -214,6 +216,7 @@ long syscall(long n, ...)
     int op = n == SYS_futex ? (int)a[1] & FUTEX_CMD_MASK : -1;
     int waits = op == FUTEX_WAIT || op == FUTEX_WAIT_BITSET;
     n_wakes += op == FUTEX_WAKE || op == FUTEX_WAKE_BITSET;
+    own_wakes += op == FUTEX_WAKE || op == FUTEX_WAKE_BITSET;
     n_asleep += waits;
     long rc = call_kernel(n, a);
     n_asleep -= waits;
@@ -232,10 +235,13 @@ long syscall(long n, ...)
  * later. */
 static int all_asleep(int n)
 {
-    for (int i = 0; i < 10000 && n_asleep != n; i++)
-        usleep(1000);
-    usleep(20000);
-    return n_asleep == n;
+    for (int i = 0, woken = -1; i < 500; i++) {
+        if (n_asleep == n && n_woken == woken)
+            return 1;
+        woken = n_asleep == n ? n_woken : -1; /* and nobody wakes any more */
+        usleep(20000);
+    }
+    return 0;
 }
 
 struct first {
@@ -247,7 +253,7 @@ static void note_wakes(void *ctx, int ith)
 {
     struct first *f = ctx;
     if (ith == 0)
-        f->wakes = n_wakes;
+        f->wakes = own_wakes;
     atomic_fetch_add(&f->runs, 1);
 }
 
@@ -255,13 +261,13 @@ static int note_share(void *ctx, int ith)
 {
     struct first *f = ctx;
     if (ith == 0 && !f->wakes)
-        f->wakes = n_wakes;
+        f->wakes = own_wakes;
     atomic_fetch_add(&f->runs, 1);
     return 1;
 }
 
-/* However many workers: one system call wakes those that a run counts, and no others but a few of a
- * large pool's. */
+/* However many workers: the caller makes one system call, after which those that a run counts are
+ * woken, by each other where they are many, and no others but a few of a large pool's. */
 static void wake_ups(void)
 {
     if (!COUNTS_CALLS)
@@ -276,7 +282,7 @@ static void wake_ups(void)
         for (int share = 0; share < 2; share++) {
             struct first f = {0};
             REQUIRE(all_asleep(rows[i].threads - 1), "%d of %d sleep", n_asleep, rows[i].threads);
-            n_wakes = n_woken = 0;
+            n_wakes = n_woken = own_wakes = 0;
             if (share)
                 pool_share(p, rows[i].run, note_share, &f);
             else
@@ -288,7 +294,7 @@ static void wake_ups(void)
             /* one may be woken twice: for the run, and for the last word of it */
             CHECK_MSG(n_woken <= rows[i].most + 1 + (share ? rows[i].run : 0),
                       "%d of %d threads: %d woken", rows[i].run, rows[i].threads, n_woken);
-            CHECK_MSG(n_wakes <= 4 + rows[i].run / 8, "%d of %d threads: %d system calls",
+            CHECK_MSG(n_wakes <= 5 + rows[i].run / 4, "%d of %d threads: %d system calls",
                       rows[i].run, rows[i].threads, n_wakes);
         }
         pool_free(p);
@@ -534,6 +540,58 @@ static void shared_runs(void)
     pool_free(p);
 }
 
+/* With many threads: groups of eight, or as many as the environment says. */
+static void groups(void)
+{
+    static const struct {
+        int threads, n;
+        const char *env;
+        int group, groups;
+    } rows[] = {{16, 16, NULL, 16, 1}, {17, 17, NULL, 8, 3}, {64, 64, NULL, 8, 8},
+                {64, 9, NULL, 8, 2},   {64, 8, NULL, 8, 1},  {64, 1, NULL, 8, 1},
+                {8, 8, "3", 3, 3},     {8, 6, "3", 3, 2},    {8, 8, "1", 1, 8}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (rows[i].env)
+            setenv("PITH_POOL_GROUP", rows[i].env, 1);
+        struct pool *p = pool_new(rows[i].threads, NULL);
+        unsetenv("PITH_POOL_GROUP");
+        REQUIRE(p, "pool of %d", rows[i].threads);
+        CHECK_MSG(pool_group(p) == rows[i].group && pool_groups(p, rows[i].n) == rows[i].groups,
+                  "row %zu: groups of %d, %d of them", i, pool_group(p), pool_groups(p, rows[i].n));
+        for (int k = 0; k < (int)(3 * test_scale()); k++) {
+            check_board(p, rows[i].n, 5, -1);
+            check_board(p, rows[i].n, 2, rows[i].n > 1 ? 1 : -1);
+        }
+        CHECK(!pool_is_inside(p));
+        pool_free(p);
+    }
+    struct pith_error err = {PITH_OK, ""};
+    setenv("PITH_POOL_GROUP", "0", 1);
+    CHECK(!pool_new(4, &err) && err.code == PITH_RANGE && strstr(err.msg, "PITH_POOL_GROUP"));
+    unsetenv("PITH_POOL_GROUP");
+}
+
+/* Over nodes each has groups of its own, the first threads are of the first groups. */
+static void groups_of_nodes(void)
+{
+    struct places *pl = mem_zalloc(sizeof *pl + 24 * sizeof pl->set[0], PITH_MEM_META);
+    REQUIRE(pl, "memory");
+    *pl = (struct places){.n = 24, .n_nodes = 3, .n_shared = 4};
+    for (int i = 0; i < 24; i++)
+        memset(&pl->set[i], 0xff, sizeof pl->set[i]);
+    struct pool *p = pool_new_at(24, pl, NULL);
+    mem_free(pl);
+    REQUIRE(p, "pool");
+    CHECK(pool_group(p) == 4);
+    static const int wanted[] = {1, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 4, 5, 6, 6};
+    for (int n = 1; n <= 16; n++)
+        CHECK_MSG(pool_groups(p, n) == wanted[n - 1], "%d threads: %d groups", n, pool_groups(p, n));
+    CHECK(pool_groups(p, 24) == 6);
+    for (int n = 1; n <= 24; n++)
+        check_board(p, n, 3, -1);
+    pool_free(p);
+}
+
 static void share_inside(void *ctx, int ith)
 {
     (void)ith;
@@ -621,6 +679,8 @@ int main(void)
     TEST(barriers);
     TEST(wait_and_wake);
     TEST(shared_runs);
+    TEST(groups);
+    TEST(groups_of_nodes);
     TEST(shared_run_inside_a_run);
     TEST(idle_workers_sleep);
     TEST(floating_point_control);

@@ -131,6 +131,54 @@ static void once(void *ctx, int ith)
     j->done[ith]++;
 }
 
+/* Rounds that are told group by group: whoever does the last item of one tells the next. */
+enum { N_ROUNDS = 12 };
+struct relay {
+    struct pool *pool;
+    int n, opened; /* plain: the round that was told, with all that came before it */
+    _Atomic(uint32_t) at, done; /* [round : 16][items taken : 16] */
+    int item[N_ROUNDS][ITEMS];
+};
+
+static int run_on(void *ctx, int ith)
+{
+    struct relay *r = ctx;
+    if (ith >= r->n)
+        __atomic_store_n(&stranger, 1, __ATOMIC_RELAXED);
+    for (uint64_t word = pool_told(r->pool, ith), before;;) {
+        uint32_t round = word ? (uint32_t)word - 1 : 0, at = atomic_load(&r->at);
+        if (round == N_ROUNDS)
+            return 1;
+        while (at >> 16 == round && (at & 0xffff) < ITEMS) {
+            if (!__atomic_compare_exchange_n((uint32_t *)&r->at, &at, at + 1, 0, __ATOMIC_ACQ_REL,
+                                             __ATOMIC_RELAXED))
+                continue;
+            if (r->opened != (int)round)
+                __atomic_store_n(&late, 1, __ATOMIC_RELAXED);
+            r->item[round][at & 0xffff]++;
+            if (atomic_fetch_add(&r->done, 1) + 1 == ITEMS * (round + 1)) {
+                r->opened = (int)round + 1;
+                atomic_store(&r->at, (round + 1) << 16);
+                pool_tell(r->pool, round + 2);
+            }
+            at = atomic_load(&r->at);
+        }
+        before = word;
+        word = pool_told(r->pool, ith);
+        if (word == before)
+            return 0;
+    }
+}
+
+static void tell(struct pool *p, int n)
+{
+    struct relay r = {.pool = p, .n = n};
+    pool_share(p, n, run_on, &r);
+    for (int i = 0; i < N_ROUNDS * ITEMS; i++)
+        CHECK_MSG(r.item[i / ITEMS][i % ITEMS] == 1, "item %d is not done once", i);
+    memset(&r, 0xff, sizeof r); /* nobody may look at it any more */
+}
+
 static struct job jobs[N_JOBS];
 
 /* One run by n threads, in turn one that shares items and one that calls every index. */
@@ -148,18 +196,44 @@ static void run(struct pool *p, int n, long i)
         CHECK_MSG(j->done[k] == 1, "run %ld: part %d done %d times", i, k, j->done[k]);
 }
 
-static void runs_of_many_and_few(void)
+static void runs_of_many_and_few(const char *group, long n_runs)
 {
+    setenv("PITH_POOL_GROUP", group, 1);
     struct pool *p = pool_new(THREADS, NULL);
-    REQUIRE(p, "pool");
-    for (long i = 0; i < (test_scale() > 10 ? 800000 : 8000 * (1 + test_scale() / 5)) && !test_bad;
-         i++)
-        run(p, i % 2 ? 1 + (int)(i / 2 % 4) : THREADS, i); /* few follow many, many few */
-    pool_free(p);                                          /* and nobody writes any more */
+    unsetenv("PITH_POOL_GROUP");
+    REQUIRE(p && pool_group(p) == atoi(group), "pool");
+    for (long i = 0; i < n_runs && !test_bad; i++) {
+        int n = i % 2 ? 1 + (int)(i / 2 % 4) : THREADS; /* few follow many, many few */
+        if (i % 16 == 5 || i % 16 == 10)
+            tell(p, n);
+        else
+            run(p, n, i);
+    }
+    pool_free(p); /* and nobody writes any more */
     CHECK_MSG(!late, "a thread came when its run was over");
     CHECK_MSG(!stranger, "a thread took part in a run that does not count it");
     CHECK(n_delays > 0);
     printf("# %u delays\n", n_delays);
+}
+
+static long n_runs(void)
+{
+    return test_scale() > 10 ? 800000 : 8000 * (1 + test_scale() / 5);
+}
+
+static void one_group(void)
+{
+    runs_of_many_and_few("8", n_runs());
+}
+
+static void groups_of_three(void)
+{
+    runs_of_many_and_few("3", n_runs() / 2);
+}
+
+static void each_its_own_group(void)
+{
+    runs_of_many_and_few("1", n_runs() / 4);
 }
 
 /* ---------------------------------------------------------------- masks */
@@ -252,6 +326,8 @@ int main(void)
 {
     TEST(number_behind_a_fork);
     TEST(masks_after_trades);
-    TEST(runs_of_many_and_few);
+    TEST(one_group);
+    TEST(groups_of_three);
+    TEST(each_its_own_group);
     return test_end();
 }

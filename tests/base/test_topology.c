@@ -114,6 +114,10 @@ static void nodes_and_siblings(void)
     struct topology t = read_tree("0-7", 6);
     CHECK(t.n == 8 && t.n_cores == 4 && t.n_fast == 4 && t.n_nodes == 2 && t.here == 2);
     CHECK(t.p[6].core == 2 && t.p[6].sibling == 1 && t.p[6].node == 2 && !t.p[6].slow);
+    CHECK(t.n_shared == 0);
+    put("devices/system/cpu/cpu%d/cache/index3/shared_cpu_list", 0, "0-2,4-6,64\n");
+    t = read_tree("0-7", 6);
+    CHECK(t.n_shared == 3); /* cores of ours */
     t = read_tree("4-5", 4); /* second hyperthreads alone are cores to us */
     CHECK(t.n == 2 && t.n_cores == 2 && t.n_nodes == 1 && t.here == 0);
     CHECK(t.p[0].core == 4 && t.p[0].sibling == 0);
@@ -296,7 +300,7 @@ static void models_on_nodes(void)
         {2, 2, PITH_NUMA_SPREAD, NULL},  {3, 5, PITH_NUMA_SPREAD, "spread"},
         {1, 4, PITH_NUMA_SPREAD, NULL},  {7, 2, PITH_NUMA_SPREAD, "compact"},
         {2, 0, PITH_NUMA_ISOLATE, NULL}, {4, 1, PITH_NUMA_OFF, "compact"},
-        {0, 3, PITH_NUMA_OFF, "0"},
+        {0, 3, PITH_NUMA_OFF, "0"},      {19, 27, PITH_NUMA_SPREAD, "compact"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         mp.n_threads = rows[i].decode;

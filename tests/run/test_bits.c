@@ -47,6 +47,7 @@ struct subject {
 
 struct way {
     const char *name, *cpu, *devices;
+    const char *group; /* threads of one (base/machine/pool.h) */
     const char *far, *layers; /* devices whose memory the host cannot touch; who gets which layer */
     int32_t gpu_layers;
     int32_t n_threads, reference, observe, n_batch;
@@ -58,11 +59,13 @@ static const struct way alone = {.name = "alone", .n_threads = 1};
 static const struct way ways[] = {
     {.name = "2 threads", .n_threads = 2},
     {.name = "level base", .n_threads = 1, .cpu = "base"},
+    {.name = "18 threads", .n_threads = 18},
     {.name = "2 devices", .n_threads = 1, .devices = "2"},
     {.name = "rows over 2 devices", .n_threads = 1, .devices = "2", .split = PITH_SPLIT_ROW},
     {.name = "the last layer on a far device", .n_threads = 1, .far = "1", .gpu_layers = 1},
     {.name = "level avx2", .n_threads = 1, .cpu = "avx2"},
     {.name = "level avxvnni", .n_threads = 1, .cpu = "avxvnni"},
+    {.name = "5 threads in groups of 2", .n_threads = 5, .group = "2"},
     {.name = "mapped", .n_threads = 1, .weights = PITH_WEIGHTS_MAPPED},
     {.name = "on a far device", .n_threads = 1, .far = "1", .layers = "1"},
     {.name = "level avx512", .n_threads = 1, .cpu = "avx512"},
@@ -133,6 +136,7 @@ static pith_model *open_model(const struct subject *s, const struct way *w, stru
     mp.split = w->split;
     set_env("PITH_CPU", w->cpu);
     set_env("PITH_CPU_DEVICES", w->devices);
+    set_env("PITH_POOL_GROUP", w->group);
     set_env("PITH_FAR_DEVICES", w->far);
     set_env("PITH_LAYER_DEVICES", w->layers);
     pith_model *m = pith_model_open(s->path, &mp, err);
@@ -140,6 +144,7 @@ static pith_model *open_model(const struct subject *s, const struct way *w, stru
     set_env("PITH_FAR_DEVICES", NULL);
     set_env("PITH_LAYER_DEVICES", NULL);
     set_env("PITH_CPU_DEVICES", NULL);
+    set_env("PITH_POOL_GROUP", NULL);
     return m;
 }
 

@@ -16,27 +16,35 @@
  * claimed through its word, hence a late thread's swap for an old phase fails. A phase of one unit
  * (row work while decoding) is run at once by the thread that would open it: no hand-over. With
  * several memory nodes shares lie node by node and stealing begins at home. Which thread does what
- * never shows in the bits: units are rows or panels, and no sum is split. */
+ * never shows in the bits: units are rows or panels, and no sum is split.
+ *
+ *   the word of a phase   [phase + 1 : 20][its units : 44]   all that a thread has to be told
+ *
+ * What is shared by all costs most with many cores (bench/bench_pool.c), so it is little: a thread
+ * counts the chunks of its share and adds them once; with many threads to the count of its group
+ * (base/machine/pool.h), and who completes the group's adds these to the count of all. The word of
+ * a phase is told group by group. Thieves look at their group first, and at other groups only while
+ * the phase is not over. */
 #include "backend/cpu/cpu.h"
 
-#include <limits.h>
+#include <stdalign.h>
 #include <string.h>
 #include "base/mem.h"
 #include "base/machine/pool.h"
 #include "base/machine/trace.h"
 #include "graph/ops/adapt.h"
 
-enum { CANCELLED_PHASE = INT_MAX };
+enum { CANCELLED_PHASE = (1 << 20) - 2 };
+_Static_assert(PLAN_MAX_CALLS < 1 << 16, "the tag of a share has room for each phase");
 
 struct share {
     _Atomic(uint64_t) word;
     char pad[56];
 };
 
-struct cpu_phase { /* written by the thread that opens the phase */
-    int64_t n_units, chunk;
-    uint32_t n_chunks;
-    _Atomic(uint32_t) done; /* chunks */
+struct arrived { /* chunks of a group that are done; 0 again when all are */
+    _Atomic(uint32_t) n;
+    char pad[60];
 };
 
 struct job {
@@ -44,9 +52,9 @@ struct job {
     struct job_params p;
     const struct cpu_device *d;
     uint8_t *at[STEP_MAX_GROUPS + 1]; /* where the groups' pages are, and the blocks */
-    struct cpu_phase *ph;             /* [n_phases] */
     struct share *share;              /* [threads of the pool] */
     struct experts *experts;          /* NULL: none are asked for */
+    struct arrived *arrived;          /* [threads of the pool]: of groups, at most as many */
     struct adapter_at *adapters;      /* as they were at generation `adapted` */
     uint32_t adapted;
 };
@@ -57,24 +65,39 @@ struct runner {
     const struct job_params *p;
     struct experts *experts;
     struct pool *pool;
-    struct cpu_phase *ph; /* [n] */
-    struct share *share;  /* [n_threads] */
+    struct share *share; /* [n_threads] */
+    struct arrived *arrived;
     int32_t first, n;
     int device, n_threads, n_nodes;
-    _Atomic(uint32_t) cur; /* phase being worked on, relative to first; n: finished */
-    int timed;             /* somebody wants to know what each phase takes: t0 is when it began */
+    int per_group, n_groups;
+    int told;       /* the word is heard of the pool */
+    uint64_t begun; /* the word of the first phase that is not run at once */
+    int timed;      /* somebody wants to know what each phase takes: t0 is when it began */
     int traced;
     int64_t t0;
+    alignas(64) _Atomic(uint64_t) now;  /* the word of the phase being worked on; n: finished */
+    alignas(64) _Atomic(uint32_t) done; /* its chunks */
 };
+
+enum { UNITS_BITS = 44 };
+static uint64_t phase_word(uint32_t i, int64_t n_units)
+{
+    return (uint64_t)(i + 1) << UNITS_BITS | (uint64_t)n_units;
+}
+
+static uint32_t phase_of(uint64_t word)
+{
+    return (uint32_t)(word >> UNITS_BITS) - 1;
+}
+
+static int64_t units_of(uint64_t word)
+{
+    return (int64_t)(word & (((uint64_t)1 << UNITS_BITS) - 1));
+}
 
 static uint64_t word_of(uint32_t phase, uint64_t lo, uint64_t hi)
 {
     return (uint64_t)(phase + 1) << 48 | lo << 24 | hi;
-}
-
-static size_t phases_bytes(const struct plan *p)
-{
-    return size_align((size_t)p->n_phases * sizeof(struct cpu_phase), 64);
 }
 
 static int cancelled(const struct runner *r)
@@ -89,25 +112,27 @@ static int64_t call_units(const struct call *c, const struct exec *x)
     return c->impl.units ? c->impl.units(c, x) : exec_rows(x, c->dst.rows, c->dst.rows_mul);
 }
 
-static void prepare(struct runner *r, uint32_t i)
+int64_t cpu_phase_units(const struct plan *p, const struct phase *ph, const struct exec *x)
 {
-    const struct plan *p = r->x->plan;
-    const struct phase *ph = &p->phases[r->first + (int32_t)i];
-    struct cpu_phase *cp = &r->ph[i];
     int64_t n = 0;
     for (int32_t k = 0; k < (ph->kind == PHASE_CHAIN ? 1 : ph->n); k++)
-        n += call_units(&p->calls[ph->first + k], r->x);
-    /* Small enough that a stolen or interrupted chunk does not hurt, large enough that claiming is
-     * free; whole tiles of 16 rows where there are many, since two rows of a tile share lines. What
-     * reads the cache has units of any length, so they are dealt one by one while there are few. */
+        n += call_units(&p->calls[ph->first + k], x);
+    return n;
+}
+
+/* Small enough that a stolen or interrupted chunk does not hurt, large enough that claiming is
+ * free; whole tiles of 16 rows where there are many, since two rows of a tile share lines. What
+ * reads the cache has units of any length, so they are dealt one by one while there are few. */
+struct cpu_cut cpu_cut(const struct plan *p, const struct phase *ph, int64_t n_units, int n_threads)
+{
+    struct cpu_cut c = {.n_units = n_units};
     int reads = op_has(p->calls[ph->first].op, OP_READS_STATE);
-    int64_t chunk = n / (r->n_threads * (ph->kind == PHASE_CHAIN ? 4 : reads ? 32 : 8));
-    if (ph->kind == PHASE_CHAIN && chunk > ACT_TILE / 2)
-        chunk = (chunk + ACT_TILE - 1) / ACT_TILE * ACT_TILE;
-    cp->n_units = n;
-    cp->chunk = chunk < 1 ? 1 : chunk;
-    cp->n_chunks = (uint32_t)((n + cp->chunk - 1) / cp->chunk); /* 64 a thread at most */
-    atomic_store_explicit(&cp->done, 0, memory_order_relaxed);
+    c.chunk = n_units / (n_threads * (ph->kind == PHASE_CHAIN ? 4 : reads ? 32 : 8));
+    if (ph->kind == PHASE_CHAIN && c.chunk > ACT_TILE / 2)
+        c.chunk = (c.chunk + ACT_TILE - 1) / ACT_TILE * ACT_TILE;
+    c.chunk = c.chunk < 1 ? 1 : c.chunk;
+    c.n_chunks = (uint32_t)((n_units + c.chunk - 1) / c.chunk); /* 64 a thread at most */
+    return c;
 }
 
 /* Threads are dealt over the nodes in turn, thread i is of node i % n_nodes; shares lie node by
@@ -119,14 +144,34 @@ static int share_of_node(const struct runner *r, int k)
     return k * (r->n_threads / r->n_nodes) + (k < more ? k : more);
 }
 
-/* The k-th share that thread ith looks at: its own, the others of its node, the rest. */
-static int share_to_try(const struct runner *r, int ith, int k)
+/* Groups of node k, and the shares of its j-th: [first, end). */
+static int groups_of_node(const struct runner *r, int k)
 {
-    int home = ith % r->n_nodes, first = share_of_node(r, home);
-    int n = share_of_node(r, home + 1) - first;
-    if (k < n)
-        return first + (ith / r->n_nodes + k) % n;
-    return (first + k) % r->n_threads;
+    int n = share_of_node(r, k + 1) - share_of_node(r, k);
+    return (n + r->per_group - 1) / r->per_group;
+}
+
+struct shares {
+    int first, end;
+};
+
+static struct shares shares_of(const struct runner *r, int k, int j)
+{
+    int end = share_of_node(r, k + 1);
+    struct shares s = {share_of_node(r, k) + j * r->per_group, 0};
+    s.end = s.first + r->per_group < end ? s.first + r->per_group : end;
+    return s;
+}
+
+/* Chunks of shares before share v. */
+static uint32_t chunks_before(const struct runner *r, const struct cpu_cut *cut, int v)
+{
+    return (uint32_t)((uint64_t)cut->n_chunks * (uint64_t)v / (uint64_t)r->n_threads);
+}
+
+static uint32_t chunks_of(const struct runner *r, const struct cpu_cut *cut, struct shares s)
+{
+    return chunks_before(r, cut, s.end) - chunks_before(r, cut, s.first);
 }
 
 /* Runs units [lo, hi) of a phase. */
@@ -154,10 +199,8 @@ static void work(struct runner *r, const struct phase *ph, int64_t lo, int64_t h
 
 /* Takes a chunk of thread v's share for phase i; from the back when stealing. -1: nothing left
  * there. */
-static int64_t claim(struct runner *r, uint32_t i, int v, int steal)
+static int64_t claim(struct runner *r, uint32_t i, const struct cpu_cut *cut, int v, int steal)
 {
-    const struct cpu_phase *cp = &r->ph[i];
-    uint64_t n = cp->n_chunks, nt = (uint64_t)r->n_threads;
     _Atomic(uint64_t) *word = &r->share[v].word;
     uint64_t old = atomic_load_explicit(word, memory_order_relaxed);
     for (;;) {
@@ -169,8 +212,8 @@ static int64_t claim(struct runner *r, uint32_t i, int v, int steal)
             a = old >> 24 & 0xffffff;
             b = old & 0xffffff;
         } else {
-            a = n * (uint64_t)v / nt;
-            b = n * (uint64_t)(v + 1) / nt;
+            a = chunks_before(r, cut, v);
+            b = chunks_before(r, cut, v + 1);
         }
         if (a >= b)
             return -1;
@@ -231,6 +274,16 @@ static void account(struct runner *r, uint32_t i)
     r->t0 = now;
 }
 
+/* All threads of the run are to look at `word`. */
+static void say(struct runner *r, uint64_t word)
+{
+    atomic_store_explicit(&r->now, word, memory_order_release);
+    if (r->told)
+        pool_tell(r->pool, word);
+    else if (r->n_threads > 1)
+        pool_ring(r->pool);
+}
+
 /* Called by the thread that finished phase i (or before the first): runs what one thread can do at
  * once, opens the next. */
 static void advance(struct runner *r, int64_t i, int ith)
@@ -240,17 +293,87 @@ static void advance(struct runner *r, int64_t i, int ith)
         account(r, (uint32_t)i);
     uint32_t next = (uint32_t)(i + 1);
     int stop = 0; /* looked at once: a flag that is taken back must not open a phase unprepared */
+    int64_t n_units = 0;
     for (; next < (uint32_t)r->n && !(stop = cancelled(r)); next++) {
-        prepare(r, next);
-        if (r->ph[next].n_units > 1)
+        const struct phase *ph = &p->phases[r->first + (int32_t)next];
+        n_units = cpu_phase_units(p, ph, r->x);
+        if (n_units > 1)
             break;
-        if (r->ph[next].n_units == 1)
-            work(r, &p->phases[r->first + (int32_t)next], 0, 1, ith);
+        if (n_units == 1)
+            work(r, ph, 0, 1, ith);
         account(r, next);
     }
-    atomic_store_explicit(&r->cur, stop ? CANCELLED_PHASE : next, memory_order_release);
-    if (r->x->n_threads > 1)
-        pool_ring(r->pool);
+    atomic_store_explicit(&r->done, 0, memory_order_relaxed);
+    uint64_t word = phase_word(stop ? CANCELLED_PHASE : next, n_units);
+    if (i >= 0)
+        say(r, word);
+    else
+        atomic_store(&r->now, r->begun = word);
+}
+
+/* n chunks of the j-th group of node k, whose shares are s, are done. */
+static void arrive(struct runner *r, uint32_t i, const struct cpu_cut *cut, int k, int j,
+                   struct shares s, uint32_t n, int ith)
+{
+    if (n && r->n_groups > 1) {
+        _Atomic(uint32_t) *of_group = &r->arrived[j * r->n_nodes + k].n;
+        uint32_t all = chunks_of(r, cut, s);
+        if (atomic_fetch_add_explicit(of_group, n, memory_order_acq_rel) + n < all)
+            return;
+        atomic_store_explicit(of_group, 0, memory_order_relaxed); /* ours until the next phase */
+        n = all;
+    }
+    if (n && atomic_fetch_add_explicit(&r->done, n, memory_order_acq_rel) + n == cut->n_chunks)
+        advance(r, i, ith);
+}
+
+static uint64_t word_now(const struct runner *r, int ith)
+{
+    if (!r->told)
+        return atomic_load_explicit(&r->now, memory_order_acquire);
+    uint64_t word = pool_told(r->pool, ith);
+    return word ? word : r->begun;
+}
+
+/* Takes chunks of the group's shares until none is left, from share v on. 0: the run is over. */
+static int work_on(struct runner *r, uint32_t i, const struct cpu_cut *cut, int k, int j, int v,
+                   int own, int ith)
+{
+    const struct phase *ph = &r->x->plan->phases[r->first + (int32_t)i];
+    struct shares s = shares_of(r, k, j);
+    for (int n = s.end - s.first; n > 0; n--, v = v + 1 < s.end ? v + 1 : s.first, own = 0) {
+        uint32_t done = 0;
+        for (int64_t c; (c = claim(r, i, cut, v, !own)) >= 0; done++) {
+            if (cancelled(r)) { /* some thread is always here, so all hear of it */
+                say(r, phase_word(CANCELLED_PHASE, 0));
+                return 0;
+            }
+            int64_t lo = c * cut->chunk, hi = lo + cut->chunk;
+            work(r, ph, lo, hi < cut->n_units ? hi : cut->n_units, ith);
+        }
+        arrive(r, i, cut, k, j, s, done, ith);
+    }
+    return 1;
+}
+
+/* The rest of phase i, from the thread's own share on: the others of its group, the groups of its
+ * node, the other nodes. 0: the run is over. */
+static int work_phase(struct runner *r, uint32_t i, const struct cpu_cut *cut, int ith)
+{
+    int nth = ith / r->n_nodes; /* of its node's threads */
+    for (int dk = 0; dk < r->n_nodes; dk++) {
+        int k = (ith + dk) % r->n_nodes, n = groups_of_node(r, k);
+        for (int dj = 0; dj < n; dj++) {
+            int j = (nth / r->per_group + dj) % n, own = !dk && !dj;
+            struct shares s = shares_of(r, k, j);
+            if (!own && r->told && phase_of(word_now(r, ith)) != i)
+                return 1;
+            if (!work_on(r, i, cut, k, j, s.first + nth % r->per_group % (s.end - s.first), own,
+                         ith))
+                return 0;
+        }
+    }
+    return 1;
 }
 
 /* Works on phases as they come; returns 1 when all are done, 0 when the current one has no chunk
@@ -258,30 +381,20 @@ static void advance(struct runner *r, int64_t i, int ith)
 static int worker(void *ctx, int ith)
 {
     struct runner *r = ctx;
-    uint32_t i = atomic_load_explicit(&r->cur, memory_order_acquire), now = i;
-    for (; i < (uint32_t)r->n; i = now) {
-        const struct phase *ph = &r->x->plan->phases[r->first + (int32_t)i];
-        struct cpu_phase *cp = &r->ph[i];
-        for (int k = 0; k < r->n_threads; k++) { /* own share first, then the neighbours' */
-            int v = share_to_try(r, ith, k);
-            for (int64_t c; (c = claim(r, i, v, k > 0)) >= 0;) {
-                if (cancelled(r)) { /* some thread is always here, so all hear of it */
-                    atomic_store(&r->cur, CANCELLED_PHASE);
-                    pool_ring(r->pool);
-                    return 1;
-                }
-                int64_t lo = c * cp->chunk, hi = lo + cp->chunk;
-                work(r, ph, lo, hi < cp->n_units ? hi : cp->n_units, ith);
-                if (atomic_fetch_add_explicit(&cp->done, 1, memory_order_acq_rel) + 1 ==
-                    cp->n_chunks)
-                    advance(r, i, ith);
-            }
-        }
-        now = atomic_load_explicit(&r->cur, memory_order_acquire);
-        if (now == i)
-            return 0;
-    }
-    return 1;
+    uint64_t word = word_now(r, ith), before;
+    do {
+        uint32_t i = phase_of(word);
+        if (i >= (uint32_t)r->n)
+            return 1;
+        struct cpu_cut cut =
+            cpu_cut(r->x->plan, &r->x->plan->phases[r->first + (int32_t)i], units_of(word),
+                    r->n_threads);
+        if (!work_phase(r, i, &cut, ith))
+            return 1;
+        before = word;
+        word = word_now(r, ith);
+    } while (word != before);
+    return 0;
 }
 
 pith_status cpu_submit(struct job *j, const struct run *run, int32_t first, int32_t n,
@@ -300,27 +413,32 @@ pith_status cpu_submit(struct job *j, const struct run *run, int32_t first, int3
                        .device = j->d->dev.index,
                        .experts = j->experts,
                        .pool = j->p.pool,
-                       .ph = j->ph,
                        .share = j->share,
+                       .arrived = j->arrived,
                        .first = first,
                        .n = n,
                        .n_threads = x->n_threads,
                        .n_nodes = x->n_nodes > 1 && x->n_nodes <= x->n_threads ? x->n_nodes : 1};
-    for (int i = 0; i < x->n_threads; i++)
+    r.per_group = pool_group(r.pool);
+    for (int k = 0; k < r.n_nodes; k++)
+        r.n_groups += groups_of_node(&r, k);
+    r.told = pool_groups(r.pool, r.n_threads) > 1 && !pool_is_inside(r.pool);
+    for (int i = 0; i < x->n_threads; i++) {
         atomic_store_explicit(&r.share[i].word, 0, memory_order_relaxed);
+        atomic_store_explicit(&r.arrived[i].n, 0, memory_order_relaxed);
+    }
     r.traced = (r.t0 = trace_begin()) != 0;
     r.timed = r.traced || run->profile;
     if (run->profile)
         r.t0 = clock_ns();
-    atomic_init(&r.cur, 0);
     uint32_t fp = fp_enter();
     advance(&r, -1, 0);
-    if (atomic_load(&r.cur) < (uint32_t)n)
+    if (phase_of(atomic_load(&r.now)) < (uint32_t)n)
         pool_share(j->p.pool, x->n_threads, worker, &r);
     fp_leave(fp);
     /* What was run counts, not the flag: it may be raised behind the last phase, and taken back
      * before anybody looks. */
-    if (atomic_load(&r.cur) != (uint32_t)n)
+    if (phase_of(atomic_load(&r.now)) != (uint32_t)n)
         return error_set(err, PITH_CANCELLED,
                          "the step was cancelled; the session is as it was before it");
     return PITH_OK;
@@ -365,8 +483,10 @@ static uint64_t scratch_bytes(const struct plan *p)
 
 uint64_t cpu_job_bytes(const struct plan *p, int n_threads)
 {
-    return sizeof(struct job) + phases_bytes(p) + adapters_table(p->params.n_sets, p->n_adapted) +
-           (uint64_t)n_threads * (sizeof(struct share) + scratch_bytes(p)) + experts_bytes(p);
+    return sizeof(struct job) + adapters_table(p->params.n_sets, p->n_adapted) +
+           (uint64_t)n_threads *
+               (sizeof(struct share) + sizeof(struct arrived) + scratch_bytes(p)) +
+           experts_bytes(p);
 }
 
 /* The one slab of units that is reserved whole. */
@@ -384,14 +504,14 @@ pith_status cpu_prepare(struct device *d, const struct job_params *p, struct job
     int n = pool_n_threads(p->pool);
     struct job *j = mem_zalloc(sizeof *j, PITH_MEM_SCRATCH);
     if (j) {
-        j->ph = mem_zalloc(phases_bytes(p->plan), PITH_MEM_SCRATCH);
         j->share = mem_array((size_t)n, sizeof *j->share, PITH_MEM_SCRATCH);
+        j->arrived = mem_array((size_t)n, sizeof *j->arrived, PITH_MEM_SCRATCH);
         j->x.scratch_bytes = scratch_bytes(p->plan);
         j->x.scratch = mem_alloc(j->x.scratch_bytes * (size_t)n, PITH_MEM_SCRATCH);
         j->adapters = mem_zalloc(adapters_table(p->plan->params.n_sets, p->plan->n_adapted) + 1,
                                  PITH_MEM_SCRATCH);
     }
-    if (!j || !j->ph || !j->share || !j->x.scratch || !j->adapters) {
+    if (!j || !j->share || !j->arrived || !j->x.scratch || !j->adapters) {
         cpu_finish(j);
         return error_set(err, PITH_NOMEM, "out of memory for the scratch of %d threads", n);
     }
@@ -417,8 +537,8 @@ void cpu_finish(struct job *j)
     if (!j)
         return;
     experts_free(j->experts);
-    mem_free(j->ph);
     mem_free(j->share);
+    mem_free(j->arrived);
     mem_free(j->x.scratch);
     mem_free(j->adapters);
     mem_free(j);

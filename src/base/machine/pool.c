@@ -2,8 +2,9 @@
  *
  *     pool          turn (mutex: one run at a time) | fn, ctx | left: workers still to run
  *                   go: something is up | run: number and size of the latest pool_run
- *                   open: number and size of the shared run | bell: rung when there may be work
+ *                   open: number and size of the shared run | said, ticket: see below
  *     workers[0..]  one cache line each: in: the shared run it is inside
+ *     groups[0..]   one cache line each: bell: rung when there may be work | told: the last word
  *
  *     pool_run      every index once: lock turn; set fn, ctx, left = n-1; a new run, go++;
  *                   fn(ctx, 0); wait until left is 0; unlock
@@ -22,9 +23,18 @@
  * A thread that waits in a shared run is not in it: nothing ever waits for a thread that holds no
  * work, so one that is descheduled there costs nothing.
  *
- * Workers wait on one word, each with the bits of its own place in the order: one system call wakes
- * as many of them as a run counts (with more than 32, up to a 32nd of all beyond), and leaves the
- * others asleep.
+ * Workers sleep on one word, each with the bits of its own place in the order, so that who is not
+ * in a run sleeps on (with more than 32, up to a 32nd of all beyond are woken). The kernel wakes one
+ * after the other: the caller wakes WAKE_FAN in one call, each of these as many more.
+ *
+ * With more than FLAT_MOST threads these are *groups*, of one memory node and as a rule of one
+ * complex of cores. A line that all wait for goes to each of 128 cores in turn, and so does one that
+ * all count in; a line of a group leaves its complex once. So each group has a bell of its own,
+ * which whoever rings writes, one plain store after the other: nobody passes it on, so that nobody
+ * waits for one who has lost his core. Stores of two ringers may come to a group in either order.
+ * The latest word is in `said`: who has told a word looks there when he is done, and tells again if
+ * it is no longer his. Each round of stores has a number of its own (ticket), so a bell never comes
+ * back to what somebody saw. Whoever divides work counts in groups, too (backend/cpu/run.c).
  *
  * A thread that was descheduled with work in its hands has all others wait for the end of its
  * neighbour's time slice, milliseconds. Whoever waits for it sees its processor time stand still
@@ -60,11 +70,13 @@
 #include <xmmintrin.h>
 #endif
 
+#include "base/env.h"
 #include "base/mem.h"
 #include "base/machine/topology.h"
 
 #define SPIN_NS    50000 /* about ten times what a futex sleep and wake costs */
 #define LOOK_NS    15000 /* longer than most waits between phases, much shorter than a time slice */
+#define WAKE_FAN   8     /* each takes the kernel a microsecond or two */
 #define CACHE_LINE 64
 
 int64_t clock_ns(void)
@@ -119,19 +131,37 @@ static atomic_uint *sleepers_of(const _Atomic(uint32_t) *word)
     return &sleepers[((uintptr_t)word >> 2 ^ (uintptr_t)word >> 8) % 64].n;
 }
 
-static void sleep_on(const _Atomic(uint32_t) *word, uint32_t value, uint32_t bits)
+/* 1: somebody woke us; any return: the caller looks again. */
+static int sleep_on(const _Atomic(uint32_t) *word, uint32_t value, uint32_t bits,
+                    atomic_uint *asleep)
 {
-    atomic_uint *asleep = sleepers_of(word);
     atomic_fetch_add(asleep, 1);
-    syscall(SYS_futex, word, FUTEX_WAIT_BITSET_PRIVATE, value, NULL, NULL, bits);
-    atomic_fetch_sub(asleep, 1); /* any return: the caller looks again */
+    long rc = syscall(SYS_futex, word, FUTEX_WAIT_BITSET_PRIVATE, value, NULL, NULL, bits);
+    atomic_fetch_sub(asleep, 1);
+    return rc == 0;
+}
+
+/* 1: it has gone by. */
+static int sleep_a_second(const _Atomic(uint32_t) *word, uint32_t value)
+{
+    static const struct timespec second = {.tv_sec = 1};
+    atomic_fetch_add(sleepers_of(word), 1);
+    long rc = syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, &second, NULL, 0);
+    int late = rc != 0 && errno == ETIMEDOUT;
+    atomic_fetch_sub(sleepers_of(word), 1);
+    return late;
+}
+
+static void wake_some(const _Atomic(uint32_t) *word, int most, uint32_t bits)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_BITSET_PRIVATE, most, NULL, NULL, bits);
 }
 
 /* Those that sleep on the word with one of the bits. */
 static void wake_bits(const _Atomic(uint32_t) *word, uint32_t bits)
 {
     if (atomic_fetch_add(sleepers_of(word), 0) != 0)
-        syscall(SYS_futex, word, FUTEX_WAKE_BITSET_PRIVATE, INT_MAX, NULL, NULL, bits);
+        wake_some(word, INT_MAX, bits);
 }
 
 static void relax(void)
@@ -161,18 +191,21 @@ static int wait_spinning(const _Atomic(uint32_t) *word, uint32_t value, int64_t 
     }
 }
 
-static void wait_with_bits(const _Atomic(uint32_t) *word, uint32_t value, int64_t spin_ns,
-                           uint32_t bits)
+/* Waits with the bits and the count of sleepers that the word has; 1: somebody woke us. */
+static int wait_with_bits(const _Atomic(uint32_t) *word, uint32_t value, int64_t spin_ns,
+                          uint32_t bits, atomic_uint *asleep)
 {
+    int woken = 0;
     if (wait_spinning(word, value, spin_ns))
-        return;
+        return 0;
     while (atomic_load_explicit(word, memory_order_acquire) == value)
-        sleep_on(word, value, bits);
+        woken = sleep_on(word, value, bits, asleep);
+    return woken;
 }
 
 void wait_while_equal(const _Atomic(uint32_t) *word, uint32_t value, int64_t spin_ns)
 {
-    wait_with_bits(word, value, spin_ns, FUTEX_BITSET_MATCH_ANY);
+    wait_with_bits(word, value, spin_ns, FUTEX_BITSET_MATCH_ANY, sleepers_of(word));
 }
 
 void wake_all(const _Atomic(uint32_t) *word)
@@ -193,25 +226,42 @@ struct worker {
     struct pool *pool;
 };
 
+struct group {
+    alignas(CACHE_LINE) _Atomic(uint32_t) bell; /* the latest ticket, as a rule */
+    atomic_uint asleep;                         /* on it; counted in the pool's, too */
+    _Atomic(uint64_t) told;
+};
+
 struct pool {
-    int n;
+    int n, n_nodes, per_group;
+    int n_rung; /* groups that the shared run has threads of */
     pthread_mutex_t turn;
     pool_fn fn;
     pool_share_fn share;
     void *ctx;
     uint64_t n_runs; /* so far: their numbers */
+    struct group *groups;
     alignas(CACHE_LINE) _Atomic(uint32_t) go;
     _Atomic(uint32_t) stop;
+    _Atomic(uint32_t) wake_bits; /* of those who sleep on `go` and are wanted, */
+    _Atomic(int32_t) to_wake;    /* and how many of them those who wake up wake */
     _Atomic(uint64_t) run;  /* the latest pool_run: number and size (run_word) */
     _Atomic(uint32_t) open; /* the shared run: the same, of the number what fits; size 0: closed */
     alignas(CACHE_LINE) _Atomic(uint32_t) left;
     _Atomic(uint32_t) rescued;
-    alignas(CACHE_LINE) _Atomic(uint32_t) bell;
+    alignas(CACHE_LINE) _Atomic(uint64_t) said;
+    _Atomic(uint32_t) ticket;
+    atomic_uint asleep; /* on bells */
     struct worker workers[]; /* [n]; thread 0 is the caller and has no thread here */
 };
 
 /* The pool whose function this thread is running: a run from inside it would wait for itself. */
 static _Thread_local struct pool *inside;
+
+int pool_is_inside(const struct pool *p)
+{
+    return inside == p;
+}
 
 static _Thread_local pid_t known_tid;
 
@@ -253,11 +303,98 @@ static int bit_of(const struct pool *p, int ith)
     return p->n <= 32 ? ith : ith * 32 / p->n;
 }
 
+/* Bits of workers 1..n-1 and of those that share the last one. */
+static uint32_t bits_of(const struct pool *p, int n)
+{
+    return (2u << bit_of(p, n - 1)) - 1;
+}
+
+/* How many workers have one of them. */
+static int n_of_bits(const struct pool *p, int n)
+{
+    return p->n <= 32 ? n - 1 : ((bit_of(p, n - 1) + 1) * p->n + 31) / 32 - 1;
+}
+
 /* Workers 1..n-1, n > 1, are to look. */
 static void send(struct pool *p, int n)
 {
     atomic_fetch_add_explicit(&p->go, 1, memory_order_release);
-    wake_bits(&p->go, (2u << bit_of(p, n - 1)) - 1);
+    if (atomic_fetch_add(sleepers_of(&p->go), 0) == 0)
+        return;
+    int all = n_of_bits(p, n);
+    atomic_store(&p->wake_bits, bits_of(p, n));
+    atomic_store(&p->to_wake, all - WAKE_FAN);
+    wake_some(&p->go, WAKE_FAN, bits_of(p, n));
+}
+
+/* What a worker that was woken does first. Those that sleep are woken in the order in which they
+ * came, as a rule; where that is not so the caller of a run wakes who is left (finish). */
+static void wake_more(struct pool *p)
+{
+    int32_t left = atomic_load(&p->to_wake);
+    while (left > 0 && !atomic_compare_exchange_weak(&p->to_wake, &left, left - WAKE_FAN))
+        ;
+    if (left > 0)
+        wake_some(&p->go, left < WAKE_FAN ? left : WAKE_FAN, atomic_load(&p->wake_bits));
+}
+
+/* ---------------------------------------------------------------- groups */
+
+int pool_group(const struct pool *p)
+{
+    return p->per_group;
+}
+
+/* Group j * n_nodes + k has threads k + n_nodes * (j * per_group ..), so the first threads are of
+ * the first groups. */
+int pool_groups(const struct pool *p, int n)
+{
+    int row = p->n_nodes * p->per_group, rest = n % row;
+    return n / row * p->n_nodes + (rest < p->n_nodes ? rest : p->n_nodes);
+}
+
+static struct group *group_of(const struct pool *p, int ith)
+{
+    return &p->groups[ith / p->n_nodes / p->per_group * p->n_nodes + ith % p->n_nodes];
+}
+
+static void wake_groups(struct pool *p)
+{
+    if (atomic_fetch_add(&p->asleep, 0) == 0)
+        return;
+    for (struct group *g = p->groups; g < p->groups + p->n_rung; g++) {
+        if (atomic_fetch_add(&g->asleep, 0) != 0)
+            wake_some(&g->bell, INT_MAX, FUTEX_BITSET_MATCH_ANY);
+    }
+}
+
+void pool_ring(struct pool *p)
+{
+    uint32_t ticket = atomic_fetch_add(&p->ticket, 1) + 1;
+    for (int g = 0; g < p->n_rung; g++)
+        atomic_exchange(&p->groups[g].bell, ticket);
+    wake_groups(p);
+}
+
+void pool_tell(struct pool *p, uint64_t word)
+{
+    uint64_t said = word;
+    atomic_exchange(&p->said, word);
+    do {
+        uint32_t ticket = atomic_fetch_add(&p->ticket, 1) + 1;
+        word = said;
+        for (int g = 0; g < p->n_rung; g++) {
+            atomic_store_explicit(&p->groups[g].told, word, memory_order_release);
+            atomic_store_explicit(&p->groups[g].bell, ticket, memory_order_release);
+        }
+        said = atomic_fetch_add(&p->said, 0);
+    } while (said != word);
+    wake_groups(p);
+}
+
+uint64_t pool_told(const struct pool *p, int ith)
+{
+    return atomic_load_explicit(&group_of(p, ith)->told, memory_order_acquire);
 }
 
 /* ---------------------------------------------------------------- threads that lost their core */
@@ -352,11 +489,12 @@ static void find_suspects(struct worker *me, uint32_t run, struct suspects *s)
 }
 
 /* Trades cores with a suspect that has not run since; once between two rings of the bell. */
-static void rescue(struct pool *p, uint32_t seen, const struct suspects *s)
+static void rescue(struct pool *p, const _Atomic(uint32_t) *bell, uint32_t seen,
+                   const struct suspects *s)
 {
     uint32_t before = atomic_load(&p->rescued);
     for (int i = 0; i < s->n && before != seen; i++) {
-        if (cpu_ns(s->tid[i]) != s->ran[i] || atomic_load(&p->bell) != seen)
+        if (cpu_ns(s->tid[i]) != s->ran[i] || atomic_load(bell) != seen)
             continue;
         if (atomic_compare_exchange_strong(&p->rescued, &before, seen))
             trade_cores(s->tid[i]);
@@ -366,32 +504,33 @@ static void rescue(struct pool *p, uint32_t seen, const struct suspects *s)
 
 /* ---------------------------------------------------------------- shared runs */
 
-/* Waits until the bell is no longer `seen`. */
+/* Waits until the bell of its group is no longer `seen`. */
 static void wait_for_bell(struct worker *me, uint32_t run, uint32_t seen)
 {
     struct pool *p = me->pool;
+    struct group *g = group_of(p, me->ith);
+    const _Atomic(uint32_t) *bell = &g->bell;
     struct suspects s;
-    if (wait_spinning(&p->bell, seen, LOOK_NS))
+    if (wait_spinning(bell, seen, LOOK_NS))
         return;
     find_suspects(me, run, &s);
-    if (wait_spinning(&p->bell, seen, LOOK_NS))
+    if (wait_spinning(bell, seen, LOOK_NS))
         return;
-    rescue(p, seen, &s);
-    wait_while_equal(&p->bell, seen, SPIN_NS);
-}
-
-void pool_ring(struct pool *p)
-{
-    atomic_fetch_add(&p->bell, 1);
-    wake_all(&p->bell);
+    rescue(p, bell, seen, &s);
+    if (wait_spinning(bell, seen, SPIN_NS))
+        return;
+    atomic_fetch_add(&g->asleep, 1);
+    wait_with_bits(bell, seen, 0, FUTEX_BITSET_MATCH_ANY, &p->asleep);
+    atomic_fetch_sub(&g->asleep, 1);
 }
 
 /* Works in the shared run that is open, if it counts us in, until it is closed. */
 static void help(struct worker *w)
 {
     struct pool *p = w->pool;
+    const _Atomic(uint32_t) *bell = &group_of(p, w->ith)->bell;
     for (;;) {
-        uint32_t seen = atomic_load(&p->bell), run = atomic_load(&p->open);
+        uint32_t seen = atomic_load(bell), run = atomic_load(&p->open);
         if (!counts_in(run, w->ith))
             return;
         atomic_store(&w->in, run);
@@ -453,6 +592,20 @@ static void end(struct pool *p, const struct visit *v)
     pthread_mutex_unlock(&p->turn);
 }
 
+/* Waits until all workers of a run are done. */
+static void finish(struct pool *p, int n)
+{
+    uint32_t left;
+    while ((left = atomic_load_explicit(&p->left, memory_order_acquire)) != 0) {
+        if (wait_spinning(&p->left, left, SPIN_NS))
+            continue;
+        if (n - 1 > WAKE_FAN && sleep_a_second(&p->left, left))
+            wake_bits(&p->go, bits_of(p, n));
+        else
+            wait_while_equal(&p->left, left, 0);
+    }
+}
+
 void pool_run(struct pool *p, int n, pool_fn fn, void *ctx)
 {
     struct visit v;
@@ -471,9 +624,7 @@ void pool_run(struct pool *p, int n, pool_fn fn, void *ctx)
     }
     if (n > 0)
         fn(ctx, 0);
-    uint32_t left;
-    while ((left = atomic_load_explicit(&p->left, memory_order_acquire)) != 0)
-        wait_while_equal(&p->left, left, SPIN_NS);
+    finish(p, n);
     end(p, &v);
 }
 
@@ -489,12 +640,16 @@ void pool_share(struct pool *p, int n, pool_share_fn fn, void *ctx)
     begin(p, &v);
     p->share = fn;
     p->ctx = ctx;
+    p->n_rung = pool_groups(p, n > 1 ? n : 1);
+    atomic_store(&p->said, 0);
+    for (int g = 0; g < p->n_rung; g++)
+        atomic_store_explicit(&p->groups[g].told, 0, memory_order_relaxed);
     uint32_t run = (uint32_t)run_word(++p->n_runs, n > 1 ? n : 1);
     atomic_store(&p->open, run);
     if (n > 1)
         send(p, n);
     for (;;) {
-        uint32_t seen = atomic_load(&p->bell);
+        uint32_t seen = atomic_load(&group_of(p, 0)->bell);
         atomic_store(&me->in, run);
         int over = fn(ctx, 0);
         atomic_store(&me->in, 0);
@@ -523,7 +678,8 @@ static void *worker_main(void *arg)
     take_place(w);
     uint64_t done = 0; /* the latest run of ours */
     for (uint32_t seen = 0;;) {
-        wait_with_bits(&p->go, seen, SPIN_NS, 1u << bit_of(p, w->ith));
+        if (wait_with_bits(&p->go, seen, SPIN_NS, 1u << bit_of(p, w->ith), sleepers_of(&p->go)))
+            wake_more(p);
         seen = atomic_load_explicit(&p->go, memory_order_acquire);
         if (atomic_load(&p->stop))
             return NULL;
@@ -542,8 +698,8 @@ static void *worker_main(void *arg)
 static void stop_workers(struct pool *p, int n)
 {
     atomic_store(&p->stop, 1);
-    if (n > 1)
-        send(p, n);
+    atomic_fetch_add(&p->go, 1);
+    wake_all(&p->go);
     for (int i = 1; i < n; i++)
         pthread_join(p->workers[i].thread, NULL);
 }
@@ -575,6 +731,18 @@ int thread_start(pthread_t *thread, void *(*fn)(void *), void *arg)
     return rc == 0;
 }
 
+/* Threads of a group: those of a complex where there are many, else all of a node. */
+static pith_status group_size(int n_threads, const struct places *places, int64_t *per_group,
+                              struct pith_error *err)
+{
+    enum { FLAT_MOST = 16, COMPLEX = 8 };
+    int shared = places ? places->n_shared : 0;
+    int64_t size = n_threads;
+    if (n_threads > FLAT_MOST)
+        size = shared > 1 && shared <= FLAT_MOST ? shared : COMPLEX;
+    return env_int("PITH_POOL_GROUP", 1, THREADS_MAX, size, per_group, err);
+}
+
 struct pool *pool_new_at(int n_threads, const struct places *places, struct pith_error *err)
 {
     if (n_threads < 1 || n_threads > THREADS_MAX) {
@@ -583,9 +751,20 @@ struct pool *pool_new_at(int n_threads, const struct places *places, struct pith
     }
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, watch_forks);
+    int64_t per_group;
+    int n_nodes = places && places->n ? places->n_nodes : 1;
+    if (group_size(n_threads, places, &per_group, err) != PITH_OK)
+        return NULL;
     size_t bytes = sizeof(struct pool) + (size_t)n_threads * sizeof(struct worker);
     struct pool *p = mem_zalloc(bytes, PITH_MEM_META);
-    if (!p) {
+    if (p) {
+        p->n_nodes = n_nodes;
+        p->per_group = (int)per_group;
+        p->groups = mem_zalloc((size_t)pool_groups(p, n_threads) * sizeof *p->groups,
+                               PITH_MEM_META);
+    }
+    if (!p || !p->groups) {
+        mem_free(p);
         error_set(err, PITH_NOMEM, "no memory for a pool of %d threads", n_threads);
         return NULL;
     }
@@ -613,6 +792,7 @@ struct pool *pool_new_at(int n_threads, const struct places *places, struct pith
     if (rc == 0)
         return p;
     pthread_mutex_destroy(&p->turn);
+    mem_free(p->groups);
     mem_free(p);
     return NULL;
 }
@@ -623,6 +803,7 @@ void pool_free(struct pool *p)
         return;
     stop_workers(p, p->n);
     pthread_mutex_destroy(&p->turn);
+    mem_free(p->groups);
     mem_free(p);
 }
 

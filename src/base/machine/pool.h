@@ -33,6 +33,17 @@ typedef int (*pool_share_fn)(void *ctx, int ith);
 void pool_share(struct pool *p, int n, pool_share_fn fn, void *ctx);
 void pool_ring(struct pool *p);
 
+/* With many threads these are groups, of one memory node and one complex of cores, which have what
+ * is read by all in a line of their own. Threads of a group, and the groups that the first n are of.
+ * PITH_POOL_GROUP=threads sets the size (tests). */
+int pool_group(const struct pool *p);
+int pool_groups(const struct pool *p, int n);
+/* Rings, and tells all threads of the shared run a word, not 0. Of several the last one stands: a
+ * thread may hear an older one after a later one, and is then called again. */
+void pool_tell(struct pool *p, uint64_t word);
+uint64_t pool_told(const struct pool *p, int ith); /* the last one; 0: none yet */
+int pool_is_inside(const struct pool *p); /* this thread is in a run of it */
+
 /* A thread beside all pools that takes none of the program's signals; 0: there is none. */
 int thread_start(pthread_t *thread, void *(*fn)(void *), void *arg);
 

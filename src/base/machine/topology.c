@@ -1,6 +1,7 @@
 /* topology.c -- see topology.h. What is read:
  *
  *     devices/system/cpu/cpuN/topology/thread_siblings_list   processors of N's core
+ *     devices/system/cpu/cpuN/cache/index3/shared_cpu_list    processors that share its last cache
  *     devices/system/cpu/cpuN/{cpu_capacity, cpufreq/cpuinfo_max_freq}   how fast it can be
  *     devices/cpu_atom/cpus                                   the small cores of a hybrid x86
  *     devices/system/node/online                              which memory nodes there are; without
@@ -112,6 +113,16 @@ static void read_cores(struct topology *t, const char *sys)
     }
 }
 
+/* Behind read_cores. */
+static void read_complex(struct topology *t, const char *sys)
+{
+    cpu_set_t shared;
+    if (!read_list(sys, "system/cpu/cpu%d/cache/index3/shared_cpu_list", t->p[0].id, &shared))
+        return;
+    for (int i = 0; i < t->n; i++)
+        t->n_shared += t->p[i].sibling == 0 && CPU_ISSET((size_t)t->p[i].id, &shared);
+}
+
 static void read_nodes(struct topology *t, const char *sys)
 {
     cpu_set_t cpus, online;
@@ -140,6 +151,7 @@ void topology_read(struct topology *t, const char *sys, const cpu_set_t *mask, i
             t->p[t->n++] = (struct processor){.id = id, .core = id};
     }
     read_cores(t, sys);
+    read_complex(t, sys);
     read_speeds(t, sys);
     read_nodes(t, sys);
     for (int i = 0; i < t->n; i++) {
@@ -262,6 +274,7 @@ pith_status places_new(const struct topology *t, const char *affinity, int numa,
     int n = candidates(t, compact, none || compact || spread ? NULL : &list,
                        numa == PITH_NUMA_ISOLATE, c);
     pl->n_nodes = 1;
+    pl->n_shared = t->n_shared;
     if (numa == PITH_NUMA_SPREAD) {
         cpu_set_t nodes;
         CPU_ZERO(&nodes);

@@ -18,6 +18,7 @@ struct topology {
     int n;                           /* processors we may use */
     int n_cores, n_fast;             /* cores, of which fast */
     int n_nodes;                     /* nodes that have some of them, at least 1 */
+    int n_shared;                    /* cores that share the last cache with the first; 0: unknown */
     int32_t here;                    /* node of the calling thread */
     struct processor p[CPU_SETSIZE]; /* by id */
 };
@@ -35,6 +36,7 @@ int cpulist_parse(const char *text, cpu_set_t *out);
 struct places {
     int n;                   /* threads; 0: wherever the scheduler likes */
     int n_nodes;             /* thread i is of node i % n_nodes; 1: nodes do not matter */
+    int n_shared;            /* of the topology */
     int32_t node[NODES_MAX]; /* the kernel's numbers */
     cpu_set_t set[];         /* [n] */
 };

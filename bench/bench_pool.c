@@ -1,0 +1,660 @@
+/* bench_pool.c -- how a model would scale on machines with many cores: its own plan, cut as the
+ * backend cuts it, on a simulated machine whose threads hand over work by cache lines.
+ *
+ *     bench_pool MODEL [rows of a prompt [depth [READ_SERVE]]]      default 512, 256, 0.5
+ *
+ * Measured here: what each phase takes one thread (the best of some steps), a cache line from core
+ * to core, and waking a sleeper. Everything else is a described machine (machines[]): lines between
+ * complexes and sockets are medians of AMD EPYC 7R13 (github.com/nviennot/core-to-core-latency: 107
+ * and 197 ns), memory is 80 % of 8 channels of DDR4-3200 a socket, a complex reads 50 GB/s: an
+ * assumption, from the width of its link. Cores are as the ones here.
+ *
+ * A line has an owner and readers. Who writes it pays for the farthest of them, and nobody else has
+ * it meanwhile; a read is served after those before it, for READ_SERVE of their latency (assumed;
+ * between 0.2 and 1 the picture is the same), or by a
+ * neighbour of the same complex. Threads are simulated action by action, in order of time:
+ *
+ *     flat     a chunk counts in a line of all; one bell for all; idle threads look at every share
+ *     groups   what backend/cpu/run.c does with many threads: shares count in a line of the group,
+ *              groups in a line of all; a bell for each group; idle threads stop looking when the
+ *              phase is over
+ *
+ * A phase's time on a core is what it takes here, or what its bytes take at the core's part of
+ * what its complex and its node read, whichever is more. Not simulated: caches that hold weights
+ * (all are read from memory), kernels that slow each other down otherwise, the system, sleeping.
+ * Models with experts are refused: their units depend on what the router said. */
+#include "bench.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+
+#include "backend/cpu/cpu.h"
+#include "base/machine/pool.h"
+#include "run/session/session.h"
+
+enum { CORES_MAX = 128, GROUP = 8, REPS = 40 };
+
+/* ---------------------------------------------------------------- measured here */
+
+struct pair {
+    _Alignas(128) _Atomic(uint32_t) ball;
+    _Alignas(128) _Atomic(uint32_t) go;
+    uint32_t n;
+};
+
+static void *play(void *arg)
+{
+    struct pair *p = arg;
+    for (uint32_t i = 0; i < p->n; i++) {
+        while (atomic_load_explicit(&p->ball, memory_order_acquire) != 2 * i + 1)
+            cpu_pause();
+        atomic_store_explicit(&p->ball, 2 * i + 2, memory_order_release);
+    }
+    return NULL;
+}
+
+static double wall(void)
+{
+    return (double)clock_ns();
+}
+
+/* Nanoseconds of a line from core to core: the least of some rounds, of two threads wherever the
+ * system puts them; 0: one core. */
+static double measure_line(void)
+{
+    double best = 0;
+    for (int round = 0; round < 20 && cores_usable() > 1; round++) {
+        struct pair p = {.n = 20000};
+        pthread_t t;
+        if (pthread_create(&t, NULL, play, &p))
+            break;
+        double began = 0;
+        for (uint32_t i = 0; i < p.n; i++) {
+            if (i == p.n / 10)
+                began = wall();
+            atomic_store_explicit(&p.ball, 2 * i + 1, memory_order_release);
+            while (atomic_load_explicit(&p.ball, memory_order_acquire) != 2 * i + 2)
+                cpu_pause();
+        }
+        double ns = (wall() - began) / (1.8 * p.n);
+        pthread_join(t, NULL);
+        best = best == 0 || ns < best ? ns : best;
+    }
+    return best;
+}
+
+static void *sleep_once(void *arg)
+{
+    struct pair *p = arg;
+    wait_while_equal(&p->go, 0, 0);
+    return NULL;
+}
+
+/* Nanoseconds that waking one sleeper takes who wakes. */
+static double measure_wake(void)
+{
+    double best = 0;
+    for (int round = 0; round < 20; round++) {
+        struct pair p = {.n = 0};
+        pthread_t t;
+        if (pthread_create(&t, NULL, sleep_once, &p))
+            break;
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+        double began = wall();
+        atomic_store(&p.go, 1);
+        wake_all(&p.go);
+        double ns = wall() - began;
+        pthread_join(t, NULL);
+        best = best == 0 || ns < best ? ns : best;
+    }
+    return best;
+}
+
+/* ---------------------------------------------------------------- the model's phases */
+
+struct work {
+    const struct phase *ph;
+    double ns;    /* on one thread here */
+    double bytes; /* of weights and cache */
+    double act;   /* bytes that each thread reads of what others have made */
+};
+
+struct job1 { /* one kind of step */
+    const char *name;
+    const struct plan *plan;
+    struct exec x;
+    struct step *step; /* a copy */
+    struct work *work; /* [plan->n_phases] */
+    double tokens;
+};
+
+static void need(int ok, const char *what)
+{
+    if (ok)
+        return;
+    fprintf(stderr, "%s\n", what);
+    exit(1);
+}
+
+static void need_ok(pith_status st, const struct pith_error *err)
+{
+    need(st == PITH_OK, err->msg);
+}
+
+/* Takes the phases of the session's last step as they are; times are taken elsewhere. */
+static struct job1 take_job(pith_session *s, const char *name, double tokens)
+{
+    const struct session_role *role = &s->role[ROLE_DECODER];
+    struct job1 j = {.name = name, .plan = &role->plan, .tokens = tokens};
+    j.step = malloc((size_t)s->step->bytes);
+    j.work = calloc((size_t)j.plan->n_phases, sizeof *j.work);
+    need(j.step && j.work, "out of memory");
+    memcpy(j.step, s->step, (size_t)s->step->bytes);
+    j.x = (struct exec){.step = j.step, .plan = j.plan, .n_threads = 1, .n_nodes = 1};
+    for (int32_t i = 0; i < j.plan->n_phases; i++) {
+        struct work *w = &j.work[i];
+        w->ph = &j.plan->phases[i];
+        w->ns = INFINITY;
+        for (int32_t k = 0; k < w->ph->n; k++) {
+            const struct call *c = &j.plan->calls[w->ph->first + k];
+            uint64_t bytes, ops;
+            need(!strstr(op_infos[c->op]->name, "moe"), "a model with experts: see bench_pool.c");
+            call_cost(c, &j.x, &bytes, &ops);
+            if (w->ph->kind == PHASE_CONCAT)
+                w->bytes += (double)bytes;
+            if (w->ph->kind == PHASE_CONCAT && k == 0) /* 1 byte a number and its scales */
+                w->act = (double)exec_rows(&j.x, c->src[0].rows, c->src[0].rows_mul) *
+                         (double)c->src[0].cols * (c->w ? 1.125 : 4);
+        }
+    }
+    return j;
+}
+
+/* One step of n tokens, its phases timed: the least so far counts. */
+static void time_step(pith_session *s, struct job1 *j, int64_t depth, const int32_t *ids, int n)
+{
+    struct pith_error err = {0};
+    struct session_role *role = &s->role[ROLE_DECODER];
+    need_ok(pith_truncate(s, 0, depth, &err), &err);
+    memset(role->stats, 0, (size_t)role->plan.n_calls * sizeof *role->stats);
+    need_ok(pith_feed(s, 0, ids, (size_t)n, &err), &err);
+    for (int32_t i = 0; j && i < j->plan->n_phases; i++) {
+        double ns = 0;
+        for (int32_t k = 0; k < j->work[i].ph->n; k++)
+            ns += (double)role->stats[j->plan->calls[j->work[i].ph->first + k].index].ns;
+        j->work[i].ns = ns < j->work[i].ns ? ns : j->work[i].ns;
+    }
+}
+
+/* ---------------------------------------------------------------- machines */
+
+struct machine {
+    const char *name;
+    int cores, per_complex, per_node, per_socket, n_slow; /* the last cores are slow, half as fast */
+    double gbs_complex, gbs_node;
+};
+#define SOCKET_GBS (0.8 * 8 * 25.6)
+static const struct machine machines[] = {
+    {"64 cores, 1 node", 64, 8, 64, 64, 0, 50, SOCKET_GBS},
+    {"64 cores, 2 nodes", 64, 8, 32, 32, 0, 50, SOCKET_GBS},
+    {"128 cores, 2 nodes", 128, 8, 64, 64, 0, 50, SOCKET_GBS},
+    {"128 cores, 8 nodes", 128, 8, 16, 64, 0, 50, SOCKET_GBS / 4},
+    {"8 fast and 8 slow cores", 16, 16, 16, 16, 8, 70, 70},
+};
+
+static double ns_complex = 25; /* measured */
+static const double ns_socket = 107, ns_far = 197;
+static double read_serve = 0.5; /* of a read's latency that the next reader waits */
+enum { STORE_NS = 4, HIT_NS = 2, OWN_NS = 6, LINES_AT_ONCE = 8 };
+static const double far_memory = 0.5; /* of the bandwidth, for chunks of another node */
+
+static double distance(const struct machine *m, int a, int b)
+{
+    return a / m->per_complex == b / m->per_complex ? ns_complex
+           : a / m->per_socket == b / m->per_socket ? ns_socket
+                                                    : ns_far;
+}
+
+/* ---------------------------------------------------------------- lines */
+
+struct line {
+    double free;
+    int owner;                /* who wrote it last; -1: nobody */
+    uint8_t has[CORES_MAX];   /* a copy */
+    uint8_t there[CORES_MAX]; /* complexes with one */
+};
+
+static void line_init(struct line *l)
+{
+    memset(l, 0, sizeof *l);
+    l->owner = -1;
+}
+
+static double line_read(const struct machine *m, struct line *l, int core, double t)
+{
+    int cx = core / m->per_complex;
+    double ns;
+    if (l->owner < 0 || l->has[core])
+        return t + HIT_NS;
+    if (l->there[cx]) {
+        ns = ns_complex;
+    } else {
+        ns = distance(m, core, l->owner);
+        t = t > l->free ? t : l->free;
+        l->free = t + read_serve * ns;
+    }
+    l->has[core] = l->there[cx] = 1;
+    return t + ns;
+}
+
+static double line_write(const struct machine *m, struct line *l, int core, double t)
+{
+    double ns = OWN_NS;
+    for (int c = 0; c < m->cores; c++) {
+        if (c == core || !l->has[c])
+            continue;
+        double d = distance(m, core, c);
+        ns = d > ns ? d : ns;
+    }
+    t = (t > l->free ? t : l->free) + ns;
+    memset(l->has, 0, sizeof l->has);
+    memset(l->there, 0, sizeof l->there);
+    l->has[core] = l->there[core / m->per_complex] = 1;
+    l->owner = core;
+    l->free = t;
+    return t;
+}
+
+/* ---------------------------------------------------------------- a step, simulated */
+
+enum doing { LOOK, SCAN, PUBLISH, WAIT, OVER };
+
+struct thread {
+    double t, wants;   /* wants: work of the chunk in its hands */
+    enum doing state;
+    int core, node, group, share;
+    int32_t phase;
+    int q, pending, of; /* place in its order; chunks of share `of` that are not counted yet */
+};
+
+struct sim {
+    const struct machine *m;
+    const struct job1 *j;
+    int n, n_nodes, groups; /* groups: the hand-over by groups */
+    int n_groups;
+    struct thread th[CORES_MAX];
+    int order[CORES_MAX][CORES_MAX]; /* shares in the order in which a thread looks at them */
+    int core_of[CORES_MAX], group_of[CORES_MAX]; /* of shares */
+    int lo[CORES_MAX], hi[CORES_MAX]; /* chunks left */
+    struct line share[CORES_MAX], count[CORES_MAX], bell[CORES_MAX], all, word, ticket;
+    int left[CORES_MAX], left_all; /* chunks not done, of groups and of all */
+    double vis[CORES_MAX];         /* when the group can see the phase */
+    uint8_t act[CORES_MAX];        /* complexes that have read the phase's input */
+    int32_t cur;
+    int opener;
+    struct cpu_cut cut;
+    double busy, serial, end;
+};
+
+static int share_first(const struct sim *s, int k)
+{
+    int more = s->n % s->n_nodes;
+    return k * (s->n / s->n_nodes) + (k < more ? k : more);
+}
+
+/* Threads are dealt over the nodes in turn, in each node core by core; groups are of GROUP. */
+static void place(struct sim *s)
+{
+    for (int k = 0; k < s->n_nodes; k++)
+        for (int v = share_first(s, k); v < share_first(s, k + 1); v++) {
+            int nth = v - share_first(s, k), i = nth * s->n_nodes + k;
+            s->core_of[v] = k * s->m->per_node + nth;
+            s->group_of[v] = nth / GROUP * s->n_nodes + k;
+            s->th[i] = (struct thread){.core = s->core_of[v], .node = k, .share = v};
+            s->th[i].group = s->group_of[v];
+            s->n_groups = s->group_of[v] + 1 > s->n_groups ? s->group_of[v] + 1 : s->n_groups;
+        }
+    for (int i = 0; i < s->n; i++) {
+        struct thread *t = &s->th[i];
+        int at = 0;
+        for (int dk = 0; dk < s->n_nodes; dk++) {
+            int k = (t->node + dk) % s->n_nodes, first = share_first(s, k);
+            int n = share_first(s, k + 1) - first, nth = t->share - share_first(s, t->node);
+            int per = s->groups ? GROUP : n, n_of = (n + per - 1) / per;
+            for (int dj = 0; dj < n_of; dj++) {
+                int j = (nth / per + dj) % n_of, size = n - j * per < per ? n - j * per : per;
+                for (int e = 0; e < size; e++)
+                    s->order[i][at++] = first + j * per + (nth % per + e) % size;
+            }
+        }
+    }
+}
+
+static double slowness(const struct machine *m, int core)
+{
+    return core >= m->cores - m->n_slow ? 2 : 1;
+}
+
+/* What a part of a phase takes a core. */
+static double work_ns(const struct sim *s, const struct work *w, int core, double part, int far)
+{
+    int node_has = 0, complex_has = 0;
+    for (int v = 0; v < s->n; v++) {
+        node_has += s->core_of[v] / s->m->per_node == core / s->m->per_node;
+        complex_has += s->core_of[v] / s->m->per_complex == core / s->m->per_complex;
+    }
+    double by_node = s->m->gbs_node / node_has, by_complex = s->m->gbs_complex / complex_has;
+    double gbs = (by_node < by_complex ? by_node : by_complex) * (far ? far_memory : 1);
+    double by_bytes = w->bytes * part / gbs, by_core = w->ns * part * slowness(s->m, core);
+    return by_bytes > by_core ? by_bytes : by_core;
+}
+
+/* Thread i has finished phase `after` (-1: begins) at time t: opens the next one. Returns when it is
+ * free again. */
+static double open_next(struct sim *s, int i, int32_t after, double t)
+{
+    const struct plan *p = s->j->plan;
+    int32_t next = after + 1;
+    for (;; next++) {
+        if (next == p->n_phases)
+            break;
+        int64_t units = cpu_phase_units(p, s->j->work[next].ph, &s->j->x);
+        if (units > 1) {
+            s->cut = cpu_cut(p, s->j->work[next].ph, units, s->n);
+            break;
+        }
+        double ns = s->j->work[next].ns * slowness(s->m, s->th[i].core);
+        s->serial += ns;
+        t += ns;
+    }
+    s->cur = next;
+    s->opener = i;
+    memset(s->act, 0, sizeof s->act);
+    s->act[s->th[i].core / s->m->per_complex] = 1;
+    memset(s->left, 0, sizeof s->left);
+    for (int v = 0; v < s->n; v++) {
+        s->lo[v] = (int)((int64_t)s->cut.n_chunks * v / s->n);
+        s->hi[v] = (int)((int64_t)s->cut.n_chunks * (v + 1) / s->n);
+        s->left[s->group_of[v]] += s->hi[v] - s->lo[v];
+    }
+    s->left_all = (int)s->cut.n_chunks;
+    int core = s->th[i].core;
+    t = line_write(s->m, &s->word, core, t);
+    if (s->n == 1)
+        s->vis[0] = t;
+    else if (s->groups) {
+        double last = t = line_write(s->m, &s->ticket, core, t) + 2 * OWN_NS;
+        for (int g = 0; g < s->n_groups; g++) {
+            double at = line_write(s->m, &s->bell[g], core, t + STORE_NS * g);
+            s->vis[g] = at;
+            last = at > last ? at : last;
+        }
+        t = last + 2 * OWN_NS;
+    } else {
+        t = line_write(s->m, &s->ticket, core, t);
+        t = line_write(s->m, &s->bell[0], core, t);
+        for (int g = 0; g < s->n_groups; g++)
+            s->vis[g] = t;
+    }
+    for (int v = 0; v < s->n; v++) {
+        struct thread *w = &s->th[v];
+        if (w->state != WAIT)
+            continue;
+        w->t = line_read(s->m, &s->bell[s->groups ? w->group : 0], w->core, s->vis[w->group]);
+        w->state = LOOK;
+    }
+    if (next == p->n_phases)
+        s->end = t;
+    return t;
+}
+
+/* The thread has something new to look at, or nothing. */
+static void look(struct sim *s, int i)
+{
+    struct thread *w = &s->th[i];
+    const struct machine *m = s->m;
+    w->t = line_read(m, s->groups && s->n > 1 ? &s->bell[w->group] : &s->word, w->core, w->t);
+    if (s->cur == w->phase || (w->t < s->vis[w->group] && s->opener != i)) {
+        w->state = WAIT;
+        if (s->cur != w->phase) /* it is on its way */
+            w->t = s->vis[w->group], w->state = LOOK;
+        return;
+    }
+    w->phase = s->cur;
+    w->state = s->cur == s->j->plan->n_phases ? OVER : SCAN;
+    w->q = 0;
+    if (w->state == OVER)
+        return;
+    /* Its input: the first of a complex brings it there. */
+    double lines = s->j->tokens > 1 ? 0 : s->j->work[s->cur].act / 64, ns = ns_complex;
+    int cx = w->core / m->per_complex;
+    if (!s->act[cx])
+        ns = distance(m, w->core, s->th[s->opener].core);
+    s->act[cx] = 1;
+    if (i != s->opener)
+        w->t += ceil(lines / LINES_AT_ONCE) * ns;
+}
+
+static void count(struct sim *s, int i, int chunks, int of)
+{
+    struct thread *w = &s->th[i];
+    if (s->groups && s->n_groups > 1) {
+        w->t = line_write(s->m, &s->count[s->group_of[of]], w->core, w->t);
+        s->left[s->group_of[of]] -= chunks;
+        s->left_all -= chunks;
+        if (s->left[s->group_of[of]] > 0)
+            return;
+    } else {
+        s->left_all -= chunks;
+    }
+    w->t = line_write(s->m, &s->all, w->core, w->t);
+    if (s->left_all == 0 && s->cur == w->phase) {
+        s->cur = -2; /* nobody else */
+        w->t = open_next(s, i, w->phase, w->t);
+    }
+}
+
+static void scan(struct sim *s, int i)
+{
+    struct thread *w = &s->th[i];
+    if (w->phase != s->cur && s->groups) {
+        w->state = LOOK;
+        return;
+    }
+    if (w->q == s->n) {
+        w->state = LOOK;
+        return;
+    }
+    int v = s->order[i][w->q], own = v == w->share;
+    w->t = line_read(s->m, &s->share[v], w->core, w->t);
+    if (w->phase != s->cur || s->lo[v] >= s->hi[v]) {
+        w->q += !w->pending;
+        w->state = w->pending ? PUBLISH : SCAN;
+        return;
+    }
+    w->t = line_write(s->m, &s->share[v], w->core, w->t);
+    int64_t c = own ? s->lo[v]++ : --s->hi[v], lo = c * s->cut.chunk, hi = lo + s->cut.chunk;
+    hi = hi < s->cut.n_units ? hi : s->cut.n_units;
+    int far = s->core_of[v] / s->m->per_node != w->core / s->m->per_node;
+    double ns = work_ns(s, &s->j->work[s->cur], w->core,
+                        (double)(hi - lo) / (double)s->cut.n_units, far);
+    s->busy += ns;
+    w->t += ns;
+    w->pending++;
+    w->of = v;
+    w->state = s->groups ? SCAN : PUBLISH; /* each chunk, or a share once it is empty */
+}
+
+static int first_in_time(const struct sim *s)
+{
+    int best = -1;
+    for (int i = 0; i < s->n; i++)
+        if (s->th[i].state != WAIT && s->th[i].state != OVER &&
+            (best < 0 || s->th[i].t < s->th[best].t))
+            best = i;
+    return best;
+}
+
+/* Runs a step on n threads; returns its nanoseconds. */
+static double simulate(struct sim *s, const struct machine *m, struct job1 *j, int n, int groups)
+{
+    memset(s, 0, sizeof *s);
+    s->m = m;
+    s->j = j;
+    s->n = n;
+    s->groups = groups && n > 16;
+    s->n_nodes = m->cores / m->per_node <= n ? m->cores / m->per_node : 1;
+    j->x.n_threads = n;
+    j->x.n_nodes = s->n_nodes;
+    place(s);
+    for (int i = 0; i < CORES_MAX; i++) {
+        line_init(&s->share[i]);
+        line_init(&s->count[i]);
+        line_init(&s->bell[i]);
+    }
+    line_init(&s->all);
+    line_init(&s->word);
+    line_init(&s->ticket);
+    s->cur = -1;
+    for (int i = 0; i < n; i++) {
+        s->th[i].phase = -1;
+        s->th[i].state = i ? WAIT : LOOK;
+    }
+    s->th[0].t = open_next(s, 0, -1, 0);
+    for (int i; (i = first_in_time(s)) >= 0;) {
+        struct thread *w = &s->th[i];
+        if (w->state == LOOK) {
+            look(s, i);
+        } else if (w->state == SCAN) {
+            scan(s, i);
+        } else if (w->state == PUBLISH) {
+            int chunks = w->pending;
+            w->pending = 0;
+            w->state = SCAN;
+            count(s, i, chunks, w->of);
+        }
+    }
+    return s->end;
+}
+
+/* What the machine's memory and n of its cores allow, without any hand-over. */
+static double ideal_ns(struct sim *s, const struct job1 *j)
+{
+    double sum = 0, fast = 0;
+    for (int v = 0; v < s->n; v++)
+        fast += 1 / slowness(s->m, s->core_of[v]);
+    for (int32_t p = 0; p < j->plan->n_phases; p++) {
+        double gbs = 0;
+        for (int v = 0; v < s->n; v++) {
+            struct work bytes = {.bytes = j->work[p].bytes};
+            gbs += bytes.bytes > 0 ? bytes.bytes / work_ns(s, &bytes, s->core_of[v], 1, 0) : 0;
+        }
+        double by_bytes = gbs > 0 ? j->work[p].bytes / gbs : 0, by_cores = j->work[p].ns / fast;
+        sum += by_bytes > by_cores ? by_bytes : by_cores;
+    }
+    return sum;
+}
+
+/* ---------------------------------------------------------------- tables */
+
+static void table(const struct machine *m, struct job1 *j)
+{
+    static struct sim s;
+    printf("\n%s, %s\n  threads  tokens/s flat  of ideal  hand-over   groups  of ideal  hand-over"
+           "  row work\n",
+           m->name, j->name);
+    for (int n = 1; n <= m->cores; n *= 2) {
+        double ns[2], wait[2], row = 0, ideal = 0;
+        for (int groups = 0; groups < 2; groups++) {
+            ns[groups] = simulate(&s, m, j, n, groups);
+            /* Of the threads' time: what is neither work nor waiting for rows that one thread does.
+             */
+            wait[groups] = 1 - (s.busy + s.serial * n) / (ns[groups] * n);
+            row = s.serial / ns[groups];
+            ideal = ideal_ns(&s, j);
+        }
+        printf("  %7d  %13.0f  %6.0f %%  %7.0f %%  %7.0f  %6.0f %%  %7.0f %%  %6.0f %%\n", n,
+               1e9 * j->tokens / ns[0], 100 * ideal / ns[0], 100 * wait[0],
+               1e9 * j->tokens / ns[1], 100 * ideal / ns[1], 100 * wait[1], 100 * row);
+    }
+}
+
+/* Bytes of activations over the links between nodes in a step, as they are and with a copy in each
+ * node, and what a link of 50 GB/s a node would take. */
+static void links(const struct machine *m, const struct job1 *j, double step_ns)
+{
+    double act = 0;
+    int nodes = m->cores / m->per_node, complexes = m->per_node / m->per_complex;
+    if (nodes == 1)
+        return;
+    for (int32_t p = 0; p < j->plan->n_phases; p++)
+        act += j->work[p].act;
+    double once = act * (nodes - 1), now = once * complexes;
+    printf("  activations over links: %.1f MB a step, %.1f with a copy in each node: %.1f and %.1f %% "
+           "of the step at 50 GB/s a node\n",
+           now / 1e6, once / 1e6, 100 * now / nodes / 50 / step_ns,
+           100 * once / nodes / 50 / step_ns);
+}
+
+int main(int argc, char **argv)
+{
+    struct pith_error err = {0};
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    struct pith_model_info info = {.size = sizeof info};
+    need(argc > 1, "bench_pool MODEL [rows of a prompt [depth [READ_SERVE]]]");
+    int rows = argc > 2 ? atoi(argv[2]) : 512, depth = argc > 3 ? atoi(argv[3]) : 256;
+    need(rows > 16 && depth > 0 && depth < 1 << 20, "more than 16 rows of a prompt, some depth");
+    mp.n_threads = 1;
+    mp.n_batch = rows > depth ? rows : depth;
+    pith_model *m = pith_model_open(argv[1], &mp, &err);
+    need(m && pith_model_get_info(m, &info, &err) == PITH_OK, err.msg);
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    sp.n_ctx = depth + rows + 1;
+    pith_session *s = pith_session_open(m, &sp, &err);
+    need(s != NULL, err.msg);
+    int32_t *ids = calloc((size_t)mp.n_batch, sizeof *ids);
+    need(ids != NULL, "out of memory");
+    for (int i = 0; i < mp.n_batch; i++)
+        ids[i] = (int32_t)((i * 7919LL + 11) % info.n_vocab);
+    pith_profile(s, 1);
+    char prompt[64];
+    snprintf(prompt, sizeof prompt, "prefill of %d rows", rows);
+    time_step(s, NULL, 0, ids, rows);
+    struct job1 prefill = take_job(s, prompt, rows);
+    for (int i = 0; i < REPS / 4; i++)
+        time_step(s, &prefill, 0, ids, rows);
+    time_step(s, NULL, 0, ids, depth);
+    time_step(s, NULL, depth, ids, 1);
+    struct job1 decode = take_job(s, "decode", 1);
+    for (int i = 0; i < REPS; i++)
+        time_step(s, &decode, depth, ids, 1);
+
+    double line = measure_line(), wake = measure_wake();
+    ns_complex = line > 0 ? line : ns_complex;
+    double read = 0, took = 0;
+    for (int32_t p = 0; p < decode.plan->n_phases; p++) {
+        read += decode.work[p].bytes;
+        took += decode.work[p].ns;
+    }
+    read_serve = argc > 4 ? atof(argv[4]) : read_serve;
+    printf("here: a line from core to core %.0f ns, waking a sleeper %.0f ns; one thread decodes in "
+           "%.2f ms (%.1f GB/s), %d phases\n",
+           line, wake, took / 1e6, read / took, decode.plan->n_phases);
+    static struct sim sim;
+    for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
+        table(&machines[i], &decode);
+        table(&machines[i], &prefill);
+        links(&machines[i], &prefill,
+              simulate(&sim, &machines[i], &prefill, machines[i].cores, 1));
+    }
+    free(ids);
+    free(decode.step);
+    free(decode.work);
+    free(prefill.step);
+    free(prefill.work);
+    pith_session_close(s);
+    pith_model_close(m);
+    return 0;
+}
