@@ -192,7 +192,8 @@ static void time_step(pith_session *s, struct job1 *j, int64_t depth, const int3
 
 struct machine {
     const char *name;
-    int cores, per_complex, per_node, per_socket, n_slow; /* the last cores are slow, half as fast */
+    int cores, per_complex, per_node, per_socket;
+    int n_slow; /* the last cores are half as fast */
     double gbs_complex, gbs_node;
 };
 #define SOCKET_GBS (0.8 * 8 * 25.6)
@@ -351,8 +352,8 @@ static double work_ns(const struct sim *s, const struct work *w, int core, doubl
     return by_bytes > by_core ? by_bytes : by_core;
 }
 
-/* Thread i has finished phase `after` (-1: begins) at time t: opens the next one. Returns when it is
- * free again. */
+/* Thread i has finished phase `after` (-1: begins) at time t: opens the next one. Returns when it
+ * is free again. */
 static double open_next(struct sim *s, int i, int32_t after, double t)
 {
     const struct plan *p = s->j->plan;
@@ -592,8 +593,8 @@ static void links(const struct machine *m, const struct job1 *j, double step_ns)
     for (int32_t p = 0; p < j->plan->n_phases; p++)
         act += j->work[p].act;
     double once = act * (nodes - 1), now = once * complexes;
-    printf("  activations over links: %.1f MB a step, %.1f with a copy in each node: %.1f and %.1f %% "
-           "of the step at 50 GB/s a node\n",
+    printf("  activations over links: %.1f MB a step, %.1f with a copy in each node: %.1f and "
+           "%.1f %% of the step at 50 GB/s a node\n",
            now / 1e6, once / 1e6, 100 * now / nodes / 50 / step_ns,
            100 * once / nodes / 50 / step_ns);
 }
@@ -639,8 +640,8 @@ int main(int argc, char **argv)
         took += decode.work[p].ns;
     }
     read_serve = argc > 4 ? atof(argv[4]) : read_serve;
-    printf("here: a line from core to core %.0f ns, waking a sleeper %.0f ns; one thread decodes in "
-           "%.2f ms (%.1f GB/s), %d phases\n",
+    printf("here: a line from core to core %.0f ns, waking a sleeper %.0f ns; one thread decodes "
+           "in %.2f ms (%.1f GB/s), %d phases\n",
            line, wake, took / 1e6, read / took, decode.plan->n_phases);
     static struct sim sim;
     for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {

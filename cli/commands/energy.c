@@ -5,9 +5,9 @@
  *     class/powercap/intel-rapl:0/max_energy_range_uj     what it has at most, before it is 0 again
  *
  * under $PITH_SYSFS (tests) or /sys. Domains inside of a package (core, uncore, dram) have names of
- * their own and are left out, and so is a package that another driver shows a second time. As a rule
- * only root may read the counters; who may not gets no figure, and no word about it. A stretch in
- * which a counter goes round twice (20 minutes and more at full power) shows too little.
+ * their own and are left out, and so is a package that another driver shows a second time. As a
+ * rule only root may read the counters; who may not gets no figure, and no word about it. A stretch
+ * in which a counter goes round twice (20 minutes and more at full power) shows too little.
  *
  * Reference: Linux Documentation/power/powercap/powercap.rst. */
 #include "cli/commands/energy.h"

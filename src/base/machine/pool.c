@@ -24,12 +24,12 @@
  * work, so one that is descheduled there costs nothing.
  *
  * Workers sleep on one word, each with the bits of its own place in the order, so that who is not
- * in a run sleeps on (with more than 32, up to a 32nd of all beyond are woken). The kernel wakes one
- * after the other: the caller wakes WAKE_FAN in one call, each of these as many more.
+ * in a run sleeps on (with more than 32, up to a 32nd of all beyond are woken). The kernel wakes
+ * one after the other: the caller wakes WAKE_FAN in one call, each of these as many more.
  *
  * With more than FLAT_MOST threads these are *groups*, of one memory node and as a rule of one
- * complex of cores. A line that all wait for goes to each of 128 cores in turn, and so does one that
- * all count in; a line of a group leaves its complex once. So each group has a bell of its own,
+ * complex of cores. A line that all wait for goes to each of 128 cores in turn, and so does one
+ * that all count in; a line of a group leaves its complex once. So each group has a bell of its own,
  * which whoever rings writes, one plain store after the other: nobody passes it on, so that nobody
  * waits for one who has lost his core. Stores of two ringers may come to a group in either order.
  * The latest word is in `said`: who has told a word looks there when he is done, and tells again if
