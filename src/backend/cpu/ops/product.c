@@ -24,10 +24,27 @@ static OP_FN(cpu_quant)
 /* Bytes of activations swept per panel before the next panel: a part of L2. */
 enum { TILE_CACHE = 256 << 10 };
 
+static int64_t tiles_of(const struct call *c, const struct exec *x)
+{
+    return (exec_rows(x, c->dst.rows, c->dst.rows_mul) + ACT_TILE - 1) / ACT_TILE;
+}
+
+/* A unit is a panel, or where there are many threads and few panels a part of its tiles: in one of
+ * 640 rows of a prompt of 512 tokens 128 threads would have 40 panels to do. */
+static int64_t parts_of(const struct call *c, const struct exec *x)
+{
+    enum { ENOUGH = 4 }; /* units of a thread */
+    int64_t wanted = ENOUGH * x->n_threads, n = tensor_panels(c->w);
+    int64_t most = tiles_of(c, x) / 2; /* with fewer columns each reading the panel would show */
+    if (n >= wanted || most < 2 || c->layout != LAYOUT_PANELS)
+        return 1;
+    int64_t parts = (wanted + n - 1) / n;
+    return parts < most ? parts : most;
+}
+
 static int64_t matmul_units(const struct call *c, const struct exec *x)
 {
-    (void)x;
-    return tensor_panels(c->w);
+    return tensor_panels(c->w) * parts_of(c, x);
 }
 
 size_t cpu_panel_scratch(const struct tensor *w, enum tensor_layout layout)
@@ -80,18 +97,17 @@ static void store_tile(const struct call *c, const struct exec *x, const float *
     }
 }
 
-/* Panels [begin, end) of one matrix, or of two side by side whose results are gated: blocks of
- * activation tiles that stay in L2, panel by panel under each. */
+/* Panels [begin, end) of one matrix, or of two side by side whose results are gated, and tiles
+ * [first, n_tiles): blocks of activation tiles that stay in L2, panel by panel under each. */
 static void multiply(const struct call *c, const struct exec *x, int64_t begin, int64_t end,
-                     int ith, int gated)
+                     int64_t first, int64_t n_tiles, int ith, int gated)
 {
     enum { KEPT = 4 }; /* tiles that every panel finds made: those of a decode step */
     _Alignas(64) float y[ACT_TILE * 64], y2[ACT_TILE * 64];
     struct act_tile kept[KEPT];
     const struct kern *k = kern_of(c);
     void (*mm)(const void *, int64_t, const struct act_tile *, float *) = k->mm[c->w->type];
-    int64_t kk = tensor_k(c->w), rows = exec_rows(x, c->dst.rows, c->dst.rows_mul);
-    int64_t n_tiles = (rows + ACT_TILE - 1) / ACT_TILE;
+    int64_t kk = tensor_k(c->w);
     int64_t block = TILE_CACHE / (ACT_TILE * kk * (c->src[0].fmt == ACT_F32 ? 4 : 1));
     int pack_rows = dtypes[c->w->type].pack_rows;
     uint8_t *scratch = scratch_of(x, ith);
@@ -101,7 +117,7 @@ static void multiply(const struct call *c, const struct exec *x, int64_t begin, 
         block = n_tiles; /* a panel made on the fly is made once */
     block = block < 1 ? 1 : block;
     const int far = goes_far(c, x);
-    for (int64_t t0 = 0; t0 < n_tiles; t0 += block) {
+    for (int64_t t0 = first; t0 < n_tiles; t0 += block) {
         int64_t t1 = t0 + block < n_tiles ? t0 + block : n_tiles;
         for (int64_t t = t0; t < t1 && t < t0 + KEPT; t++)
             kept[t - t0] = value_tile(x, &c->src[0], t);
@@ -130,14 +146,32 @@ static void multiply(const struct call *c, const struct exec *x, int64_t begin, 
         k->put_end();
 }
 
+/* Units [begin, end): whole panels with all tiles, and parts of the first and the last one. */
+static void multiply_units(const struct call *c, const struct exec *x, int64_t begin, int64_t end,
+                           int ith, int gated)
+{
+    int64_t parts = parts_of(c, x), tiles = tiles_of(c, x);
+    while (begin < end) {
+        int64_t p = begin / parts, part = begin % parts, upto = (p + 1) * parts, last = p + 1;
+        if (part == 0 && end >= upto) {
+            last = end / parts;
+            upto = last * parts;
+        }
+        upto = upto < end ? upto : end;
+        int64_t end_part = upto - (last - 1) * parts;
+        multiply(c, x, p, last, tiles * part / parts, tiles * end_part / parts, ith, gated);
+        begin = upto;
+    }
+}
+
 static OP_FN(cpu_matmul)
 {
-    multiply(c, x, begin, end, ith, 0);
+    multiply_units(c, x, begin, end, ith, 0);
 }
 
 static OP_FN(cpu_matmul_glu)
 {
-    multiply(c, x, begin, end, ith, 1);
+    multiply_units(c, x, begin, end, ith, 1);
 }
 
 /* ---------------------------------------------------------------- a matrix for each head */
