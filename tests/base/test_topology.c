@@ -250,7 +250,9 @@ static void pool_at_places(void)
     mem_free(p);
 }
 
-static const int32_t prompt[] = {1, 5, 9, 2, 7, 3, 3, 8, 4, 6, 1, 5, 9, 2, 7, 3, 3, 8, 4, 6};
+/* Enough that many threads divide a matrix by columns, too. */
+#define PIECE 1, 5, 9, 2, 7, 3, 3, 8, 4, 6, 1, 5, 9, 2, 7, 3, 3, 8, 4, 6
+static const int32_t prompt[] = {PIECE, PIECE, PIECE, PIECE, PIECE};
 enum { N_PROMPT = sizeof prompt / sizeof *prompt, N_VOCAB = 96 };
 
 /* Logits behind the prompt and one decoded token; 0: it could not be run, with the message in err.
