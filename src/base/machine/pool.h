@@ -34,7 +34,7 @@ void pool_share(struct pool *p, int n, pool_share_fn fn, void *ctx);
 void pool_ring(struct pool *p);
 
 /* With many threads these are groups, of one memory node and one complex of cores, which have what
- * is read by all in a line of their own. Threads of a group, and the groups that the first n are of.
+ * is read by all in a line of their own. Threads of a group; the groups that the first n are of.
  * PITH_POOL_GROUP=threads sets the size (tests). */
 int pool_group(const struct pool *p);
 int pool_groups(const struct pool *p, int n);

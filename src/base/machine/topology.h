@@ -18,7 +18,7 @@ struct topology {
     int n;                           /* processors we may use */
     int n_cores, n_fast;             /* cores, of which fast */
     int n_nodes;                     /* nodes that have some of them, at least 1 */
-    int n_shared;                    /* cores that share the last cache with the first; 0: unknown */
+    int n_shared;                    /* cores on the last cache of the first; 0: unknown */
     int32_t here;                    /* node of the calling thread */
     struct processor p[CPU_SETSIZE]; /* by id */
 };
