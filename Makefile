@@ -358,6 +358,9 @@ CUDA_HEADERS := $(wildcard src/backend/cuda/kernels/*.cuh)
 FATBINS  := $(patsubst %.cu,$(B)/cuda/%.fatbin,$(notdir $(KERNELS)))
 GENCODE  := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a$(comma)code=sm_$a) \
             $(patsubst %,-gencode arch=compute_%$(comma)code=compute_%,$(lastword $(CUDA_ARCHS)))
+# What only 9.0 has is in code for just that.
+$(B)/cuda/wgmma.fatbin: GENCODE := $(patsubst arch=compute_90$(comma)code=sm_90,\
+    arch=compute_90a$(comma)code=sm_90a,$(GENCODE))
 $(B)/cuda/%.fatbin: src/backend/cuda/kernels/%.cu $(CUDA_HEADERS) $(B)/flags
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<)$(NVCC) -fatbin -std=c++17 -O3 --fmad=false -Werror all-warnings $(GENCODE) \
@@ -385,7 +388,7 @@ $(B)/cuda/host/%.o: tests/backend/cuda/%.cpp $(wildcard tests/backend/cuda/*.h) 
 	@mkdir -p $(@D)
 	$(call say,CXX,$<)$(CXX) $(CXX_FLAGS) -c -o $@ $<
 $(B)/tests/cuda-kernels.so: $(patsubst %.cu,$(B)/cuda/host/%.o,$(notdir $(KERNELS))) \
-    $(B)/cuda/host/host.o
+    $(addprefix $(B)/cuda/host/,host.o hopper.o)
 $(B)/cuda/checked/%.o: src/backend/cuda/kernels/%.cu $(CUDA_HEADERS) \
     $(wildcard tests/backend/cuda/*.h) $(B)/flags
 	@mkdir -p $(@D)
@@ -397,7 +400,7 @@ $(B)/cuda/checked/faults.o: tests/backend/cuda/faults.cu $(CUDA_HEADERS) \
 $(B)/cuda/checked/%.o: tests/backend/cuda/%.cpp $(wildcard tests/backend/cuda/*.h) $(B)/flags
 	@mkdir -p $(@D)
 	$(call say,CXX,$< checked)$(CXX) $(CXX_FLAGS) -DHOST_CHECKS -c -o $@ $<
-RUNS_CHECKED := $(B)/cuda/checked/host.o $(B)/cuda/checked/checks.o
+RUNS_CHECKED := $(addprefix $(B)/cuda/checked/,host.o hopper.o checks.o)
 $(B)/tests/cuda-checked.so: $(patsubst %.cu,$(B)/cuda/checked/%.o,$(notdir $(KERNELS))) \
     $(RUNS_CHECKED)
 $(B)/tests/cuda-faults.so: $(B)/cuda/checked/faults.o $(RUNS_CHECKED)

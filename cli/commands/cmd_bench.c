@@ -6,8 +6,10 @@
  *     limit of decode    tokens of a step * read bandwidth / (weight bytes + cache bytes of all its
  *                        sequences); with many sequences the limit of prefill where that is lower
  *
- * Bandwidth and peaks are measured in the same run, with the same number of threads. The limit of a
- * test of both is their time added up. With --ops the limit of an op is what its bytes or its
+ * Bandwidth and peaks are measured in the same run, with the same number of threads. Where all
+ * products are one GPU's, its own copies are the bandwidth; its arithmetic is not measured, so
+ * prefill has no limit, and neither has anything where several devices share the products. The limit
+ * of a test of both is their time added up. With --ops the limit of an op is what its bytes or its
  * operations take, whichever is more; only products and attention have one, since what the others
  * touch is mostly in the processor's caches.
  *
@@ -82,6 +84,8 @@ struct bench {
     pith_model *m;
     struct pith_model_info info;
     struct pith_machine machine;
+    struct pith_machine roof; /* of what the products run on; 0: not known */
+    char device[32];          /* its name; "": several */
     int32_t *tokens; /* [most rows of a step], random */
     int32_t *seq;
     int n_shown;
@@ -127,10 +131,12 @@ static void show_row(struct bench *b, const struct result *r, int md)
         if (md)
             puts_with("|---|---|---:|---|---:|---:|---:|---:|", b->has_energy ? "---:|" : "");
     }
-    printf(md ? "| %s | %s | %d | %s | %.2f | %.2f | %.1f | %.1f %% |"
-              : "%-24.24s %-6s %7d  %-18s %10.2f %8.2f %10.1f %5.1f %%",
-           model_name(b), b->info.type, r->n_threads, r->test, r->tps, r->tps_std, r->limit_tps,
-           100 * share(r));
+    printf(md ? "| %s | %s | %d | %s | %.2f | %.2f |" : "%-24.24s %-6s %7d  %-18s %10.2f %8.2f",
+           model_name(b), b->info.type, r->n_threads, r->test, r->tps, r->tps_std);
+    if (r->limit_tps > 0)
+        printf(md ? " %.1f | %.1f %% |" : " %10.1f %5.1f %%", r->limit_tps, 100 * share(r));
+    else
+        fputs(md ? " - | - |" : "          -       -", stdout);
     if (r->joules >= 0)
         snprintf(joules, sizeof joules, "%.4g", r->joules);
     if (b->has_energy)
@@ -190,16 +196,23 @@ static void show_ops(const json_t *ops, int md)
     putchar('\n');
 }
 
+static json_t *known(double x) /* null: it is not */
+{
+    return x > 0 ? json_real(x) : json_null();
+}
+
 static json_t *to_json(const struct bench *b, const struct result *r)
 {
     char commit[64];
     commit_of(commit, sizeof commit);
-    const struct pith_machine *h = &b->machine;
+    const struct pith_machine *h = &b->roof;
+    const char *backend = *h->isa ? "cpu" : b->device; /* "vulkan0" is of "vulkan" */
+    int n_backend = (int)strcspn(backend, "0123456789");
     /* clang-format off */
-    json_t *row = json_pack("{s:s, s:s, s:o, s:s, s:o, s:s, s:s, s:i, s:i, s:i, s:i,"
-                     " s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:s}",
+    json_t *row = json_pack("{s:s, s:s#, s:o, s:s, s:o, s:s, s:s, s:i, s:i, s:i, s:i,"
+                     " s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:o, s:I, s:s}",
                      "test", r->test,
-                     "backend", "cpu",
+                     "backend", backend, n_backend,
                      "device", cli_json_text(h->cpu, strlen(h->cpu)),
                      "isa", h->isa,
                      "model", cli_json_text(model_name(b), strlen(model_name(b))),
@@ -212,11 +225,11 @@ static json_t *to_json(const struct bench *b, const struct result *r)
                      "tps", r->tps,
                      "tps_std", r->tps_std,
                      "cpu_tps", r->cpu_tps,
-                     "limit_tps", r->limit_tps,
-                     "share", share(r),
-                     "read_gbs", h->read_gbs,
-                     "int8_gops", h->int8_gops,
-                     "f32_gops", h->f32_gops,
+                     "limit_tps", known(r->limit_tps),
+                     "share", known(share(r)),
+                     "read_gbs", known(h->read_gbs),
+                     "int8_gops", known(h->int8_gops),
+                     "f32_gops", known(h->f32_gops),
                      "weight_bytes", (json_int_t)b->info.weight_bytes,
                      "commit", commit);
     /* clang-format on */
@@ -308,6 +321,68 @@ static double grown(const json_t *before, const json_t *after, const char *key)
            json_number_value(json_object_get(before, key));
 }
 
+/* Share of a product or attention in what h allows; null: h does not say. */
+static json_t *share_of(double ns, double bytes, double ops, int is_float,
+                        const struct pith_machine *h)
+{
+    double gops = is_float ? h->f32_gops : h->int8_gops;
+    if (h->read_gbs <= 0 || gops <= 0)
+        return json_null();
+    double by_bytes = bytes / h->read_gbs, by_ops = ops / gops;
+    return json_real((by_bytes > by_ops ? by_bytes : by_ops) / ns);
+}
+
+static void show_roof(const struct bench *b)
+{
+    if (b->o->format[0] != 'm' && b->o->format[0] != 't')
+        return;
+    if (b->roof.read_gbs > 0)
+        printf("%s, %s: copies %.1f GB/s (read and written), the limit of decode; its arithmetic is "
+               "not measured\n\n",
+               b->device, b->roof.cpu, b->roof.read_gbs);
+    else
+        printf("%s: no limit is measured\n\n", *b->device ? b->device : b->roof.cpu);
+}
+
+/* What the session's products run on, and its roof. */
+static pith_status find_roof(struct bench *b, const pith_session *s, struct pith_error *err)
+{
+    enum { MEASURE_MS = 250 };
+    json_t *ops = report_ops(s), *row;
+    char name[sizeof b->device] = "";
+    size_t i;
+    int n = 0;
+    json_array_foreach(ops, i, row)
+    {
+        const char *device = json_string_value(json_object_get(row, "device"));
+        if (!strstr(json_string_value(json_object_get(row, "op")), "matmul") ||
+            !strcmp(device, name))
+            continue;
+        snprintf(name, sizeof name, "%s", device);
+        n++;
+    }
+    json_decref(ops);
+    if (n != 1)
+        *name = 0;
+    int is_new = !b->roof.size || strcmp(name, b->device) != 0;
+    snprintf(b->device, sizeof b->device, "%s", name);
+    if (!strncmp(name, "CPU", 3))
+        b->roof = b->machine;
+    if (!strncmp(name, "CPU", 3) || !is_new)
+        return PITH_OK;
+    b->roof = (struct pith_machine){.size = sizeof b->roof, .cpu = "several devices"};
+    for (int32_t d = 0; *name && d < pith_n_devices(); d++) {
+        struct pith_device_info info = PITH_DEVICE_INFO_INIT;
+        if (pith_device_get(d, &info, NULL) != PITH_OK || strcmp(info.name, name))
+            continue;
+        pith_status st = pith_device_measure(d, MEASURE_MS, &b->roof, err);
+        snprintf(b->roof.cpu, sizeof b->roof.cpu, "%.63s", *info.about ? info.about : name);
+        if (st != PITH_OK && st != PITH_UNSUPPORTED)
+            return st;
+    }
+    show_roof(b);
+    return PITH_OK;
+}
 /* Rows of what was done between two reports of a session: op, weight, kernel, runs, ns, time_share,
  * bytes, operations, gbs, gops, share (of the limit; null where it means nothing), fallback. Takes
  * both. */
@@ -329,15 +404,12 @@ static json_t *ops_between(json_t *before, json_t *after, const struct pith_mach
         int is_product = strstr(op, "matmul") != NULL, is_attn = !strcmp(op, "attn");
         int is_float = !is_product || !strcmp(weight, "f32") || !strcmp(weight, "f16") ||
                        !strcmp(weight, "bf16");
-        double by_bytes = bytes / h->read_gbs;
-        double by_ops = ops / (is_float ? h->f32_gops : h->int8_gops);
         json_t *row = json_pack(
             "{s:s, s:s, s:O, s:I, s:f, s:f, s:I, s:I, s:f, s:f, s:o, s:O}", "op", op, "weight",
             weight, "kernel", json_object_get(a, "kernel"), "runs", (json_int_t)runs, "ns", ns,
             "time_share", ns / all, "bytes", (json_int_t)bytes, "operations", (json_int_t)ops,
             "gbs", bytes / ns, "gops", ops / ns, "share",
-            is_product || is_attn ? json_real((by_bytes > by_ops ? by_bytes : by_ops) / ns)
-                                  : json_null(),
+            is_product || is_attn ? share_of(ns, bytes, ops, is_float, h) : json_null(),
             "fallback", json_object_get(a, "fallback"));
         json_array_append_new(rows, row);
     }
@@ -348,14 +420,14 @@ static json_t *ops_between(json_t *before, json_t *after, const struct pith_mach
 
 /* ---------------------------------------------------------------- one test */
 
-/* Tokens per second that the machine allows: see the top. */
+/* Tokens per second that the machine allows: see the top. 0: it is not known. */
 static double limit_of(const struct bench *b, const pith_session *s, int is_prefill, int32_t n_seqs,
                        int32_t n, int64_t depth)
 {
     const char *type = b->info.type;
     int is_float =
         !strcasecmp(type, "f32") || !strcasecmp(type, "f16") || !strcasecmp(type, "bf16");
-    double gops = is_float ? b->machine.f32_gops : b->machine.int8_gops;
+    double gops = is_float ? b->roof.f32_gops : b->roof.int8_gops;
     double ops = (double)b->info.token_ops;
     if (is_prefill) /* one row in n goes through the output matrix */
         ops -= (double)b->info.output_ops * (1 - 1.0 / n);
@@ -363,7 +435,7 @@ static double limit_of(const struct bench *b, const pith_session *s, int is_pref
     if (is_prefill)
         return by_ops;
     double bytes = (double)b->info.token_bytes + n_seqs * (double)pith_cache_bytes(s, depth);
-    double by_bytes = bytes > 0 ? n_seqs * 1e9 * b->machine.read_gbs / bytes : 0;
+    double by_bytes = bytes > 0 ? n_seqs * 1e9 * b->roof.read_gbs / bytes : 0;
     return by_ops > 0 && by_ops < by_bytes ? by_ops : by_bytes;
 }
 
@@ -453,7 +525,7 @@ static pith_status measure(struct bench *b, pith_session *s, struct work w, stru
         squares += tps * tps;
     }
     if (before)
-        r->ops = ops_between(before, report_ops(s), &b->machine);
+        r->ops = ops_between(before, report_ops(s), &b->roof);
     if (st == PITH_OK && (st = pith_session_read_ahead(s, &now, err)) == PITH_OK)
         r->ahead = ahead_between(&was, &now);
     if (st == PITH_OK)
@@ -465,10 +537,12 @@ static pith_status measure(struct bench *b, pith_session *s, struct work w, stru
     r->tps_std = reps > 1 && spread > 0 ? sqrt(spread / (reps - 1)) : 0;
     double limit = w.p ? limit_of(b, s, 1, r->n_seqs, w.p, w.depth) : 0;
     double seconds = limit > 0 ? w.p * r->n_seqs / limit : 0;
+    int is_known = !w.p || limit > 0;
     /* A decode test of n steps is behind depth + p + n / 2 positions on average. */
     limit = w.n ? limit_of(b, s, 0, r->n_seqs, w.n, w.depth + w.p + w.n / 2) : 0;
     seconds += limit > 0 ? w.n * r->n_seqs / limit : 0;
-    r->limit_tps = seconds > 0 ? all / seconds : 0;
+    is_known &= !w.n || limit > 0;
+    r->limit_tps = is_known && seconds > 0 ? all / seconds : 0;
     return st;
 }
 
@@ -554,7 +628,7 @@ static int bench_session(struct bench *b, int32_t n_threads, int32_t n_seqs, int
         return code;
     interrupt_watch(s);
     pith_profile(s, b->o->ops);
-    pith_status st = PITH_OK;
+    pith_status st = find_roof(b, s, &err);
     /* The depth is filled in pieces that b->tokens has room for. */
     int64_t piece = most_rows(b->o);
     for (int64_t at = 0; at < depth && st == PITH_OK; at += piece)

@@ -827,6 +827,23 @@ pith_status pith_machine_measure(int32_t n_threads, int32_t ms, struct pith_mach
     return st;
 }
 
+pith_status pith_device_measure(int32_t i, int32_t ms, struct pith_machine *out,
+                                struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(out);
+    if (ms < 1 || ms > 60000)
+        return error_set(err, PITH_RANGE, "measure: for %d ms (1..60000)", ms);
+    struct pith_machine m = {0};
+    size_t size;
+    pith_status st = params_size(out, &size, "machine", err);
+    if (st == PITH_OK)
+        st = device_measure(i, ms, &m, err);
+    if (st == PITH_OK)
+        params_give(out, size, &m, sizeof m);
+    return st;
+}
+
 pith_status pith_measure_threads(int32_t ms, struct pith_threads *out, struct pith_error *err)
 {
     WITH_ERROR;

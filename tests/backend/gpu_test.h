@@ -16,7 +16,8 @@
  *                 logits stay, strict refuses
  *   products      of bytes: near the CPU's, the same bits however rows come
  *   caches        every type of K and V beside the CPU; rows moved and turned; save and load
- *   recordings    the same bits recorded and not; how often they serve, with little room and none
+ *   recordings    the same bits recorded and not; how often they serve, with little room and none,
+ *                 with 1 to 32 sequences
  *
  * What is no hardware takes long to make kernels: at TEST_SCALE 1 each of these has one or two
  * cases. TEST_ONLY=part of a name, TEST_MODEL_ONLY=part of a model's name. */
@@ -754,17 +755,17 @@ GOLDEN_FN void caches_of_every_type(void)
 
 /* ---------------------------------------------------------------- recordings */
 
-enum { DECODED = 40 };
+enum { DECODED = 40, MOST_SEQS = 32 };
 
 static void decode(const char *room, int32_t n_seq, float *out, struct recordings *count)
 {
     struct pith_error err = {PITH_OK, ""};
     struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
     struct recordings from = gpu_counts();
-    int32_t token[8], seq[8];
-    uint8_t want[8];
+    int32_t token[MOST_SEQS], seq[MOST_SEQS];
+    uint8_t want[MOST_SEQS];
     sp.n_ctx = N_CTX;
-    sp.n_seq = 8;
+    sp.n_seq = n_seq > 8 ? MOST_SEQS : 8;
     set_env(GPU_ENV "RECORDINGS", room);
     pith_model *m = open_model("0", "1", &err);
     pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
@@ -822,6 +823,24 @@ static void recordings_serve(void)
               "room for one: %llu recorded, %llu evicted, %llu replayed",
               (unsigned long long)c.recorded, (unsigned long long)c.evicted,
               (unsigned long long)c.replayed);
+}
+
+/* Decoding 1 to 32 sequences: the first step of a number is recorded, all others run what was. */
+static void recordings_serve_all(void)
+{
+    static float out[DECODED * V];
+    struct recordings c;
+    make_model(GPU_ARCH);
+    for (int32_t n_seq = 1; n_seq <= MOST_SEQS; n_seq *= 2) {
+        decode("12", n_seq, out, &c);
+        printf("# %d sequences: %llu of %d steps replayed, %.1f %%, behind the first %.1f %%\n",
+               n_seq, (unsigned long long)c.replayed, DECODED, 100.0 * (double)c.replayed / DECODED,
+               100.0 * (double)c.replayed / (DECODED - 1));
+        CHECK_MSG(c.recorded == 1 && c.replayed == DECODED - 1 && !c.evicted && !c.refused,
+                  "%d sequences: %llu recorded, %llu replayed, %llu evicted, %llu refused", n_seq,
+                  (unsigned long long)c.recorded, (unsigned long long)c.replayed,
+                  (unsigned long long)c.evicted, (unsigned long long)c.refused);
+    }
 }
 
 /* ---------------------------------------------------------------- draws */
@@ -989,6 +1008,7 @@ GOLDEN_FN void gpu_tests(void)
     TEST(gaps_are_named);
     TEST(caches_of_every_type);
     TEST(recordings_serve);
+    TEST(recordings_serve_all);
     TEST(draws_of_the_best);
     TEST(drawn_rows);
 }

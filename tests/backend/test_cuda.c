@@ -90,6 +90,9 @@ static void products_of_halves(void)
         int moe = strstr(arch, "moe") != NULL;
         char mma[64], plain[64];
         double sum = 0, off = 0;
+        snprintf(mma, sizeof mma, "\"matmul %s cuda wgmma\"", type);
+        CHECK(!standin_is_used() || !try_model(arch, 64, type) || pieces(1, mma, some));
+        set_env("PITH_CUDA_MASK", "flash,wgmma");
         snprintf(mma, sizeof mma, "\"matmul %s cuda mma\"", type);
         snprintf(plain, sizeof plain, "\"matmul %s cuda\"", type);
         if (!try_model(arch, 64, type) || !logits_in_pieces("0", CODED_ROWS, "", cpu) ||
@@ -113,6 +116,7 @@ static void products_of_halves(void)
         CHECK(pieces(CODED_ROWS, plain, all) && pieces(7, plain, some) && !other_rows(all, some));
         CHECK(pieces(1, plain, some) && !other_rows(all, some));
         reproducible = 0;
+        set_env("PITH_CUDA_MASK", "flash");
     }
     set_env("PITH_CUDA_MASK", NULL);
 }

@@ -84,7 +84,7 @@ static void draw_rows(struct rng *rng, float *x, int n)
 
 /* For few rows of x and many, narrow tiles and wide ones: near what it should be, and of the same
  * bits from nine rows on however many there are. */
-static void products_of_halves(void)
+static void each_product_of_halves(void)
 {
     static const int shapes[][3] = {{1, 5, 8}, {1, 33, 40}, {1, MOST_M, MOST_K}, {HEADS, 34, 72}};
     static const int Ts[] = {9, 16, 40, HALVES};
@@ -120,6 +120,79 @@ static void products_of_halves(void)
         CHECK(!ok || !memcmp(got + 7 * cols, all + 7 * cols, 9 * (size_t)cols * sizeof *got));
     }
     bench_fast = 0;
+}
+
+/* How often the stand-in has launched kernels whose names begin so; -1: there is none. */
+static int launched(const char *name)
+{
+    char path[640];
+    int (*count)(const char *) = NULL;
+    standin_path("cuda-driver.so", path, sizeof path);
+    void *lib = standin_is_used() ? dlopen(path, RTLD_NOW) : NULL;
+    if (lib)
+        *(void **)&count = dlsym(lib, "standin_launched");
+    return count ? count(name) : -1;
+}
+
+/* By four warps together where there are many rows (on what stands in for a device: 9.0), and
+ * without that. */
+static void products_of_halves(void)
+{
+    for (int masked = 0; masked < 2; masked++) {
+        static const char *const names[] = {"pith_wgmma_f16_128", "pith_wgmma_f16_256",
+                                            "pith_wgmma_bf16_128", "pith_wgmma_bf16_256"};
+        int before[4], narrow = launched("pith_half_");
+        for (int i = 0; i < 4; i++)
+            before[i] = launched(names[i]);
+        setenv("PITH_CUDA_MASK", masked ? "wgmma" : "", 1);
+        each_product_of_halves();
+        for (int i = 0; i < 4; i++)
+            CHECK_MSG(before[i] < 0 || (launched(names[i]) > before[i]) == !masked, "%s", names[i]);
+        CHECK(narrow < 0 || launched("pith_half_") > narrow);
+        unsetenv("PITH_CUDA_MASK");
+    }
+}
+
+/* Compute capability 9.0 alone has wgmma, with kernels and a driver for it; experts go without, and
+ * what does not begin at a multiple of sixteen bytes. */
+static void what_four_warps_do_not_multiply(void)
+{
+    struct cu_gpu v = {.arch = 90, .has_wgmma = 1};
+    struct tensor t = {.type = DT_F16, .n_dims = 2, .dims = {4, 64}};
+    struct call c = {.op = OP_MATMUL, .w = &t};
+    struct gpu_launch l = {.kernel.family = (enum gpu_family)CU_HALF, .args.w = 32};
+    v.dev.priv = &v;
+    CHECK(cu_wgmma_has(&v.dev, OP_MATMUL, &t) && cu_wgmma_has(&v.dev, OP_HEAD_MATMUL, &t));
+    CHECK(!cu_wgmma_has(&v.dev, OP_MOE_MATMUL, &t));
+    t.dims[1] = 68;
+    CHECK(!cu_wgmma_has(&v.dev, OP_MATMUL, &t));
+    t.dims[1] = 64;
+    setenv("PITH_CUDA_MASK", "wgmma", 1);
+    CHECK(!cu_wgmma_has(&v.dev, OP_MATMUL, &t));
+    unsetenv("PITH_CUDA_MASK");
+    t.type = DT_Q8_0;
+    CHECK(!cu_wgmma_has(&v.dev, OP_MATMUL, &t));
+    t.type = DT_BF16;
+    l.args.w = 8;
+    cu_wgmma_use(&v, &c, 100, &l);
+    CHECK((int)l.kernel.family == CU_HALF);
+    l.args.w = 32;
+    cu_wgmma_use(&v, &c, 100, &l);
+    CHECK((int)l.kernel.family == CU_WGMMA);
+    v.dev.reproducible = 1;
+    CHECK(!cu_wgmma_has(&v.dev, OP_MATMUL, &t));
+    for (int i = 0; i < 3 && standin_is_used(); i++) {
+        static const char *const set[][2] = {
+            {"STANDIN_ARCH", "90"}, {"STANDIN_ARCH", "100"}, {"STANDIN_SHARED", "102400"}};
+        struct pith_error err;
+        struct device *d;
+        setenv(set[i][0], set[i][1], 1);
+        pith_status st = backend_cuda.open(0, 0, &d, &err);
+        unsetenv(set[i][0]);
+        REQUIRE(st == PITH_OK, "%s", err.msg);
+        CHECK_MSG(cu_of(d)->has_wgmma == (i == 0), "%s=%s", set[i][0], set[i][1]);
+        d->backend->close(d);
+    }
 }
 
 /* Where rows of a weight do not begin at multiples of 16 bytes, where a device has no instruction
@@ -351,6 +424,7 @@ int main(void)
         TEST(products_without_rounding);
         TEST(products_of_halves);
         TEST(what_is_not_of_halves);
+        TEST(what_four_warps_do_not_multiply);
         TEST(pools_grow_in_place);
         TEST(pools_that_are_full);
         TEST(pools_of_slabs);

@@ -17,15 +17,21 @@ struct cu_args {
     int32_t spec[GPU_SPECS];
 };
 
+/* Of kernels that copy boxes of matrices: struct MapArgs of kernels/wgmma.cu. */
+struct cu_map_args {
+    struct cu_args args;
+    struct cu_map w, x;
+};
+
 /* Pinned memory of the host, for what moves one way or the other. */
 struct cu_stage {
     uint8_t *map;
     uint64_t value; /* done with it when the device has come there */
 };
 
-/* Families besides those of gpu.h: products of bytes on tensor cores, of 16 bits, rows for them;
- * attention of many rows, of few, over latent rows. */
-enum { CU_MMA = GPU_N_FAMILIES, CU_HALF, CU_HALVE, CU_FLASH, CU_FLASH_FEW,
+/* Families besides those of gpu.h: products of bytes on tensor cores, of 16 bits, the same by four
+ * warps together, rows for them; attention of many rows, of few, over latent rows. */
+enum { CU_MMA = GPU_N_FAMILIES, CU_HALF, CU_WGMMA, CU_HALVE, CU_FLASH, CU_FLASH_FEW,
        CU_FLASH_LATENT, CU_N_FAMILIES };
 /* What a block makes: rows of the weight by rows of x; of half.cu, whose blocks are square. */
 enum { CU_TILE_M = 64, CU_TILE_N = 32, CU_NARROW = 32, CU_WIDE = 128 };
@@ -45,6 +51,8 @@ struct cu_gpu {
     _Atomic(uint64_t) taken;
     char what[96]; /* its name */
     int arch;      /* 75, 90 */
+    int multiprocessors;
+    int has_wgmma; /* kernels for it, and a driver that makes maps */
     uint32_t shared; /* bytes of shared memory that a block can ask for */
     uint64_t piece; /* of memory behind addresses that are reserved; 0: there are none */
 
@@ -133,6 +141,16 @@ int cu_flash_size(const struct device *d, const struct attn_op *p, int32_t n_sta
 void cu_flash_use(const struct device *d, const struct call *c, const struct gpu_key *k,
                   const struct gpu_key *pick, struct gpu_launch *l);
 uint32_t cu_flash_shared(int size, int few); /* bytes of shared memory that a block asks for */
+
+/* wgmma.c: products of 16 bits in large batches, by four warps together (kernels/wgmma.cu). Looks
+ * what there is; could such a weight's products run so, in a step of many rows; makes a launch of
+ * tiles of CU_WIDE rows of the weight one of these, if it can be, for so many rows of x; the maps of one. */
+void cu_wgmma_find(struct cu_gpu *v);
+int cu_wgmma_has(const struct device *d, enum op op, const struct tensor *w);
+void cu_wgmma_use(const struct cu_gpu *v, const struct call *c, int64_t rows, struct gpu_launch *l);
+pith_status cu_wgmma_maps(struct cu_gpu *v, const struct gpu_launch *l, struct cu_map_args *out,
+                          struct pith_error *err);
+uint32_t cu_wgmma_shared(int tile); /* bytes of shared memory that a block asks for */
 
 /* run.c */
 uint64_t cu_job_bytes(const struct plan *p, int n_threads);

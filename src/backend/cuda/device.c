@@ -42,6 +42,9 @@ static pith_status find_functions(void *lib, const char *file, struct pith_error
     CU_PRIMARY_FUNCTIONS(X)
 #undef X
     cu.primary_take = all ? cu.primary_take : NULL;
+#define X(member, name, params) *(void **)&cu.member = dlsym(lib, name);
+    CU_MAP_FUNCTIONS(X)
+#undef X
     return PITH_OK;
 }
 
@@ -525,6 +528,7 @@ const struct backend backend_cuda = {
     .submit = gpu_submit,
     .wait = gpu_wait,
     .recordings = gpu_recordings,
+    .measure = gpu_measure,
     .page_read = gpu_page_read,
     .page_write = gpu_page_write,
 };

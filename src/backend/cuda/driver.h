@@ -46,6 +46,14 @@ enum { /* attributes of devices */
        CU_RESERVES = 102 /* addresses, and puts memory behind them */
 };
 enum { CU_FUNCTION_SHARED = 8 }; /* attribute of a function: what its launches may ask for */
+enum { /* maps of matrices, for copies of boxes (wgmma.c) */
+       CU_MAP_16_BITS = 1,
+       CU_MAP_SWIZZLE_128 = 3,
+       CU_MAP_CACHE_256 = 3
+};
+struct cu_map { /* at a multiple of 64 */
+    _Alignas(64) uint64_t v[16];
+};
 enum { CU_PINNED = 1, CU_ON_DEVICE = 1, CU_READ_WRITE = 3 };
 struct cu_location {
     int type, id;
@@ -139,11 +147,19 @@ enum {
     X(primary_take, "cuDevicePrimaryCtxRetain", (cu_context * c, cu_device d))                     \
     X(primary_end, "cuDevicePrimaryCtxRelease_v2", (cu_device d))
 
+/* Or it is NULL: with CUDA 12.0 and later. */
+#define CU_MAP_FUNCTIONS(X)                                                                        \
+    X(map_make, "cuTensorMapEncodeTiled",                                                          \
+      (struct cu_map * map, int type, unsigned rank, void *at, const uint64_t *dim,                \
+       const uint64_t *stride, const unsigned *box, const unsigned *step, int interleave,          \
+       int swizzle, int promotion, int fill))
+
 struct cu_functions {
 #define X(member, name, params) cu_result(*member) params;
     CU_FUNCTIONS(X)
     CU_POOL_FUNCTIONS(X)
     CU_PRIMARY_FUNCTIONS(X)
+    CU_MAP_FUNCTIONS(X)
 #undef X
 };
 

@@ -9,6 +9,8 @@
 #include "base/mem.h"
 
 _Static_assert(sizeof(struct cu_args) == 152, "struct Args of common.cuh");
+_Static_assert(sizeof(struct cu_map_args) == 448 && offsetof(struct cu_map_args, w) == 192,
+               "struct MapArgs of wgmma.cu");
 
 static const char *own_file(void)
 {
@@ -48,8 +50,11 @@ static pith_status loaded(struct cu_gpu *v, cu_result r, const char *what, struc
 pith_status cu_kernels_open(struct cu_gpu *v, int driver, struct pith_error *err)
 {
     struct plugin p;
-    if (own_file())
-        return loaded(v, cu.module_load(&v->module[0], own_file()), own_file(), err);
+    if (own_file()) {
+        pith_status st = loaded(v, cu.module_load(&v->module[0], own_file()), own_file(), err);
+        cu_wgmma_find(v);
+        return st;
+    }
     pith_status st = plugin_open("cuda", KERNELS_BUILD, &p, err);
     if (st != PITH_OK)
         return error_prefix(err, "%s", v->dev.name);
@@ -57,6 +62,7 @@ pith_status cu_kernels_open(struct cu_gpu *v, int driver, struct pith_error *err
     for (int i = 0; i < p.n && st == PITH_OK; i++)
         st = loaded(v, cu.module_data(&v->module[v->n_modules], p.file[i].p), p.file[i].name, err);
     plugin_close(&p);
+    cu_wgmma_find(v);
     return st;
 }
 
@@ -71,7 +77,7 @@ void cu_kernels_close(struct cu_gpu *v)
 
 #define X(name) [GPU_##name] = #name,
 static const char *const families[CU_N_FAMILIES] = {
-    GPU_FAMILIES(X)[CU_MMA] = "mma", [CU_HALF] = "half", [CU_HALVE] = "halve",
+    GPU_FAMILIES(X)[CU_MMA] = "mma", [CU_HALF] = "half", [CU_WGMMA] = "wgmma", [CU_HALVE] = "halve",
     [CU_FLASH] = "flash", [CU_FLASH_FEW] = "flash_few",
     [CU_FLASH_LATENT] = "flash_latent"};
 #undef X
@@ -103,6 +109,9 @@ static void name_kernel(const struct gpu_kernel *k, char *out, size_t cap)
     case CU_MMA:
         snprintf(out, cap, "pith_mma_%s", types[k->spec[0]]);
         break;
+    case CU_WGMMA:
+        snprintf(out, cap, "pith_wgmma_%s_%d", types[k->spec[0]], (int)k->spec[2]);
+        break;
     case CU_HALF:
         snprintf(out, cap, "pith_half_%s_%d", types[k->spec[0]], (int)k->spec[2]);
         break;
@@ -130,6 +139,8 @@ static void name_kernel(const struct gpu_kernel *k, char *out, size_t cap)
 static uint32_t shared_of(const struct gpu_kernel *k)
 {
     int family = (int)k->family, few = family == CU_FLASH_FEW;
+    if (family == CU_WGMMA)
+        return cu_wgmma_shared(k->spec[2]);
     return few || family == CU_FLASH || family == CU_FLASH_LATENT
                ? cu_flash_shared(k->spec[4], few)
                : 0;
@@ -189,6 +200,8 @@ static unsigned warps_of(const struct gpu_kernel *k)
         return 4;
     case CU_FLASH_LATENT:
         return 8;
+    case CU_WGMMA:
+        return 9;
     case CU_HALF:
         return k->spec[2] == CU_WIDE ? 8 : 4;
     default:
@@ -199,14 +212,18 @@ static unsigned warps_of(const struct gpu_kernel *k)
 pith_status cu_launch(struct cu_gpu *v, cu_stream s, const struct gpu_launch *l,
                       struct pith_error *err)
 {
-    struct cu_args args = {.a = l->args};
-    void *params[1] = {&args};
+    struct cu_map_args all = {.args.a = l->args};
+    void *params[1] = {&all};
     cu_function f;
     unsigned warps = warps_of(&l->kernel);
     pith_status st = find_function(v, &l->kernel, &f, err);
     if (st != PITH_OK || !s)
         return st;
-    memcpy(args.spec, l->kernel.spec, sizeof args.spec);
+    memcpy(all.args.spec, l->kernel.spec, sizeof all.args.spec);
+    if ((int)l->kernel.family == CU_WGMMA)
+        st = cu_wgmma_maps(v, l, &all, err);
+    if (st != PITH_OK)
+        return st;
     return cu_check(v,
                     cu.launch(f, l->groups[0], l->groups[1], l->groups[2], warps ? 32 : 64,
                               warps ? warps : 1, 1, shared_of(&l->kernel), s, params, NULL),
@@ -234,8 +251,9 @@ enum gpu_code cu_code_of(const struct device *d, const struct tensor *w)
 int cu_impl(const struct device *d, const struct node *n, struct op_impl *out)
 {
 #define X(NAME, name, ...)                                                                         \
-    [DT_##NAME] = {"matmul " name " cuda", "matmul " name " cuda dp4a", "matmul " name " cuda mma"},
-    static const char *const products[DT_COUNT][3] = {
+    [DT_##NAME] = {"matmul " name " cuda", "matmul " name " cuda dp4a",                            \
+                   "matmul " name " cuda mma", "matmul " name " cuda wgmma"},
+    static const char *const products[DT_COUNT][4] = {
 #include "tensor/dtypes.def"
     };
 #undef X
@@ -245,7 +263,9 @@ int cu_impl(const struct device *d, const struct node *n, struct op_impl *out)
         return 0;
     if (product) {
         enum gpu_code code = cu_code_of(d, n->w);
-        out->kernel = products[n->w->type][code == GPU_NONE ? 0 : code == GPU_BYTES ? 1 : 2];
+        out->kernel = products[n->w->type][code == GPU_NONE    ? 0
+                                           : code == GPU_BYTES ? 1
+                                                               : 2 + cu_wgmma_has(d, n->op, n->w)];
         out->by_rows = code == GPU_F16 || code == GPU_BF16;
     }
     if (n->op == OP_ATTN && cu_flash_size(d, n->p, n->n_states, n->state[0])) {

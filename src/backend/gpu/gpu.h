@@ -72,6 +72,11 @@ struct gpu_launch {
     struct gpu_args args;
     uint32_t groups[3];
 };
+/* measure.c: of struct backend. */
+struct pool;
+pith_status gpu_measure(struct device *d, struct pool *pool, int n_threads, int ms,
+                        struct pith_machine *out, struct pith_error *err);
+
 /* Where a job's values are, as kernels reach them. */
 struct gpu_places {
     uint64_t act, step, views, consts, adapters, books;

@@ -748,6 +748,7 @@ const struct backend backend_vulkan = {
     .submit = gpu_submit,
     .wait = gpu_wait,
     .recordings = gpu_recordings,
+    .measure = gpu_measure,
     .page_read = gpu_page_read,
     .page_write = gpu_page_write,
 };

@@ -90,6 +90,9 @@ pith_status model_open_threads(struct pith_model *m, struct pith_error *err);
 void model_spread_weights(struct pith_model *m);
 /* pith_measure_threads */
 pith_status machine_threads(int ms, struct pith_threads *out, struct pith_error *err);
+/* Limits of a device; n_threads of the host: of CPUs. */
+pith_status machine_measure_on(struct device *d, int n_threads, int ms, struct pith_machine *out,
+                               struct pith_error *err);
 /* Limits of this machine by the first device (pith_machine_measure). */
 pith_status machine_measure(int n_threads, int ms, struct pith_machine *out,
                             struct pith_error *err);
@@ -121,6 +124,7 @@ pith_status model_replace(struct pith_model *m, const struct replacement *r, int
 pith_status model_open_devices(struct pith_model *m, struct pith_error *err);
 int devices_count(void); /* see pith_n_devices, pith_device_get */
 pith_status device_info(int i, struct pith_device_info *out, struct pith_error *err);
+pith_status device_measure(int i, int ms, struct pith_machine *out, struct pith_error *err);
 /* Which device has which layer, and which weights were sent elsewhere. */
 pith_status model_spread(struct pith_model *m, struct pith_error *err);
 /* Where what a session keeps will lie (struct state, device), once its types are chosen: with the

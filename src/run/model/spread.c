@@ -216,9 +216,9 @@ int devices_count(void)
     return n;
 }
 
-pith_status device_info(int i, struct pith_device_info *out, struct pith_error *err)
+/* Opens device i, counted through all backends. */
+static pith_status open_device(int i, struct device **out, struct pith_error *err)
 {
-    static const char *const kinds[] = {"cpu", "gpu", "integrated", "software"};
     int b = 0, k = i;
     while (b < N_BACKENDS && k >= count_of(backends[b]))
         k -= count_of(backends[b++]);
@@ -227,19 +227,36 @@ pith_status device_info(int i, struct pith_device_info *out, struct pith_error *
                          devices_count());
     if (backends[b]->n_devices(err) < 0)
         return err->code;
+    return backends[b]->open(k, 0, out, err);
+}
+
+pith_status device_measure(int i, int ms, struct pith_machine *out, struct pith_error *err)
+{
     struct device *d;
-    struct mem_left left = {0};
-    pith_status st = backends[b]->open(k, 0, &d, err);
+    pith_status st = open_device(i, &d, err);
     if (st != PITH_OK)
         return st;
-    backends[b]->memory(d, &left);
+    st = machine_measure_on(d, 0, ms, out, err);
+    d->backend->close(d);
+    return st;
+}
+
+pith_status device_info(int i, struct pith_device_info *out, struct pith_error *err)
+{
+    static const char *const kinds[] = {"cpu", "gpu", "integrated", "software"};
+    struct device *d;
+    struct mem_left left = {0};
+    pith_status st = open_device(i, &d, err);
+    if (st != PITH_OK)
+        return st;
+    d->backend->memory(d, &left);
     snprintf(out->name, sizeof out->name, "%s", d->name);
     snprintf(out->about, sizeof out->about, "%s", d->about);
-    snprintf(out->backend, sizeof out->backend, "%s", backends[b]->name);
+    snprintf(out->backend, sizeof out->backend, "%s", d->backend->name);
     snprintf(out->kind, sizeof out->kind, "%s", kinds[d->kind]);
     out->total_bytes = left.total;
     out->free_bytes = left.bytes;
-    backends[b]->close(d);
+    d->backend->close(d);
     return PITH_OK;
 }
 

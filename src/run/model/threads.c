@@ -212,16 +212,26 @@ pith_status machine_threads(int ms, struct pith_threads *out, struct pith_error 
     return st;
 }
 
+pith_status machine_measure_on(struct device *d, int n_threads, int ms, struct pith_machine *out,
+                               struct pith_error *err)
+{
+    if (!d->backend->measure)
+        return error_set(err, PITH_UNSUPPORTED, "%s: %s measures nothing", d->name,
+                         d->backend->name);
+    n_threads = n_threads ? n_threads : cores_usable();
+    struct pool *pool = pool_new(n_threads, err);
+    pith_status st = pool ? d->backend->measure(d, pool, n_threads, ms, out, err) : err->code;
+    pool_free(pool);
+    return st;
+}
+
 pith_status machine_measure(int n_threads, int ms, struct pith_machine *out, struct pith_error *err)
 {
     struct device *d;
-    n_threads = n_threads ? n_threads : cores_usable();
     pith_status st = first_backend()->open(0, 0, &d, err);
     if (st != PITH_OK)
         return st;
-    struct pool *pool = pool_new(n_threads, err);
-    st = pool ? d->backend->measure(d, pool, n_threads, ms, out, err) : err->code;
-    pool_free(pool);
+    st = machine_measure_on(d, n_threads, ms, out, err);
     d->backend->close(d);
     return st;
 }

@@ -266,6 +266,37 @@ void checks_fetched(const void *to, size_t n)
     check(HOST_WRITE, to, n, __builtin_return_address(0));
 }
 
+void checks_copy(const void *to, size_t n)
+{
+    for (uint64_t word = address(to); word < address(to) + n; word += 4) {
+        Shared &s = shared_at(word);
+        if (s.coming)
+            host_fail("it fetches into shared memory that something else is still fetched to");
+        s.coming = 15;
+    }
+}
+
+void checks_copied(const void *to, size_t n)
+{
+    for (uint64_t word = address(to); word < address(to) + n; word += 4) {
+        Shared &s = shared_at(word);
+        s.word = Word{};
+        s.coming = 0;
+        s.written = 15;
+    }
+}
+
+void checks_operand(const void *from, size_t n)
+{
+    for (uint64_t word = address(from); word < address(from) + n; word += 4) {
+        const Shared &s = shared_at(word);
+        if (s.coming)
+            host_fail("it multiplies shared memory that is still to be fetched");
+        if (s.written != 15)
+            host_fail("it multiplies shared memory that nobody has written");
+    }
+}
+
 /* The buffers that the kernels of the next launches may touch, in order. */
 extern "C" __attribute__((visibility("default"))) void
 cuda_host_memory(const uint64_t (*ranges)[2], size_t n)

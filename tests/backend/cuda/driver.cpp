@@ -32,6 +32,7 @@
 #include <set>
 #include <string>
 #include <vector>
+#include "maps.h"
 
 namespace {
 
@@ -46,7 +47,9 @@ typedef std::function<int()> Work;
 typedef int (*Run)(void *, const unsigned *, const unsigned *, unsigned, const void *);
 typedef void (*Memory)(const uint64_t (*)[2], size_t);
 typedef const char *(*Said)();
-enum { PARAMS = 152, SHARED = 48 << 10 }; /* SHARED: what a launch gets that has not asked before */
+/* Bytes of a kernel's parameters, as a rule and at most; SHARED: what a launch gets that has not
+ * asked before. */
+enum { PARAMS = 152, MOST_PARAMS = 448, SHARED = 48 << 10 };
 
 struct Context;
 struct Graph {
@@ -74,6 +77,7 @@ struct Function {
     Said said;
     std::string name;
     unsigned threads; /* of a block, at most; 0: nobody knows */
+    unsigned params;  /* bytes of them */
 };
 /* A buffer, and the pages that it lies in. */
 struct Pages {
@@ -109,6 +113,7 @@ std::map<uint64_t, size_t> reserved;
 std::map<uint64_t, Mapped> mapped; /* a piece each */
 std::map<uint64_t, Pages> pinned;  /* memory of the host */
 int staged;
+std::map<std::string, int> launched; /* kernels, how often */
 thread_local int captures;         /* of this thread that are under way */
 std::set<Context *> contexts;
 
@@ -572,6 +577,15 @@ API cuCtxEnablePeerAccess(Context *peer, unsigned)
     return current->peers.insert(peer).second ? OK : PEER_ACCESS_ENABLED;
 }
 /* Copies that went by the host. */
+/* Launches of kernels whose names begin so. */
+API standin_launched(const char *name)
+{
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    int n = 0;
+    for (auto &l : launched)
+        n += l.first.compare(0, strlen(name), name) == 0 ? l.second : 0;
+    return n;
+}
 API standin_staged()
 {
     return staged;
@@ -708,14 +722,17 @@ API cuModuleGetFunction(Function **f, Module *m, const char *name)
         return NOT_FOUND;
     if (!known[code]) {
         std::string bound = "pith_threads_" + std::string(name).substr(5);
+        std::string bytes = "pith_parameters_" + std::string(name).substr(5);
         const unsigned *threads = (const unsigned *)dlsym(m->library, bound.c_str());
+        const unsigned *params = (const unsigned *)dlsym(m->library, bytes.c_str());
         known[code] = new Function{code,
                                    m->run,
                                    SHARED,
                                    (Memory)dlsym(m->library, "cuda_host_memory"),
                                    (Said)dlsym(m->library, "cuda_host_said"),
                                    name,
-                                   threads ? *threads : 0};
+                                   threads ? *threads : 0,
+                                   params ? *params : PARAMS};
     }
     *f = known[code];
     return OK;
@@ -735,14 +752,15 @@ API cuLaunchKernel(Function *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
 {
     struct Launch {
         unsigned grid[3], block[3], shared;
-        unsigned char params[PARAMS];
+        unsigned char params[MOST_PARAMS];
     } l = {{gx, gy, gz}, {bx, by, bz}, shared, {}};
     IN_CONTEXT;
     if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || gx > INT32_MAX ||
         (uint64_t)bx * by * bz > (f->threads ? f->threads : 1024) || shared > f->shared ||
         s->context != current)
         return INVALID_VALUE;
-    memcpy(l.params, params[0], PARAMS);
+    memcpy(l.params, params[0], f->params);
+    launched[f->name]++;
     Context *c = current;
     return put(s, [c, f, l] {
         if (f->memory) {
@@ -754,6 +772,27 @@ API cuLaunchKernel(Function *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
             fprintf(stderr, "%s on the host: %s\n", f->name.c_str(), f->said());
         return r;
     });
+}
+
+/* Three dimensions of numbers of 16 bits, boxes that lie swizzled by 128 bytes: what is used. What
+ * is refused is what CUDA's documentation says, and other kinds of maps. */
+API cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *at, const uint64_t *dim,
+                           const uint64_t *stride, const unsigned *box, const unsigned *step,
+                           int interleave, int swizzle, int promotion, int fill)
+{
+    if (setting("STANDIN_ARCH", 90) < 90 || (uint64_t)map % 64 || type != 1 || rank != 3 ||
+        (uint64_t)at % 16 || interleave || swizzle != MAP_SWIZZLE_128 || promotion < 0 ||
+        promotion > 3 || fill || 2 * box[0] > 128)
+        return INVALID_VALUE;
+    host_map m = {(uint64_t)at, {dim[0], dim[1], dim[2]}, {2, stride[0], stride[1]},
+                  {box[0], box[1], box[2]}, MAP_MAGIC, (uint32_t)swizzle, 0, {}};
+    for (int i = 0; i < 3; i++)
+        if (!dim[i] || dim[i] > 1ull << 32 || !box[i] || box[i] > 256 || step[i] != 1 ||
+            (i && (m.step[i] % 16 || m.step[i] >= 1ull << 40)))
+            return INVALID_VALUE;
+    static_assert(sizeof m == MAP_BYTES, "a map's bytes");
+    memcpy(map, &m, sizeof m);
+    return OK;
 }
 
 API cuStreamBeginCapture_v2(Stream *s, int)

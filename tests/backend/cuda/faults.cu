@@ -1,6 +1,6 @@
 /* faults.cu -- kernels that are wrong, one way each, and the same without: what checks.cpp has to
  * find, and what it must not. a: 64 numbers; dst: 64. p[0]: a number that no compiler knows. */
-#include "backend/cuda/kernels/tensor.cuh"
+#include "backend/cuda/kernels/wgmma.cu"
 
 FN float own(const Args &arg) { return f32_at(arg.a)[threadIdx.x]; }
 FN void give(const Args &arg, float x) { f32_at(arg.dst)[blockIdx.x * 64 + threadIdx.x] = x; }
@@ -218,4 +218,165 @@ KERNEL(subscripts, 64)
 {
     int v[4] = {1, 2, 3, (int)threadIdx.x};
     give(arg, (float)v[arg.p[0] + 1]);
+}
+
+/* ---------------------------------------------------------------- barriers, boxes, products */
+
+#define KERNEL_OF_A_BOX(name)                                                                      \
+    BOUND(name, 64)                                                                                \
+    extern "C" void __launch_bounds__(64) pith_##name(const MapArgs all)
+
+/* A box of 128 rows of 64 numbers, of which the first two are there; what two warps multiply. */
+struct Box {
+    alignas(1024) uint16_t line[128][64];
+    uint64_t barrier;
+};
+enum { BOX_BYTES = 128 * 128 };
+enum { TN = 128 };
+FN Box &box_of() { return *(Box *)eight_lines_of(); }
+FN void fetch_it(const MapArgs &all, uint32_t promised)
+{
+    Box &s = box_of();
+    if (threadIdx.x == 0)
+        barrier_make(&s.barrier, 1);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        barrier_promise(&s.barrier, promised);
+        fetch_box(s.line, all.w, 0, 0, 0, &s.barrier);
+    }
+}
+/* A number of the second row: pieces of row 1 are exchanged by twos. */
+FN float got(uint32_t piece) { return from_half(box_of().line[1][(piece ^ 1) * 8]); }
+
+KERNEL_OF_A_BOX(boxes)
+{
+    fetch_it(all, BOX_BYTES);
+    barrier_wait(&box_of().barrier, 0);
+    float x = got(threadIdx.x % 8), zero = from_half(box_of().line[2][threadIdx.x]);
+    give(all.arg, x == (float)(64 + threadIdx.x % 8 * 8) && zero == 0 ? 1 : as_float(0x7fc00000));
+}
+KERNEL_OF_A_BOX(boxes_unawaited)
+{
+    fetch_it(all, BOX_BYTES);
+    give(all.arg, got(0));
+}
+KERNEL_OF_A_BOX(boxes_of_another_phase)
+{
+    fetch_it(all, BOX_BYTES);
+    barrier_wait(&box_of().barrier, 1);
+    give(all.arg, got(0));
+}
+KERNEL_OF_A_BOX(boxes_unpromised)
+{
+    fetch_it(all, BOX_BYTES / 2);
+    barrier_wait(&box_of().barrier, 0);
+}
+KERNEL_OF_A_BOX(boxes_too_few)
+{
+    fetch_it(all, 2 * BOX_BYTES);
+    barrier_wait(&box_of().barrier, 0);
+}
+KERNEL_OF_A_BOX(boxes_left) { fetch_it(all, BOX_BYTES); }
+KERNEL_OF_A_BOX(boxes_oblique)
+{
+    Box &s = box_of();
+    if (threadIdx.x == 0) {
+        barrier_make(&s.barrier, 1);
+        barrier_promise(&s.barrier, BOX_BYTES);
+        fetch_box(s.line[4], all.w, 0, 0, 0, &s.barrier);
+    }
+}
+KERNEL_OF_A_BOX(boxes_twice)
+{
+    fetch_it(all, 2 * BOX_BYTES);
+    if (threadIdx.x == 0)
+        fetch_box(box_of().line, all.w, 0, 0, 0, &box_of().barrier);
+    barrier_wait(&box_of().barrier, 0);
+}
+KERNEL_OF_A_BOX(barriers_absent)
+{
+    if (all.arg.p[0])
+        barrier_wait(&box_of().barrier, 0);
+}
+KERNEL_OF_A_BOX(barriers_of_too_many)
+{
+    Box &s = box_of();
+    if (threadIdx.x == 0)
+        barrier_make(&s.barrier, 65);
+    __syncthreads();
+    barrier_meet(&s.barrier);
+    barrier_wait(&s.barrier, 0);
+}
+
+/* Both matrices are the box; `other`: of one warp the first begins sixteen numbers later. */
+FN void multiply_it(float (&acc)[TN / 8][4], uint32_t other)
+{
+    const uint16_t *a = box_of().line[0];
+    UNROLL for (int e = 0; e < TN / 2; e++)
+        acc[e / 4][e % 4] = 0;
+    multiply64<T_F16, TN>(acc, matrix(a + 16 * other), matrix(a));
+    products_end();
+}
+KERNEL_OF_A_BOX(multiplies)
+{
+    float acc[TN / 8][4];
+    fetch_it(all, BOX_BYTES);
+    barrier_wait(&box_of().barrier, 0);
+    products_begin();
+    multiply_it(acc, 0);
+    products_wait<0>();
+    float sum = 0, l = threadIdx.x % 4 * 2.0f;
+    for (uint32_t k = 0; k < 16; k++) /* row 0 by itself and by row 1 */
+        sum += (float)(k * k);
+    bool right = threadIdx.x >= 4 || (acc[0][0] == (l < 1 ? sum : 0) &&
+                                      acc[0][1] == (l < 1 ? sum + 64 * 120 : 0));
+    give(all.arg, right ? 1 : as_float(0x7fc00000));
+}
+KERNEL_OF_A_BOX(multiplies_early)
+{
+    float acc[TN / 8][4];
+    fetch_it(all, BOX_BYTES);
+    products_begin();
+    multiply_it(acc, 0);
+    products_wait<0>();
+}
+KERNEL_OF_A_BOX(multiplies_unwaited)
+{
+    float acc[TN / 8][4];
+    fetch_it(all, BOX_BYTES);
+    barrier_wait(&box_of().barrier, 0);
+    products_begin();
+    multiply_it(acc, 0);
+    products_wait<1>();
+}
+KERNEL_OF_A_BOX(multiplies_unbegun)
+{
+    float acc[TN / 8][4];
+    fetch_it(all, BOX_BYTES);
+    barrier_wait(&box_of().barrier, 0);
+    multiply_it(acc, 0);
+    products_wait<0>();
+}
+KERNEL_OF_A_BOX(multiplies_what_comes)
+{
+    float acc[TN / 8][4];
+    fetch_it(all, BOX_BYTES);
+    barrier_wait(&box_of().barrier, 0);
+    products_begin();
+    multiply_it(acc, 0);
+    if (threadIdx.x == 0) {
+        barrier_promise(&box_of().barrier, BOX_BYTES);
+        fetch_box(box_of().line, all.w, 0, 0, 0, &box_of().barrier);
+    }
+    products_wait<0>();
+    barrier_wait(&box_of().barrier, 1);
+}
+KERNEL_OF_A_BOX(multiplies_others)
+{
+    float acc[TN / 8][4];
+    fetch_it(all, BOX_BYTES);
+    barrier_wait(&box_of().barrier, 0);
+    products_begin();
+    multiply_it(acc, threadIdx.x / 32);
+    products_wait<0>();
 }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <type_traits>
 
+#define _Alignas alignas
 namespace ours {
 #include "backend/cuda/driver.h"
 }
@@ -52,6 +53,9 @@ EQUAL(CU_RESERVES, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)
 EQUAL(CU_PINNED, CU_MEM_ALLOCATION_TYPE_PINNED)
 EQUAL(CU_ON_DEVICE, CU_MEM_LOCATION_TYPE_DEVICE)
 EQUAL(CU_READ_WRITE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+EQUAL(CU_MAP_16_BITS, CU_TENSOR_MAP_DATA_TYPE_UINT16)
+EQUAL(CU_MAP_SWIZZLE_128, CU_TENSOR_MAP_SWIZZLE_128B)
+EQUAL(CU_MAP_CACHE_256, CU_TENSOR_MAP_L2_PROMOTION_L2_256B)
 EQUAL(CU_EVENT_NO_TIMING, CU_EVENT_DISABLE_TIMING)
 EQUAL(CU_STREAM_NON_BLOCKING, CU_STREAM_NON_BLOCKING)
 EQUAL(CU_CAPTURE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED)
@@ -62,6 +66,7 @@ static_assert(offsetof(ours::cu_memory_kind, where) == offsetof(CUmemAllocationP
               "where memory is");
 static_assert(offsetof(ours::cu_memory_kind, flags) == offsetof(CUmemAllocationProp, allocFlags),
               "flags of memory");
+static_assert(sizeof(ours::cu_map) == sizeof(CUtensorMap), "a map");
 static_assert(sizeof(ours::cu_memory_access) == sizeof(CUmemAccessDesc) &&
                   offsetof(ours::cu_memory_access, flags) == offsetof(CUmemAccessDesc, flags),
               "access to memory");

@@ -5,6 +5,7 @@
 // forwards, backwards and mixed, so that none relies on another's work. What is touched on the way
 // is looked at by checks.cpp, where that is compiled in.
 #include "host.h"
+#include "hopper.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,11 +23,11 @@ void *host_shared = &threadIdx;
 namespace {
 
 enum { WARP = 32, MOST_THREADS = 1024, STACK = 128 << 10 };
-enum State { READY, AT_WARP, AT_BLOCK, DONE };
+enum State { READY, AT_WARP, AT_BLOCK, AT_BARRIER, DONE };
 
 /* Of struct cu_args of backend/cuda/cuda_impl.h. */
 struct Params {
-    unsigned char bytes[152];
+    unsigned char bytes[448]; /* of most kernels 152, and they look at no more */
 };
 typedef void (*Kernel)(Params);
 
@@ -202,11 +203,11 @@ uint64_t nth(uint64_t i, uint64_t n)
     return order % 3 == 0 ? i : order % 3 == 1 || n % 37 == 0 ? n - 1 - i : (37 * i + order) % n;
 }
 
-/* Until each lane has ended or waits for its block. */
+/* Until each lane has ended, waits for its block, or one waits at a barrier in shared memory. */
 const char *run_warp(int first, int n)
 {
     for (;;) {
-        int waiting = 0;
+        int waiting = 0, others = 0;
         for (int i = 0; i < n; i++) {
             Fiber &f = fibers[first + (int)nth((uint64_t)i, (uint64_t)n)];
             if (f.state == READY) {
@@ -217,8 +218,9 @@ const char *run_warp(int first, int n)
             if (failed)
                 return said;
             waiting += f.state == AT_WARP;
+            others += f.state == AT_BARRIER;
         }
-        if (!waiting)
+        if (!waiting || others)
             return NULL;
         if (waiting != WARP)
             return "lanes wait for others of their warp that do not come";
@@ -243,10 +245,26 @@ bool have_met(int n)
     return true;
 }
 
+/* Threads at barriers in shared memory, of n: those go on that can, or something comes that they
+ * may wait for. 0: there are none. */
+int go_on(int n)
+{
+    int waiting = 0, going = 0;
+    for (int i = 0; i < n; i++) {
+        waiting += fibers[i].state == AT_BARRIER;
+        if (fibers[i].state == AT_BARRIER && hopper_goes_on(i)) {
+            fibers[i].state = READY;
+            going++;
+        }
+    }
+    return !waiting ? 0 : going || hopper_copy_one(order) ? 1 : -1;
+}
+
 const char *run_block(int n)
 {
     int warps = (n + WARP - 1) / WARP;
     checks_block();
+    hopper_begin_block();
     for (int i = 0; i < n; i++) {
         prepare(fibers[i], stacks + (size_t)(i + 1) * STACK);
         fibers[i].state = READY;
@@ -261,10 +279,15 @@ const char *run_block(int n)
             if (bad)
                 return bad;
         }
+        int going = go_on(n);
+        if (going < 0)
+            return "threads wait at a barrier for what does not come";
+        if (going)
+            continue;
         for (int i = 0; i < n; i++)
             waiting += fibers[i].state == AT_BLOCK;
         if (!waiting)
-            return NULL;
+            return hopper_end_block(n);
         if (waiting != n)
             return "threads wait for others of their block that do not come";
         if (!have_met(n))
@@ -278,6 +301,8 @@ const char *run_block(int n)
 } // namespace
 
 int host_thread() { return current; }
+
+void host_wait_for_barrier() { wait_as(AT_BARRIER); }
 
 bool host_is_stack(uint64_t at)
 {
@@ -425,12 +450,23 @@ void host_wait_stages(int n)
     f.fetches.resize(left);
 }
 
+static char *memory;
+
+const void *host_window_base() { return memory; }
+
+uint32_t host_window(const void *p)
+{
+    uint64_t at = (uint64_t)((const char *)p - memory);
+    if (at >= HOST_WINDOW)
+        host_fail("%p is no shared memory that the launch has asked for", p);
+    return (uint32_t)at;
+}
+
 /* Shared memory of so many bytes, up to a page that nobody may touch; what is there is anything.
  * 0: there is none. */
 static int make_shared(unsigned bytes)
 {
-    enum { MOST = 256 << 10, BEHIND = 64 << 10 };
-    static char *memory;
+    enum { MOST = HOST_WINDOW, BEHIND = 64 << 10 };
     if (bytes > MOST || bytes % 16)
         return 0;
     if (!memory) {

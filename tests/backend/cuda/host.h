@@ -15,12 +15,18 @@
 #define __device__
 #define __shared__ static /* one block runs at a time */
 #define __grid_constant__
-#define __launch_bounds__(threads) __attribute__((visibility("default")))
+#define __launch_bounds__(...) __attribute__((visibility("default")))
 /* How many threads a block of a kernel has at most: who launches it looks there. */
 #define BOUND(name, threads)                                                                       \
     extern "C" {                                                                                   \
     extern const unsigned pith_threads_##name __attribute__((visibility("default")));              \
     const unsigned pith_threads_##name = threads;                                                  \
+    }
+/* Bytes of its parameters, where they are more than Args. */
+#define PARAMETERS(name, bytes)                                                                    \
+    extern "C" {                                                                                   \
+    extern const unsigned pith_parameters_##name __attribute__((visibility("default")));           \
+    const unsigned pith_parameters_##name = bytes;                                                 \
     }
 #define FN                         [[maybe_unused]] static inline
 #define UNROLL
@@ -58,6 +64,18 @@ extern void *host_shared;
 void host_fetch(void *to, const void *from, int bytes);
 void host_end_stage();
 void host_wait_stages(int n);
+
+/* hopper.cpp: what came with compute capability 9.0 (kernels/wgmma.cu says what each is). */
+enum { HOST_WINDOW = 256 << 10 }; /* bytes of shared memory, which have addresses of their own */
+uint32_t host_window(const void *p);
+void host_barrier_make(uint64_t *b, uint32_t n);
+void host_barrier_meet(uint64_t *b, uint32_t bytes);
+void host_barrier_wait(uint64_t *b, uint32_t parity);
+void host_fetch_box(void *to, const void *map, uint32_t i0, uint32_t i1, uint32_t i2, uint64_t *b);
+void host_products_begin();
+void host_multiply64(float *c, int n, uint64_t a, uint64_t b, bool bf16);
+void host_products_end();
+void host_products_wait(int n);
 
 uint32_t host_add(uint32_t *p, uint32_t x);
 #define atomicAdd host_add

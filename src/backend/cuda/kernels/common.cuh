@@ -12,6 +12,7 @@
 #define FN     static __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
 #define BOUND(name, threads)
+#define PARAMETERS(name, bytes)
 #else
 #include "host.h"
 #endif
