@@ -133,6 +133,12 @@ static void null_arguments(void)
     REFUSED("measure", PITH_RANGE, "out is NULL", NULL, NULL,
             pith_machine_measure(0, 1, NULL, &err));
     REFUSED("measure", PITH_RANGE, "-1", NULL, NULL, pith_machine_measure(-1, 1, &machine, &err));
+    REFUSED("device measure", PITH_RANGE, "out is NULL", NULL, NULL,
+            pith_device_measure(0, 1, NULL, &err));
+    REFUSED("device measure", PITH_RANGE, "no device -1", NULL, NULL,
+            pith_device_measure(-1, 1, &machine, &err));
+    REFUSED("device measure", PITH_RANGE, "0 ms", NULL, NULL,
+            pith_device_measure(0, 0, &machine, &err));
     REFUSED("measure", PITH_RANGE, "0 ms", NULL, NULL, pith_machine_measure(1, 0, &machine, &err));
     REFUSED("synth", PITH_RANGE, "path is NULL", NULL, NULL, pith_synth(NULL, NULL, &err));
     REFUSED("allocator", PITH_RANGE, "size", NULL, NULL, pith_set_allocator(NULL, &err));

@@ -843,6 +843,29 @@ static void recordings_serve_all(void)
     }
 }
 
+/* How fast a device copies is measured, in as much memory as there is for it, and nothing stays. */
+static void copies_are_measured(void)
+{
+    struct pith_error err = {PITH_OK, ""};
+    int n = 0;
+    set_env(GPU_ENV "DEVICES", "0");
+    for (int full = 0; full < 2; full++) {
+        set_env(GPU_ENV "MEMORY", full ? "9437184" : NULL);
+        for (int32_t i = 0; i < pith_n_devices(); i++) {
+            struct pith_machine h = {.size = sizeof h};
+            struct pith_device_info d = PITH_DEVICE_INFO_INIT;
+            if (pith_device_get(i, &d, NULL) != PITH_OK || !strcmp(d.backend, "cpu"))
+                continue;
+            pith_status st = pith_device_measure(i, 1, &h, &err);
+            CHECK_MSG(st == PITH_OK && h.read_gbs > 0 && h.int8_gops == 0 && *h.cpu && !*h.isa,
+                      "%s: %g GB/s, %s", d.name, h.read_gbs, err.msg);
+            n++;
+        }
+    }
+    set_env(GPU_ENV "MEMORY", NULL);
+    CHECK(n >= 2);
+}
+
 /* ---------------------------------------------------------------- draws */
 
 enum { DRAWN = 16 };
@@ -1009,6 +1032,7 @@ GOLDEN_FN void gpu_tests(void)
     TEST(caches_of_every_type);
     TEST(recordings_serve);
     TEST(recordings_serve_all);
+    TEST(copies_are_measured);
     TEST(draws_of_the_best);
     TEST(drawn_rows);
 }

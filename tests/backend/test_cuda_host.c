@@ -51,7 +51,7 @@ static const struct {
     {.name = "boxes_left", .says = "before what it has had fetched is there", .shared = BOXES},
     {.name = "boxes_oblique", .says = "no multiple of eight lines", .shared = BOXES},
     {.name = "boxes_twice", .says = "that something else is still fetched to", .shared = BOXES},
-    {.name = "boxes_unawaited", .says = "no shared memory that the launch", .shared = 64},
+    {.name = "boxes_unawaited", .says = "not of the device's memory", .shared = 64},
     {.name = "barriers_absent", .says = "there is no barrier", .shared = BOXES},
     {.name = "barriers_of_too_many", .says = "for what does not come", .shared = BOXES},
     {.name = "multiplies", .shared = BOXES},

@@ -419,6 +419,11 @@ all_forms bench_ops_json 0 '"time_share"' bench "$m" -p 8 -n 0 -r 1 -t 1 --ops -
 gives bench_ops_csv 1 'does not fit into csv' bench "$m" --ops --csv
 gives bench_two_forms 1 'one of them' bench "$m" --json --csv
 all_forms bench_csv 0 '^test,backend,device' bench "$m" -p 8 -n 0 -r 1 -t 1 -o csv
+# A device that measures nothing has no limit, and the CPU's is not taken for it.
+PITH_FAR_DEVICES=1 gives bench_without_limit 0 'FAR0: no limit is measured' bench "$m" \
+    --device FAR0 -ngl all -p 4 -n 2 -r 1 -t 1
+PITH_FAR_DEVICES=1 all_forms bench_says_none 0 'pp4 +[0-9.]+ +[0-9.]+ +- +-$' bench "$m" \
+    --device FAR0 -ngl all -p 4 -n 0 -r 1 -t 1
 
 # ---------------------------------------------------------------- threads
 

@@ -286,6 +286,12 @@ static void devices_are_listed(void)
     CHECK(pith_device_get(n, &d, &err) == PITH_RANGE);
     error_clear(&err);
     CHECK(pith_device_get(-1, &d, &err) == PITH_RANGE);
+    struct pith_machine h = {.size = sizeof h};
+    CHECK(pith_device_measure(0, 1, &h, &err) == PITH_OK && h.read_gbs > 0 && h.int8_gops > 0);
+    CHECK(pith_device_measure(n - 1, 1, &h, &err) == PITH_UNSUPPORTED &&
+          strstr(err.msg, "measures nothing"));
+    error_clear(&err);
+    CHECK(pith_device_measure(n, 1, &h, &err) == PITH_RANGE && strstr(err.msg, "no device"));
     unsetenv("PITH_FAR_DEVICES");
     CHECK(pith_n_devices() == n - 2);
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include "base/machine/pool.h"
 
-enum { MOST_BYTES = 256 << 20, LEAST_BYTES = 1 << 20, COPIES = 4, MOST_RATES = 256 };
+enum { MOST_BYTES = 128 << 20, LEAST_BYTES = 1 << 20, COPIES = 4, MOST_RATES = 256 };
 
 /* Bytes read and written in a nanosecond; 0: *st says why. */
 static double one_round(struct buffer *b, uint64_t n, pith_status *st, struct pith_error *err)

@@ -259,8 +259,8 @@ void host_barrier_make(uint64_t *b, uint32_t n)
 
 void host_barrier_meet(uint64_t *b, uint32_t bytes)
 {
-    checks_access(HOST_ATOMIC, b, 8);
     Barrier &at = barrier_at(b);
+    checks_access(HOST_ATOMIC, b, 8);
     if (!at.left)
         host_fail("more threads meet at a barrier than it was made for");
     at.left--;
@@ -270,8 +270,9 @@ void host_barrier_meet(uint64_t *b, uint32_t bytes)
 
 void host_barrier_wait(uint64_t *b, uint32_t parity)
 {
+    Barrier &at = barrier_at(b);
     checks_access(HOST_ATOMIC, b, 8);
-    if (is_open(barrier_at(b), parity))
+    if (is_open(at, parity))
         return;
     self().waits_for = b;
     self().parity = parity;
