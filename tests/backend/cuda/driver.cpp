@@ -732,7 +732,7 @@ API cuModuleGetFunction(Function **f, Module *m, const char *name)
                                    (Said)dlsym(m->library, "cuda_host_said"),
                                    name,
                                    threads ? *threads : 0,
-                                   params ? *params : PARAMS};
+                                   params ? *params : (unsigned)PARAMS};
     }
     *f = known[code];
     return OK;

@@ -224,7 +224,7 @@ KERNEL(subscripts, 64)
 
 #define KERNEL_OF_A_BOX(name)                                                                      \
     BOUND(name, 64)                                                                                \
-    extern "C" void __launch_bounds__(64) pith_##name(const MapArgs all)
+    extern "C" void __launch_bounds__(64) pith_##name([[maybe_unused]] const MapArgs all)
 
 /* A box of 128 rows of 64 numbers, of which the first two are there; what two warps multiply. */
 struct Box {
