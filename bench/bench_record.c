@@ -1,6 +1,6 @@
-/* bench_record.c -- what the host does for a decoded token on a GPU, with its commands recorded once
- * and replayed, and issued call by call: processor time of the thread that calls pith_step, so that
- * neither a device that is slow nor other programs count. A device that the processor plays
+/* bench_record.c -- what the host does for a decoded token on a GPU, with its commands recorded
+ * once and replayed, and issued call by call: processor time of the thread that calls pith_step, so
+ * that neither a device that is slow nor other programs count. A device that the processor plays
  * (lavapipe) has threads of its own, which do not count either.
  *
  *     bench_record [DEVICE [MODEL]]       default vulkan0 and a random llama of 24 layers

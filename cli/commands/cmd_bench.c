@@ -8,10 +8,10 @@
  *
  * Bandwidth and peaks are measured in the same run, with the same number of threads. Where all
  * products are one GPU's, its own copies are the bandwidth; its arithmetic is not measured, so
- * prefill has no limit, and neither has anything where several devices share the products. The limit
- * of a test of both is their time added up. With --ops the limit of an op is what its bytes or its
- * operations take, whichever is more; only products and attention have one, since what the others
- * touch is mostly in the processor's caches.
+ * prefill has no limit, and neither has anything where several devices share the products. The
+ * limit of a test of both is their time added up. With --ops the limit of an op is what its bytes
+ * or its operations take, whichever is more; only products and attention have one, since what the
+ * others touch is mostly in the processor's caches.
  *
  * Joules per token are those of the whole processor packages during the measured runs, where the
  * system shows them (energy.c); else there is no such column.
@@ -337,8 +337,8 @@ static void show_roof(const struct bench *b)
     if (b->o->format[0] != 'm' && b->o->format[0] != 't')
         return;
     if (b->roof.read_gbs > 0)
-        printf("%s, %s: copies %.1f GB/s (read and written), the limit of decode; its arithmetic is "
-               "not measured\n\n",
+        printf("%s, %s: copies %.1f GB/s (read and written), the limit of decode; its arithmetic "
+               "is not measured\n\n",
                b->device, b->roof.cpu, b->roof.read_gbs);
     else
         printf("%s: no limit is measured\n\n", *b->device ? b->device : b->roof.cpu);

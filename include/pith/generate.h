@@ -132,10 +132,10 @@ struct pith_machine {
 /* Measures for about ms milliseconds each. n_threads 0 = default. */
 PITH_API pith_status pith_machine_measure(int32_t n_threads, int32_t ms, struct pith_machine *out,
                                           struct pith_error *err);
-/* The same of device i of pith_device_get. One with memory of its own copies in it: read_gbs is what
- * is read and written together; int8_gops and f32_gops are 0, which is: not known. PITH_RANGE: there
- * are not so many; PITH_UNSUPPORTED: its backend measures nothing; else what keeps it from being
- * opened. */
+/* The same of device i of pith_device_get. One with memory of its own copies in it: read_gbs is
+ * what is read and written together; int8_gops and f32_gops are 0, which is: not known. PITH_RANGE:
+ * there are not so many; PITH_UNSUPPORTED: its backend measures nothing; else what keeps it from
+ * being opened. */
 PITH_API pith_status pith_device_measure(int32_t i, int32_t ms, struct pith_machine *out,
                                          struct pith_error *err);
 PITH_API const char *pith_isa(void);

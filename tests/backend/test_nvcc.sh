@@ -73,7 +73,8 @@ for file in "$folder"/kernels/*.cu; do
 done
 
 # What wgmma.cu is for: two blocks of 288 threads on a multiprocessor, or one with wide tiles; sums
-# that stay in registers; products that the compiler does not part. Other generations have a file without it.
+# that stay in registers; products that the compiler does not part. Other generations have a file
+# without it.
 if [ "${TEST_SCALE:-1}" -ge 10 ]; then
     "$nvcc" -cubin -arch=sm_90a -std=c++17 -O3 --fmad=false -Xptxas -v -o "$dir/wgmma.cubin" \
         "$folder/kernels/wgmma.cu" 2>"$err" || fail wgmma_is_compiled "$(head -n 1 "$err")"

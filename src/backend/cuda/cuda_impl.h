@@ -144,7 +144,8 @@ uint32_t cu_flash_shared(int size, int few); /* bytes of shared memory that a bl
 
 /* wgmma.c: products of 16 bits in large batches, by four warps together (kernels/wgmma.cu). Looks
  * what there is; could such a weight's products run so, in a step of many rows; makes a launch of
- * tiles of CU_WIDE rows of the weight one of these, if it can be, for so many rows of x; the maps of one. */
+ * tiles of CU_WIDE rows of the weight one of these, if it can be, for so many rows of x; the maps
+ * of one. */
 void cu_wgmma_find(struct cu_gpu *v);
 int cu_wgmma_has(const struct device *d, enum op op, const struct tensor *w);
 void cu_wgmma_use(const struct cu_gpu *v, const struct call *c, int64_t rows, struct gpu_launch *l);

@@ -1,11 +1,11 @@
-/* wgmma.c -- which products run by wgmma (kernels/wgmma.cu), and the maps of matrices that they copy
- * boxes by: products of 16 bits with many rows, no experts', on devices of compute capability 9.0
- * alone. The file of kernels has code for that generation or has it not. */
+/* wgmma.c -- which products run by wgmma (kernels/wgmma.cu), and the maps of matrices that they
+ * copy boxes by: products of 16 bits with many rows, no experts', on devices of compute capability
+ * 9.0 alone. The file of kernels has code for that generation or has it not. */
 #include "backend/cuda/cuda_impl.h"
 
 /* Rows of a weight's box, numbers of each row: 128 bytes. As wgmma.cu has them. ROWS_AT: where a
  * launch has the rows of x. */
-enum { BOX_ROWS = 128, BOX_NUMBERS = 64, ROWS_AT = 5, NARROW = 128, WIDE = 256 };
+enum { BOX_ROWS = 128, BOX_NUMBERS = 64, ROWS_AT = 5, NARROW = 128, WIDE = 256, HOPPER = 90 };
 
 /* Stages, what aligns them, barriers. */
 uint32_t cu_wgmma_shared(int tile)
@@ -17,7 +17,7 @@ void cu_wgmma_find(struct cu_gpu *v)
 {
     cu_function f;
     v->has_wgmma = 0;
-    if (v->arch != 90 || !cu.map_make || v->shared < cu_wgmma_shared(WIDE) ||
+    if (v->arch < HOPPER || v->arch > HOPPER || !cu.map_make || v->shared < cu_wgmma_shared(WIDE) ||
         cu.device_attribute(&v->multiprocessors, CU_MULTIPROCESSORS, v->ordinal))
         return;
     for (int i = 0; i < v->n_modules; i++)

@@ -1,5 +1,5 @@
-/* measure.c -- how fast a GPU moves bytes in its own memory: by its own copies, several at a time, of
- * more than caches hold. What its arithmetic could do is not measured. */
+/* measure.c -- how fast a GPU moves bytes in its own memory: by its own copies, several at a time,
+ * of more than caches hold. What its arithmetic could do is not measured. */
 #include "backend/gpu/gpu.h"
 
 #include <stdio.h>

@@ -25,8 +25,8 @@ void checks_access(host_kind kind, const void *at, size_t n);
 /* Bytes of shared memory that come by themselves: nobody may touch them meanwhile. */
 void checks_fetch(const void *to, size_t n);
 void checks_fetched(const void *to, size_t n);
-/* The same of copies that barriers tell of, and of what four warps multiply: who comes after whom is
- * not looked at here, but that there is something, and nothing under way (hopper.cpp). */
+/* The same of copies that barriers tell of, and of what four warps multiply: who comes after whom
+ * is not looked at here, but that there is something, and nothing under way (hopper.cpp). */
 void checks_copy(const void *to, size_t n);
 void checks_copied(const void *to, size_t n);
 void checks_operand(const void *from, size_t n);

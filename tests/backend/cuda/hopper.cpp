@@ -2,12 +2,12 @@
 // documents (PTX ISA, "mbarrier", "cp.async.bulk.tensor", "wgmma"): barriers in shared memory,
 // copies of boxes of a matrix, products of four warps with operands in shared memory.
 //
-// Each is done as late as is allowed, so that who does not wait finds nothing: a copy when no thread
-// can go on without one, a product when it is waited for; until then its sums are no numbers. What
-// is wrong ends the launch: fetching to where something else is still fetched or multiplied, bytes
-// that were not promised, threads that wait for what never comes, four warps that multiply different
-// things, descriptors of another layout than what is known here, ends that leave something under
-// way.
+// Each is done as late as is allowed, so that who does not wait finds nothing: a copy when no
+// thread can go on without one, a product when it is waited for; until then its sums are no
+// numbers. What is wrong ends the launch: fetching to where something else is still fetched or
+// multiplied, bytes that were not promised, threads that wait for what never comes, four warps that
+// multiply different things, descriptors of another layout than what is known here, ends that leave
+// something under way.
 #include "hopper.h"
 
 #include <math.h>
@@ -75,8 +75,8 @@ bool is_open(const Barrier &b, uint32_t parity) { return (b.phase + 1) % 2 == pa
 
 uint64_t box_bytes(const host_map &m) { return 2ull * m.box[0] * m.box[1] * m.box[2]; }
 
-/* Where byte i of a box lies: pieces of 16 bytes of a line of 128 are exchanged by the number of the
- * line in its eight, which addresses tell. */
+/* Where byte i of a box lies: pieces of 16 bytes of a line of 128 are exchanged by the number of
+ * the line in its eight, which addresses tell. */
 uint64_t swizzled(uint64_t address) { return address ^ (address >> 7 & 7) << 4; }
 
 unsigned char *shared_at(uint64_t window) { return (unsigned char *)host_window_base() + window; }

@@ -1,5 +1,6 @@
-/* maps.h -- what the driver's stand-in makes of a matrix for copies of boxes (cuTensorMapEncodeTiled
- * in driver.cpp), and hopper.cpp copies by: 128 bytes, as a driver's own, which nobody else reads. */
+/* maps.h -- what the driver's stand-in makes of a matrix for copies of boxes
+ * (cuTensorMapEncodeTiled in driver.cpp), and hopper.cpp copies by: 128 bytes, as a driver's own,
+ * which nobody else reads. */
 #ifndef PITH_TESTS_BACKEND_CUDA_MAPS_H
 #define PITH_TESTS_BACKEND_CUDA_MAPS_H
 

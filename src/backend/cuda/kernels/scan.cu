@@ -1,6 +1,6 @@
 /* scan.cu -- what keeps a state from row to row: convolutions (CONV of graph/ops/conv.c), selective
  * state spaces (SSM) and attention with a state instead of a cache (LINEAR of graph/ops/scan.c). */
-#include "state.cuh"
+#include "common.cuh"
 
 /* Numbers [at, at + n) of the state before a segment, where the scan goes on: the block of its last
  * row. */

@@ -1,7 +1,6 @@
 /* tokens.cu -- numbers of tokens and of distances (TOKEN_NUMBER, NGRAM of graph/ops/move.c,
  * BIAS_TABLE of graph/ops/attention.c), rows pooled (COMPRESS of graph/ops/scan.c). The shaders of
  * these names tell what is in p. */
-#include "state.cuh"
 #include "types.cuh"
 
 enum { NUMBER, NGRAM, TABLE, ENTRIES = 288 };

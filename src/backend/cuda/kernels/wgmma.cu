@@ -4,9 +4,9 @@
  * core adds sixteen products at a time, in an order of its own.
  *
  *     a block     TM rows of the weight by TN rows of x: warps 0 to 7 multiply, four of them 64
- *                 rows of the weight by all of x; one thread of warp 8 has tiles copied. TN 128: two
- *                 blocks are on a multiprocessor, one multiplies while the other writes. 256: one
- *                 is, which reads three quarters as much for what it multiplies
+ *                 rows of the weight by all of x; one thread of warp 8 has tiles copied. TN 128:
+ *                 two blocks are on a multiprocessor, one multiplies while the other writes. 256:
+ *                 one is, which reads three quarters as much for what it multiplies
  *     a stage     STEP numbers of each row, 128 bytes: what one copy brings. Piece p (16 bytes) of
  *                 row r lies at piece p ^ r % 8 of line r (the swizzle of 128 bytes), so that no
  *                 two of eight rows' pieces share banks
@@ -189,8 +189,9 @@ template <int N> FN void products_wait()
     SUMS_TO_63 ", "                                                                                \
     "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79,\n"            \
     "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95,\n"            \
-    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111,\n"\
-    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127\n"
+    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110,\n"      \
+    "%111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125,\n"  \
+    "%126, %127\n"
 #define MULTIPLY_64(shape, type, sums, a_at, b_at, ...)                                            \
     asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"                                        \
                  "wgmma.mma_async.sync.aligned." shape ".f32." type "." type "\n{" sums "}, "      \
@@ -248,7 +249,8 @@ template <int TN> FN void give_back(Stages<TN> &s, uint32_t i)
         barrier_meet(&s.empty[i % Stages<TN>::STAGES]);
 }
 
-/* Stages [i, i + n) into the sums of four warps; products of one go on while the next one's begin. */
+/* Stages [i, i + n) into the sums of four warps; products of one go on while those of the next one
+ * begin. */
 template <int TYPE, int TN>
 FN void add_stages(Stages<TN> &s, uint32_t i, uint32_t n, float (&acc)[TN / 8][4])
 {
@@ -280,9 +282,11 @@ FN void write_sums(const Args &arg, const Span &g, uint32_t head, const float (&
                 continue;
             uint64_t row = arg.a + (uint64_t)(g.at + col) * arg.lda;
             float down_by = f32_at(row + 2 * (uint64_t)arg.ldb)[0];
-            UNROLL for (uint32_t i = 0; i < 2; i++)
-                if (m0 + 8 * i < arg.p[1])
-                    write_sum(arg, g, head, m0 + 8 * i, g.at + col, acc[c / 8][2 * i + e] * down_by);
+            UNROLL for (uint32_t i = 0; i < 2; i++) {
+                uint32_t m = m0 + 8 * i;
+                if (m < arg.p[1])
+                    write_sum(arg, g, head, m, g.at + col, acc[c / 8][2 * i + e] * down_by);
+            }
         }
 }
 
