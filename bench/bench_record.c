@@ -3,7 +3,9 @@
  * that neither a device that is slow nor other programs count. A device that the processor plays
  * (lavapipe) has threads of its own, which do not count either.
  *
- *     bench_record [DEVICE [MODEL]]       default vulkan0 and a random llama of 24 layers
+ *     bench_record [DEVICE [MODEL]]       default vulkan0 and a random llama of 24 layers;
+ *                                         PITH_VULKAN_DEVICES=0 where lavapipe plays it,
+ *                                         PITH_PLUGINS=build where the kernels are
  *
  * Both ways take turns, ROUNDS times; the least of each is told. */
 #include <stdio.h>
@@ -14,7 +16,7 @@
 
 #include "pith.h"
 
-enum { WARM = 8, STEPS = 64, ROUNDS = 5, LAYERS = 24 };
+enum { WARM = 2, STEPS = 8, ROUNDS = 3, LAYERS = 24 };
 
 static void need(pith_status st, const struct pith_error *err)
 {
