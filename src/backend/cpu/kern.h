@@ -143,6 +143,19 @@ struct group_job {
     float eps;
 };
 
+/* Gates of n residual streams, of one row's numbers x [n], [2n] or [(2 + n) n]: m = fma(x, scale of
+ * its part, base); part 0: sigmoid(m) + eps, part 1: magnitude * sigmoid(m) + post_eps, part 2 a
+ * matrix: each row its softmax (sum in 16 lanes and the tree) plus eps; then each column divided by
+ * its sum plus eps, and `iterations` - 1 times rows and columns so. Those sums are chains in order,
+ * from 0. */
+enum { KERN_STREAMS = 16 }; /* at most */
+struct gates_job {
+    const float *x, *scale, *base;
+    float *y;
+    int32_t n, cols, iterations;
+    float eps, magnitude, post_eps;
+};
+
 typedef void kern_mm_fn(const void *panel, int64_t n, const struct act_tile *a, float *y);
 typedef void kern_pack_fn(const uint8_t *rows, int64_t row_bytes, int64_t n, void *panel);
 
@@ -244,6 +257,7 @@ struct kern {
     void (*linear)(const struct linear_row *j);
     void (*conv)(const struct conv_job *j);
     void (*group_norm)(const struct group_job *j);
+    void (*gates)(const struct gates_job *j);
     void (*attn)(const struct kern *k,
                  const struct attn_job *j); /* k: whose mm and quant_a32 it calls */
     void (*index)(const struct index_job *j);

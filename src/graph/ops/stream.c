@@ -142,7 +142,6 @@ static OP_FN(ref_stream_gates)
 
 const struct op_info op_stream_gates = {.name = "stream_gates",
                                         .kind = OP_ROWS,
-                                        .flags = OP_MOVER,
                                         .params_bytes = sizeof(struct stream_gates_op),
                                         .shape = shape_stream_gates,
                                         .reference = ref_stream_gates};

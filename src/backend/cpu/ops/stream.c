@@ -49,7 +49,34 @@ static OP_FN(cpu_stream_attend)
     }
 }
 
+static int gates_fit(const struct kern *k, const struct node *n)
+{
+    const struct stream_gates_op *p = n->p;
+    (void)k;
+    return p->n <= KERN_STREAMS;
+}
+
+static OP_FN(cpu_stream_gates)
+{
+    const struct stream_gates_op *p = c->p;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++) {
+        struct gates_job j = {.x = value_row(x, &c->src[0], r),
+                              .scale = c->w_data,
+                              .base = c->b_data,
+                              .y = value_row(x, &c->dst, r),
+                              .n = p->n,
+                              .cols = (int32_t)c->dst.cols,
+                              .iterations = p->iterations,
+                              .eps = p->eps,
+                              .magnitude = p->magnitude,
+                              .post_eps = p->post_eps};
+        kern_of(c)->gates(&j);
+    }
+}
+
 const struct cpu_op cpu_stream_ops[] = {
+    {OP_STREAM_GATES, "stream_gates", .fn = cpu_stream_gates, .can = gates_fit},
     {OP_STREAM_MIX, "stream_mix", .fn = cpu_stream_mix},
     {OP_STREAM_ATTEND, "stream_attend", .fn = cpu_stream_attend},
     {.fn = NULL}};
