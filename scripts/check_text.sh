@@ -22,7 +22,7 @@ prose()
 
 # Tables and blocks of code of documents are as wide as what they show.
 {
-    ours '\.(c|h|inl|def|py|sh|comp|glsl|cuh?|cpp|js|css)$|(^|/)Makefile$' | tr '\n' '\0' |
+    ours '\.(c|h|inl|def|py|sh|comp|glsl|cuh?|cpp|js|css|html)$|(^|/)Makefile$' | tr '\n' '\0' |
         xargs -0 grep -nHE '^.{101,}$'
     prose $(ours '\.md$') | grep -E '^[^:]+:[0-9]+: .{101,}$'
 } | cut -c 1-120 | rule lines_under_100_columns
