@@ -5,6 +5,7 @@
  *     fills in masks    [T, V]  the same, of all tokens in one step
  *     encoder, pooling  [T, E]  its output rows, or [1, E] pooled
  *     both              [T, V]  behind each token of the decoder, once the encoder has read its own
+ *     --tap NAME        [T, n]  a value on its way instead, of each token (pith_tap)
  *
  * The file appears when it is complete, or not at all.
  */
@@ -16,7 +17,7 @@
 
 struct opts {
     struct model_opts model;
-    const char *tokens, *encoder, *out, *pooling;
+    const char *tokens, *encoder, *out, *pooling, *tap;
     int64_t chunk;
 };
 
@@ -41,6 +42,10 @@ static const struct arg args[] = {
     {.name = "--pooling", ARG_FIELD(struct opts, pooling, ARG_CHOICE),
      .choices = "mean|cls|last|rank|none", .otherwise = "logits; of an encoder none",
      .help = "write embeddings: one of all tokens or, with none, one of each; rank: scores"},
+    {.name = "--tap", .meta = "NAME", ARG_FIELD(struct opts, tap, ARG_TEXT),
+     .help = "write a value on its way instead: visit.N, the residual stream before layer N (their "
+             "number: behind the last), end, what the output matrix is multiplied by; "
+             "encoder.visit.N, encoder.end: of the encoder's tokens"},
     ARGS_MODEL(struct opts, model),
     {0},
 };
@@ -114,13 +119,34 @@ static pith_pooling pooling_of(const char *name)
     return PITH_POOL_NONE;
 }
 
-/* One step; writes a row of `width` floats for each of its outputs. */
+static int write_row(const float *row, int64_t width, struct cli_out *w)
+{
+    if (fwrite(row, sizeof *row, (size_t)width, w->f) != (size_t)width)
+        return cli_say(CLI_SYSTEM, "%s: cannot write: %s", w->path, strerror(errno));
+    return CLI_OK;
+}
+
+/* Tap 0 of n rows of the last step, or of what the encoder has read. */
+static int write_taps(pith_session *s, int32_t n, struct cli_out *w)
+{
+    struct pith_error err = {0};
+    int code = CLI_OK;
+    for (int32_t i = 0; i < n && !code; i++) {
+        const float *row = pith_tap(s, 0, i, &err);
+        code = row ? write_row(row, pith_tap_width(s, 0), w) : cli_fail(&err);
+    }
+    return code;
+}
+
+/* One step; writes a row of `width` floats for each of its outputs, or of a tap (width 0). */
 static int write_step(pith_session *s, const struct pith_batch *batch, int embeddings,
                       int32_t width, struct cli_out *w)
 {
     struct pith_error err = {0};
     if (pith_step(s, batch, &err) != PITH_OK)
         return cli_fail(&err);
+    if (!width)
+        return write_taps(s, batch->n, w);
     int32_t n = pith_n_outputs(s);
     if (!embeddings && n != batch->n)
         return cli_say(CLI_SYSTEM, "the step gave %d rows of logits, wanted %d", n, batch->n);
@@ -128,8 +154,9 @@ static int write_step(pith_session *s, const struct pith_batch *batch, int embed
         const float *row = embeddings ? pith_embedding(s, i) : pith_logits(s, i);
         if (!row)
             return cli_say(CLI_SYSTEM, "the step gave no output row %d of %d", i, n);
-        if (fwrite(row, sizeof *row, (size_t)width, w->f) != (size_t)width)
-            return cli_say(CLI_SYSTEM, "%s: cannot write: %s", w->path, strerror(errno));
+        int code = write_row(row, width, w);
+        if (code)
+            return code;
     }
     return CLI_OK;
 }
@@ -147,7 +174,7 @@ static int write_rows(pith_session *s, const int32_t *ids, int32_t n, int32_t ch
         struct pith_batch batch = PITH_BATCH_INIT;
         batch.n = n - at < chunk ? n - at : chunk;
         batch.token = ids + at;
-        batch.want = want;
+        batch.want = width ? want : NULL;
         code = write_step(s, &batch, embeddings, width, w);
     }
     free(want);
@@ -219,7 +246,8 @@ static pith_model *open_for(const struct opts *o, int32_t n, int32_t n_read,
 
 static int32_t width_of(const struct opts *o, const struct pith_model_info *info, int embeddings)
 {
-    return !embeddings                                ? info->n_vocab
+    return o->tap                                     ? 0
+           : !embeddings                              ? info->n_vocab
            : pooling_of(o->pooling) == PITH_POOL_RANK ? info->n_labels
                                                       : info->n_embd_out;
 }
@@ -243,7 +271,9 @@ static int run(void *opts)
         n_ctx = n > n_ctx ? n : n_ctx;
         n_ctx = n_read > n_ctx ? n_read : n_ctx;
         n_ctx = o->model.n_ctx ? (int32_t)o->model.n_ctx : n_ctx;
+        const char *const taps[] = {o->tap, NULL};
         params.pooling = pooling_of(o->pooling);
+        params.taps = taps;
         s = cli_session_open(m, &o->model, n_ctx, &params, &code);
     }
     if (s) {
@@ -258,7 +288,9 @@ static int run(void *opts)
             code = cli_fail(&err);
         if (!code)
             code = cli_out_open(&out, o->out);
-        if (!code)
+        if (!code && o->tap && !strncmp(o->tap, "encoder.", 8))
+            code = write_taps(s, n_read, &out);
+        else if (!code)
             code = write_rows(s, ids, n, chunk, embeddings, width_of(o, &info, embeddings), &out);
         code = cli_out_close(&out, code);
         interrupt_watch(NULL);
@@ -280,12 +312,12 @@ const struct command cmd_logits = {
             .command = "pith logits",
             .about = "Runs the tokens and writes float32 little endian: [T, V], the logits behind "
                      "each of T "
-                     "tokens; for an encoder or with --pooling [T, E], or [1, E] pooled. The file "
-                     "appears "
-                     "when it is complete.",
+                     "tokens; for an encoder or with --pooling [T, E], or [1, E] pooled; with "
+                     "--tap [T, n]. The file appears when it is complete.",
             .example =
                 "  pith logits model.gguf --tokens 2,9259,1902 --out logits.f32\n"
                 "  pith logits model.gguf --tokens @ids.txt --out logits.f32 -c 1K --chunk 64\n"
+                "  pith logits model.gguf --tokens @ids.txt --tap visit.12 --out hidden.f32\n"
                 "  pith logits t5.gguf --encoder-tokens 571,13,1 --tokens 0,32099 -o logits.f32\n",
             .rows = args,
         },

@@ -54,19 +54,30 @@ struct pith_session_params {
                              is left, that; 0: all that is left */
     int32_t n_batch; /* most tokens in one step, and so of an input that is taken whole (encoders,
                         pooled sessions); 0: the model's */
-    /* Adapters (pith_adapt): how many different ones, or mixtures of them, its sequences can have
-     * at the same time; 0 = none. adapter_rank: the largest rank of one, 0 = 64. */
+    /* Adapters (pith_adapt, pith_adapt_slot): how many different ones, or mixtures of them, its
+     * sequences and slots have at the same time; 0 = none. adapter_rank: the largest, 0 = 64. */
     int32_t n_adapters, adapter_rank;
     /* Steps that can be under way at the same time, each with values of its own: up to 4. 0: one,
      * or as many as devices share the layers, whose steps of a long batch then run beside each
      * other. With 2 or more there is pith_submit. Pooled sessions and models that are no decoders
      * have one. */
     int32_t n_lanes;
+    /* Values that steps give out on their way (pith_tap): names, NULL behind the last, at most 32;
+     * NULL: none, and nothing is computed or kept for them. Tap i is that of taps[i].
+     *   visit.N         the residual stream as visit N finds it, from 0 on. A visit runs a layer
+     *                   once, so in nearly all models this is what stands before layer N; N = their
+     *                   number: what the last one leaves
+     *   visit.N.NAME    of what models have beside it, that of this name (gemma4: per_layer)
+     *   end             what the output matrix is multiplied by, or embeddings are made of
+     *   encoder. before one of these: of the encoder that stands beside a decoder
+     * PITH_RANGE: the model has no such tap; the message tells which there are. PITH_UNSUPPORTED:
+     * it has, but nothing is there before this visit. */
+    const char *const *taps;
 };
 #define PITH_SESSION_PARAMS_INIT                                                                   \
     {                                                                                              \
         sizeof(struct pith_session_params), 0, 0, 0, NULL, NULL, PITH_POOL_FILE, 0, 0, 0, NULL, 0, \
-            0, 0, 0, 0, 0                                                                          \
+            0, 0, 0, 0, 0, NULL                                                                    \
     }
 
 /* PITH_NOMEM, and nothing is taken: with its cache full it would not fit into the memory that is
@@ -150,7 +161,23 @@ struct pith_batch {
      * best one is taken, as by a sampler of default parameters. Where the batch fails after its
      * draws samplers stay as they are then. */
     pith_sampler *const *sampler;
+    /* [n], or NULL: each row has what its sequence has (pith_adapt). The slot whose adapters row i
+     * has (pith_adapt_slot); PITH_ADAPTER_SEQUENCE: its sequence's; PITH_ADAPTER_NONE: none. Bits
+     * are those of the row alone with these. A row that has others than its sequence leaves its K
+     * and V as any other does, but not its token: pith_tokens tells -1, prefixes end before it.
+     * PITH_RANGE: there is no such slot (n_adapters of the session); PITH_STATE: it is empty. */
+    const int32_t *adapter;
+    /* [n], or NULL: all are the decoder's. Of models with an encoder beside it: PITH_ROLE_ENCODER:
+     * row i is of what the encoder reads for its sequence. Such rows of a sequence are one text,
+     * in order, read whole before the decoder's rows of the batch, as by pith_encode, whose
+     * errors this has. Such a row has its token and its sequence, and nothing else of these arrays;
+     * outputs, taps and `drawn` know the decoder's rows alone. PITH_STATE: the sequence has read a
+     * text already; PITH_UNSUPPORTED: trees of rows beside it, or pith_submit. If the call fails
+     * nothing is read. */
+    const uint8_t *role;
 };
+enum { PITH_ROLE_DECODER, PITH_ROLE_ENCODER };
+enum { PITH_ADAPTER_SEQUENCE = -1, PITH_ADAPTER_NONE = -2 };
 enum { PITH_ROOT = -1, PITH_APPENDED = -2 };
 #define PITH_BATCH_INIT PITH_SIZED(struct pith_batch)
 PITH_API pith_status pith_step(pith_session *s, const struct pith_batch *batch,
@@ -232,6 +259,13 @@ struct pith_adapter_use {
  * PITH_RANGE: more different ones than the session's n_adapters, or a rank above its. */
 PITH_API pith_status pith_adapt(pith_session *s, int32_t seq, const struct pith_adapter_use *uses,
                                 int32_t n, struct pith_error *err);
+/* From now on slot `slot` of the session, one of 0 .. n_adapters - 1, has these adapters, for rows
+ * that name it (pith_batch.adapter): so one text can have an adapter from some token on, and others
+ * before. n = 0 empties it. Slots and sequences with the same adapters and scales count as one of
+ * n_adapters. Errors are those of pith_adapt; rows of a tree can no longer be accepted. */
+PITH_API pith_status pith_adapt_slot(pith_session *s, int32_t slot,
+                                     const struct pith_adapter_use *uses, int32_t n,
+                                     struct pith_error *err);
 
 /* Edits. Ranges [p0, p1) are of positions; p1 = -1 means to the end; negative or reversed ones and
  * unknown sequences are PITH_RANGE. A new row's position is one after the last; of rows with four
@@ -287,7 +321,8 @@ PITH_API void pith_session_memory(const pith_session *s, uint64_t *now, uint64_t
  * growing). */
 PITH_API uint64_t pith_cache_bytes(const pith_session *s, int64_t n);
 
-/* Ids of the first cap tokens held (-1: a row that is no token, or not alone). Returns how many
+/* Ids of the first cap tokens held (-1: a row that is no token, or not alone, or that had other
+ * adapters than its sequence). Returns how many
  * there are, -1: no such sequence. */
 PITH_API int64_t pith_tokens(const pith_session *s, int32_t seq, int32_t *ids, size_t cap);
 
@@ -377,6 +412,17 @@ PITH_API const float *pith_logits(const pith_session *s, int32_t i); /* [V], cau
 PITH_API const float *pith_embedding(const pith_session *s,
                                      int32_t i); /* [n_embd_out]: per row, or per sequence when
                                                   * pooled; with pooling rank [n_labels] */
+
+/* Taps (pith_session_params.taps). They are of all rows, whatever asks for output, and bits are
+ * those of the outputs: the same however rows are cut into steps. Columns of a tap's row, 0: there
+ * is no such tap. */
+PITH_API int64_t pith_tap_width(const pith_session *s, int32_t tap);
+/* Tap `tap` [width] of row `row` of the last batch, or, of an encoder's tap, of the tokens that
+ * pith_encode has read last. A batch of more than n_batch rows runs in parts, and taps are there of
+ * the last part's rows. They stay on the device until they are asked for here; the memory is the
+ * session's, until the next step (pith_encode). NULL, with PITH_RANGE: no such tap, or row;
+ * PITH_STATE: there was no step, or it has failed; else it could not be read from its device. */
+PITH_API const float *pith_tap(pith_session *s, int32_t tap, int32_t row, struct pith_error *err);
 
 PITH_API void
 pith_cancel(pith_session *s); /* async-signal-safe: the running step ends with PITH_CANCELLED */

@@ -325,7 +325,7 @@ pith_status pith_step(pith_session *s, const struct pith_batch *batch, struct pi
     NEED_IDLE(s);
     NEED(batch);
     pith_status st = params_take(&b, sizeof b, batch, "batch", err);
-    return st == PITH_OK ? session_step(s, &b, err) : st;
+    return st == PITH_OK ? roles_step(s, &b, err) : st;
 }
 
 pith_status pith_submit(pith_session *s, const struct pith_batch *batch, struct pith_error *err)
@@ -448,15 +448,13 @@ int32_t pith_adapter_rank(const pith_adapter *a)
     return a ? a->rank : 0;
 }
 
-pith_status pith_adapt(pith_session *s, int32_t seq, const struct pith_adapter_use *uses, int32_t n,
-                       struct pith_error *err)
+/* The caller's array, whose elements are as long as it says. */
+static pith_status take_uses(const char *who, const struct pith_adapter_use *uses, int32_t n,
+                             struct pith_adapter_use use[ADAPTER_USES], struct pith_error *err)
 {
-    WITH_ERROR;
-    struct pith_adapter_use use[ADAPTER_USES] = {{0}};
     size_t size = 0;
-    NEED_IDLE(s);
-    if (n)
-        NEED(uses);
+    if (n && !uses)
+        return error_set(err, PITH_RANGE, "%s: uses is NULL", who);
     pith_status st = n > 0 ? params_size(uses, &size, "adapter 0", err) : PITH_OK;
     if (st == PITH_OK && n > 0 && size % _Alignof(struct pith_adapter_use))
         st = error_set(err, PITH_RANGE, "adapter 0: size is %zu; start from PITH_ADAPTER_USE_INIT",
@@ -469,7 +467,27 @@ pith_status pith_adapt(pith_session *s, int32_t seq, const struct pith_adapter_u
             st = error_set(err, PITH_RANGE, "adapter %d: size is %zu, of the first one %zu", i,
                            use[i].size, size);
     }
+    return st;
+}
+
+pith_status pith_adapt(pith_session *s, int32_t seq, const struct pith_adapter_use *uses, int32_t n,
+                       struct pith_error *err)
+{
+    WITH_ERROR;
+    struct pith_adapter_use use[ADAPTER_USES] = {{0}};
+    NEED_IDLE(s);
+    pith_status st = take_uses(__func__, uses, n, use, err);
     return st == PITH_OK ? session_adapt(s, seq, use, n, err) : st;
+}
+
+pith_status pith_adapt_slot(pith_session *s, int32_t slot, const struct pith_adapter_use *uses,
+                            int32_t n, struct pith_error *err)
+{
+    WITH_ERROR;
+    struct pith_adapter_use use[ADAPTER_USES] = {{0}};
+    NEED_IDLE(s);
+    pith_status st = take_uses(__func__, uses, n, use, err);
+    return st == PITH_OK ? session_adapt_slot(s, slot, use, n, err) : st;
 }
 
 pith_status pith_truncate(pith_session *s, int32_t seq, int64_t n, struct pith_error *err)
@@ -715,6 +733,19 @@ const float *pith_logits(const pith_session *s, int32_t i)
 const float *pith_embedding(const pith_session *s, int32_t i)
 {
     return s && s->role[ROLE_DECODER].plan.has_embd ? output(s, i) : NULL;
+}
+
+int64_t pith_tap_width(const pith_session *s, int32_t tap)
+{
+    return s && tap >= 0 && tap < s->n_taps ? s->role[s->tap[tap].role].plan.tap[tap].cols : 0;
+}
+
+const float *pith_tap(pith_session *s, int32_t tap, int32_t row, struct pith_error *err)
+{
+    WITH_ERROR;
+    if (!s)
+        error_set(err, PITH_RANGE, "pith_tap: s is NULL");
+    return s ? session_tap(s, tap, row, err) : NULL;
 }
 
 void pith_cancel(pith_session *s)

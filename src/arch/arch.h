@@ -124,14 +124,27 @@ struct carry {
  *   visit   in the last one nn_tail leaves only rows that an output asks for
  *   end     leaves in x[0] what is an embedding, or is multiplied by the output matrix; NULL: the
  *           norm of hp.norm with io->output_norm. The encoder's writes the memory that the decoder
- *           sees (states of CROSS rows); nothing else comes out of it */
+ *           sees (states of CROSS rows), and leaves in x[0] what that is made of */
 struct arch_role {
     void (*begin)(const struct arch_model *m, struct graph *g, struct carry *c);
     void (*visit)(const struct arch_model *m, struct graph *g, int32_t i, struct carry *c);
     void (*end)(const struct arch_model *m, struct graph *g, struct carry *c);
     const char *stack; /* goes before "blk.N." in the names of nodes, or NULL */
+    const char *carried[CARRY_MAX]; /* names of values of the carry that taps can ask for; x[0], the
+                                       residual stream, needs none */
 };
 enum role { ROLE_DECODER, ROLE_ENCODER, N_ROLES };
+
+/* A value that is given out on its way through a role's graph (tap.c): value `value` of the carry
+ * as a visit is given it; visit n of n is what the last one leaves, and TAP_END x[0] behind the
+ * role's end. Of all rows of a step, also those that no output is asked of. */
+enum { TAP_END = -1, TAP_NAME = 48 };
+struct arch_tap {
+    enum role role;
+    int32_t visit;
+    int value;
+    char name[TAP_NAME];
+};
 
 /* What a graph is to give: logits, or embeddings (of each row, or pooled). */
 struct arch_want {
@@ -141,6 +154,8 @@ struct arch_want {
     int rank; /* scores of the pooled rows instead */
     int logits;
     int32_t adapter_rank; /* of adapters that can be added to products, at most; 0: none */
+    const struct arch_tap *taps; /* [n_taps] of all roles: tap i of the graph of its role */
+    int32_t n_taps;
 };
 
 /* ---------------------------------------------------------------- an architecture */
@@ -217,6 +232,10 @@ pith_status arch_open_synthetic(struct arch_model *m, struct gguf_writer *w,
 pith_status arch_ready(struct arch_model *m, struct pith_error *err);
 /* The scores that its head gives; 0: it has none. */
 int32_t arch_n_labels(const struct arch_model *m);
+/* The tap of a name: "visit.3", "visit.3.NAME", "end", and with "encoder." before it. PITH_RANGE
+ * tells what there is. */
+pith_status arch_tap_find(const struct arch_model *m, const char *name, struct arch_tap *out,
+                          struct pith_error *err);
 /* The graph of a role. */
 void arch_build(const struct arch_model *m, const struct arch_want *want, struct graph *g);
 

@@ -59,6 +59,33 @@ static node scores(const struct arch_model *m, struct graph *g, node x)
     return graph_view(g, graph_topk(g, &all, "cls_shares"), n, n, "scores");
 }
 
+/* Those of the carry before visit i (TAP_END: at the end). */
+static void take_taps(const struct arch_want *want, struct graph *g, int32_t i,
+                      const struct carry *c)
+{
+    for (int32_t k = 0; k < want->n_taps; k++)
+        if (want->taps[k].role == want->role && want->taps[k].visit == i)
+            graph_tap(g, k, c->x[want->taps[k].value], want->taps[k].name);
+}
+
+/* 1: some tap is of what comes behind visit i, so all rows go through it. */
+static int taps_behind(const struct arch_want *want, int32_t i)
+{
+    int32_t k = 0;
+    while (k < want->n_taps && !(want->taps[k].role == want->role &&
+                                 (want->taps[k].visit == TAP_END || want->taps[k].visit > i)))
+        k++;
+    return k < want->n_taps;
+}
+
+/* From here on only the rows that an output asks for. */
+static void select_rows(struct graph *g, struct carry *c)
+{
+    for (int k = 0; k < CARRY_MAX && c->x[k]; k++)
+        if (c->x[k]->rows == ROWS_T)
+            c->x[k] = graph_select(g, c->x[k], "output_rows");
+}
+
 void arch_build(const struct arch_model *m, const struct arch_want *want, struct graph *g)
 {
     const struct arch_role *role = &m->arch->role[want->role];
@@ -72,21 +99,24 @@ void arch_build(const struct arch_model *m, const struct arch_want *want, struct
     g->stack = role->stack;
     if (role->begin)
         role->begin(m, g, &c);
+    int selects = !want->pooled && !encodes, late = taps_behind(want, n - 1);
     for (int32_t i = 0; i < n; i++) {
         g->layer = encodes ? i : arch_layer_of(m, i);
-        g->tail = i == n - 1 && !want->pooled && !encodes;
+        g->tail = i == n - 1 && selects && !late;
+        take_taps(want, g, i, &c);
         role->visit(m, g, i, &c);
     }
     g->layer = m->hp.n_layer;
-    if (encodes) {
-        role->end(m, g, &c);
-        return;
-    }
-    for (int k = 0; k < CARRY_MAX && c.x[k] && g->tail; k++)
-        if (c.x[k]->rows == ROWS_T) /* the last visit left all rows */
-            c.x[k] = graph_select(g, c.x[k], "output_rows");
+    if (g->tail) /* the last visit may have left all rows */
+        select_rows(g, &c);
     g->tail = 0;
+    take_taps(want, g, n, &c);
     (role->end ? role->end : end_norm)(m, g, &c);
+    take_taps(want, g, TAP_END, &c);
+    if (encodes)
+        return;
+    if (selects && late)
+        select_rows(g, &c);
     if (want->logits)
         g->logits = logits(m, g, c.x[0]);
     else

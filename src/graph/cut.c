@@ -307,8 +307,8 @@ pith_status graph_cut(struct graph *g, struct pith_error *err)
             take_over(&c, n);
     }
     g->layer = g->n_layer;
-    node *result[] = {&g->logits, &g->embd, &g->best};
-    for (int i = 0; i < 3 && c.of; i++)
-        *result[i] = *result[i] ? whole(&c, *result[i]) : NULL;
+    for (int i = 0; i < GRAPH_RESULTS && c.of; i++)
+        if (*graph_result(g, i))
+            *graph_result(g, i) = whole(&c, *graph_result(g, i));
     return graph_finish(g, err);
 }

@@ -39,12 +39,9 @@ static void count_uses(struct fuser *f)
     for (const struct node *n = f->g->first; n; n = n->next)
         for (int s = 0; s < n->n_src; s++)
             f->uses[n->src[s]->id]++;
-    if (f->g->logits)
-        f->uses[f->g->logits->id]++;
-    if (f->g->embd)
-        f->uses[f->g->embd->id]++;
-    if (f->g->best)
-        f->uses[f->g->best->id]++;
+    for (int i = 0; i < GRAPH_RESULTS; i++)
+        if (*graph_result(f->g, i))
+            f->uses[(*graph_result(f->g, i))->id]++;
 }
 
 /* Nodes nobody reads any more leave the list. What a node writes of a state may be read by another

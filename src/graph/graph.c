@@ -70,6 +70,19 @@ node graph_adjacent(struct graph *g, node x, int64_t width)
     return pieces(g, root, &run);
 }
 
+void graph_tap(struct graph *g, int i, node x, const char *name)
+{
+    if (g->err.code != PITH_OK || !arena_ok(&g->arena))
+        return;
+    int rows = x && x->rows == ROWS_T && x->rows_mul == 1 && x->fmt == ACT_F32 &&
+               !op_has(x->op, OP_OPAQUE);
+    if (rows)
+        g->tap[i] = graph_adjacent(g, x, 0);
+    else
+        error_set(&g->err, PITH_UNSUPPORTED, "tap %s: %s", name,
+                  x ? "it has no row of numbers for each token" : "there is nothing of it there");
+}
+
 static node make(struct graph *g, const struct node *like, const char *name)
 {
     const struct op_info *info = op_infos[like->op];

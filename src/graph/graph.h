@@ -65,6 +65,10 @@ struct adapted {
     struct adapted *next;
 };
 
+/* Results of a graph: logits, embeddings, the best logits, and behind these taps: values on their
+ * way that somebody wants to see. */
+enum { GRAPH_TAPS = 32, GRAPH_RESULTS = 3 + GRAPH_TAPS };
+
 struct graph {
     struct arena arena;
     struct node *first, *last;
@@ -76,6 +80,7 @@ struct graph {
     int32_t n_ctx;     /* positions asked for, which choose among RoPE sets; 0: few */
     node logits, embd; /* results: either may be NULL */
     node best;         /* the best of logits' rows (ops/index.h), NULL: nobody asks for them */
+    node tap[GRAPH_TAPS]; /* [T, ..] each, NULL: none of this number */
     int32_t layer;     /* given to new nodes */
     const char *stack; /* before "blk.N." in their names, NULL: nothing */
     int tail;          /* 1: of what is built now only rows go on that an output asks for */
@@ -89,6 +94,16 @@ struct graph {
 void graph_init(struct graph *g);
 void graph_deinit(struct graph *g);
 pith_status graph_finish(struct graph *g, struct pith_error *err);
+
+/* Where result i is, i < GRAPH_RESULTS; it may be NULL. */
+static inline node *graph_result(struct graph *g, int i)
+{
+    node *const first[] = {&g->logits, &g->embd, &g->best};
+    return i < 3 ? first[i] : &g->tap[i - 3];
+}
+/* x becomes tap i. An error that names it: x is NULL, or has no row of numbers for each row of the
+ * step. */
+void graph_tap(struct graph *g, int i, node x, const char *name);
 
 /* The memo of a key, a new one without a value; NULL: there are too many, which is an error. */
 struct graph_memo *graph_memo(struct graph *g, const void *key);

@@ -298,12 +298,9 @@ static void lifetimes(struct compiler *c)
     for (int32_t i = 0; i < c->n; i++)
         for (int s = 0; s < c->order[i]->n_src; s++)
             c->info[c->order[i]->src[s]->id].n_uses++;
-    if (c->g->logits)
-        c->info[c->g->logits->id].n_uses++;
-    if (c->g->embd)
-        c->info[c->g->embd->id].n_uses++;
-    if (c->g->best)
-        c->info[c->g->best->id].n_uses++;
+    for (int i = 0; i < GRAPH_RESULTS; i++)
+        if (*graph_result(c->g, i))
+            c->info[(*graph_result(c->g, i))->id].n_uses++;
     for (int32_t i = 0; i < c->n; i++) {
         const struct node *n = c->order[i];
         struct info *in = &c->info[n->id];
@@ -340,10 +337,9 @@ static void lifetimes(struct compiler *c)
                 src->dies = use;
         }
     }
-    node results[3] = {c->g->logits, c->g->embd, c->g->best};
-    for (int i = 0; i < 3; i++)
-        if (results[i])
-            c->info[c->info[results[i]->id].store].dies = c->plan->n_phases;
+    for (int i = 0; i < GRAPH_RESULTS; i++)
+        if (*graph_result(c->g, i))
+            c->info[c->info[(*graph_result(c->g, i))->id].store].dies = c->plan->n_phases;
 }
 
 /* Best fit: the lowest gap that is free during [born, dies] and wastes least. Stores are placed in
@@ -556,6 +552,9 @@ pith_status plan_compile(struct plan *p, struct graph *g, struct device **device
         p->has_best = 1;
         set_value(&c, g->best, &p->best);
     }
+    for (int i = 0; i < GRAPH_TAPS; i++)
+        if (g->tap[i])
+            set_value(&c, g->tap[i], &p->tap[i]);
     for (int i = 0; i < n_devices; i++)
         p->act_bytes[i] = plan_uses(p, i) ? size_align(p->act_bytes[i] + 4096, 4096) : 0;
 fail:

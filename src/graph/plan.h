@@ -33,6 +33,7 @@ struct plan {
     int has_logits, has_embd, has_best;
     struct value logits, embd; /* [R, V] and [R or N or T, E] */
     struct value best;         /* [R, 2 k] */
+    struct value tap[GRAPH_TAPS]; /* [T, cols]; cols 0: none of this number */
     struct plan_params params;
 };
 

@@ -313,6 +313,15 @@ done
 gives cache_head_size 2 'heads of V have 16 elements, a cache of q8_0 needs a multiple of 32' run \
     "$m" -p x --cache-type-v q8_0 </dev/null
 
+# values on their way: 3 rows of 64 columns
+gives tap 0 '' logits "$m" --tokens 1,2,3 --tap visit.1 --out "$dir/a"
+gives tap_pieces 0 '' logits "$m" --tokens 1,2,3 --tap visit.1 --out "$dir/b" --chunk 2
+cmp -s "$dir/a" "$dir/b"
+same tap_same_bits $? 0
+same tap_bytes "$(wc -c <"$dir/a")" 768
+gives tap_unknown 2 'no tap "visit.9"; wanted one of visit.0 .. visit.2, end' logits "$m" \
+    --tokens 1 --tap visit.9 --out "$dir/b"
+
 # a model whose encoder reads what its decoder writes about
 t5=$dir/t5.gguf
 gives t5_synth 0 '' synth "$t5" --arch t5 --seed 3
@@ -326,6 +335,9 @@ same t5_same_bits $? 0
 gives t5_other 0 '' logits "$t5" --encoder-tokens 9,2,6 --tokens 0,4,9,11 --out "$dir/b"
 cmp -s "$dir/a" "$dir/b"
 same t5_other_bits $? 1
+gives t5_tap 0 '' logits "$t5" --encoder-tokens $read_ids --tokens 0 --tap encoder.end \
+    --out "$dir/b"
+same t5_tap_bytes "$(wc -c <"$dir/b")" 2304
 gives t5_without 1 '\-\-encoder-tokens: t5 has an encoder' logits "$t5" --tokens 0 --out "$dir/c"
 gives t5_none 1 '\-\-encoder-tokens: llama has no encoder' logits "$m" --encoder-tokens 4 \
     --tokens 1 --out "$dir/c"

@@ -5,6 +5,7 @@
  *   same bits  rows without an adapter have the bits of a session without; rows with one have the
  *              same alone, in pieces, on two threads, beside others, by the plain C reference and
  *              on devices whose memory the host cannot touch
+ *   rows       of one batch have those of slots: the bits of each alone
  *   keys       stored prefixes and snapshots belong to who has the same adapters
  *   refused    files that are no adapter of the model, and what a session cannot do */
 #include "encoder.h"
@@ -583,6 +584,256 @@ static void sets(void)
     close_two();
 }
 
+/* ---------------------------------------------------------------- rows */
+
+static pith_status fill_slot(int32_t slot, const pith_adapter *a, float scale,
+                             struct pith_error *err)
+{
+    struct pith_adapter_use use = use_of(a, scale);
+    return pith_adapt_slot(two.s, slot, &use, a ? 1 : 0, err);
+}
+
+/* The model of open_two, another way, with the first adapter in slot 0 and the second in slot 1. */
+static int open_slots(const struct way *w, int32_t n_lanes)
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    int ok = open_way(&two, model_path, adapter_path, w, &err);
+    if (ok && n_lanes) {
+        pith_session_close(two.s);
+        sp.n_ctx = 64;
+        sp.n_adapters = 2;
+        sp.adapter_rank = RANK;
+        sp.n_lanes = n_lanes;
+        two.s = pith_session_open(two.m, &sp, &err);
+    }
+    second = ok ? pith_adapter_open(two.m, tmp_path("second.gguf"), &err) : NULL;
+    ok = second && two.s && fill_slot(0, two.a, 1, &err) == PITH_OK &&
+         fill_slot(1, second, 2, &err) == PITH_OK;
+    CHECK_MSG(ok, "%s: %s", w->name, err.msg);
+    return ok;
+}
+
+enum { ROWS_EACH = 6 };
+
+/* n rows of a sequence from row `at` on, whose adapters the sequence has, or (slots) each row. */
+static int feed_rows(int32_t seq, const int32_t *slots, int at, int n, float *out)
+{
+    struct pith_batch b = PITH_BATCH_INIT;
+    struct pith_error err;
+    int32_t ids[ROWS_EACH], seqs[ROWS_EACH];
+    uint8_t want[ROWS_EACH];
+    for (int i = 0; i < n; i++) {
+        ids[i] = token(at + i);
+        seqs[i] = seq;
+        want[i] = 1;
+    }
+    b.n = n;
+    b.token = ids;
+    b.seq = seqs;
+    b.want = want;
+    b.adapter = slots;
+    if (pith_step(two.s, &b, &err) != PITH_OK) {
+        CHECK_MSG(0, "%s", err.msg);
+        return 0;
+    }
+    for (int i = 0; i < n; i++)
+        memcpy(out + (at + i) * N_VOCAB, pith_logits(two.s, i), N_VOCAB * sizeof *out);
+    return 1;
+}
+
+enum { EACH = ROWS_EACH * N_VOCAB };
+
+/* Rows of three sequences, in turn, in one batch: slots 0 and 1, and none. */
+static void one_batch(const struct way *w, const float want[3][EACH])
+{
+    struct pith_batch b = PITH_BATCH_INIT;
+    struct pith_error err;
+    static const int32_t of[3] = {0, 1, PITH_ADAPTER_NONE};
+    int32_t ids[3 * ROWS_EACH], seq[3 * ROWS_EACH], slot[3 * ROWS_EACH];
+    uint8_t wanted[3 * ROWS_EACH];
+    for (int i = 0; i < 3 * ROWS_EACH; i++) {
+        ids[i] = token(i / 3);
+        seq[i] = i % 3;
+        slot[i] = of[i % 3];
+        wanted[i] = 1;
+    }
+    b.n = 3 * ROWS_EACH;
+    b.token = ids;
+    b.seq = seq;
+    b.want = wanted;
+    b.adapter = slot;
+    REQUIRE(pith_step(two.s, &b, &err) == PITH_OK, "%s: %s", w->name, err.msg);
+    for (int i = 0; i < 3 * ROWS_EACH; i++)
+        CHECK_MSG(!memcmp(pith_logits(two.s, i), want[i % 3] + i / 3 * N_VOCAB,
+                          N_VOCAB * sizeof(float)),
+                  "%s: row %d of sequence %d: other bits", w->name, i / 3, i % 3);
+    int32_t held[ROWS_EACH];
+    for (int32_t q = 0; q < 3; q++) {
+        CHECK(pith_tokens(two.s, q, held, ROWS_EACH) == ROWS_EACH);
+        CHECK_MSG(held[2] == (q < 2 ? -1 : token(2)), "sequence %d holds %d", q, held[2]);
+        CHECK(pith_truncate(two.s, q, 0, &err) == PITH_OK);
+    }
+}
+
+static void rows_of_slots(void)
+{
+    static float want[3][EACH], mixed[EACH], got[EACH];
+    static const int at_ways[] = {0, 3, 5, 6, 7, 8};
+    static const int32_t late[ROWS_EACH] = {PITH_ADAPTER_SEQUENCE, PITH_ADAPTER_NONE, 0, 0, 1, 0};
+    struct pith_error err = {PITH_OK, ""};
+    if (!open_two())
+        return;
+    CHECK(adapt(0, two.a, 1, &err) == PITH_OK && adapt(1, second, 2, &err) == PITH_OK);
+    for (int32_t q = 0; q < 3; q++) /* each alone, by its sequence's adapters */
+        feed_rows(q, NULL, 0, ROWS_EACH, want[q]);
+    CHECK(memcmp(want[0], want[2], sizeof *want) && memcmp(want[0], want[1], sizeof *want));
+    close_two();
+    for (size_t i = 0; i < sizeof at_ways / sizeof *at_ways && test_bad < 5; i++) {
+        const struct way *w = &ways[at_ways[i]];
+        if (!open_slots(w, 0))
+            return;
+        one_batch(w, want);
+        /* One text, other adapters from some token on: whole, and token by token. */
+        feed_rows(0, late, 0, ROWS_EACH, i ? got : mixed);
+        CHECK_MSG(!i || !memcmp(got, mixed, sizeof got), "%s: other bits", w->name);
+        for (int k = 0; k < ROWS_EACH; k++)
+            feed_rows(1, late + k, k, 1, got);
+        CHECK_MSG(!memcmp(got, mixed, sizeof got), "%s, token by token: other bits", w->name);
+        CHECK(!memcmp(mixed, want[2], 2 * N_VOCAB * sizeof *mixed));
+        CHECK(memcmp(mixed + 2 * N_VOCAB, want[2] + 2 * N_VOCAB, N_VOCAB * sizeof *mixed));
+        close_two();
+    }
+}
+
+/* What a row had that is not its sequence's is in no key: prefixes end before it. */
+static void rows_and_prefixes(void)
+{
+    static const int32_t same[ROWS_EACH] = {0, 0, 0, 0, 0, 0},
+                         late[ROWS_EACH] = {0, 0, 0, 1, 0, PITH_ADAPTER_SEQUENCE};
+    static float got[EACH];
+    struct pith_error err = {PITH_OK, ""};
+    int32_t ids[ROWS_EACH], held[ROWS_EACH];
+    size_t kept = 0;
+    for (int i = 0; i < ROWS_EACH; i++)
+        ids[i] = token(i);
+    if (!open_two())
+        return;
+    close_two();
+    if (!open_slots(&ways[0], 0))
+        return;
+    CHECK(adapt(0, two.a, 1, &err) == PITH_OK && adapt(1, two.a, 1, &err) == PITH_OK);
+    feed_rows(0, same, 0, ROWS_EACH, got); /* slot 0 has what the sequence has */
+    CHECK(pith_prefix(two.s, 0, ids, ROWS_EACH, &kept, &err) == PITH_OK && kept == ROWS_EACH - 1);
+    feed_rows(1, late, 0, ROWS_EACH, got);
+    CHECK(pith_tokens(two.s, 1, held, ROWS_EACH) == ROWS_EACH && held[2] == token(2) &&
+          held[3] == -1 && held[4] == token(4));
+    CHECK(pith_prefix(two.s, 1, ids, ROWS_EACH, &kept, &err) == PITH_OK && kept == 3);
+    /* Of a tree, too. */
+    struct pith_batch b = PITH_BATCH_INIT;
+    static const int32_t seqs[2] = {2, 2}, parent[2] = {PITH_ROOT, 0}, slot[2] = {0, -1};
+    b.n = 2;
+    b.token = ids;
+    b.seq = seqs;
+    b.parent = parent;
+    b.adapter = slot;
+    CHECK_MSG(pith_step(two.s, &b, &err) == PITH_OK, "%s", err.msg);
+    CHECK_MSG(pith_accept(two.s, 2, 1, &err) == PITH_OK, "%s", err.msg);
+    CHECK(pith_tokens(two.s, 2, held, 2) == 2 && held[0] == -1 && held[1] == ids[1]);
+    /* What rows were tried with is gone: they cannot be accepted. */
+    CHECK(pith_truncate(two.s, 2, 0, &err) == PITH_OK && pith_step(two.s, &b, &err) == PITH_OK);
+    CHECK(fill_slot(1, NULL, 0, &err) == PITH_OK);
+    CHECK(pith_accept(two.s, 2, 1, &err) == PITH_STATE);
+    close_two();
+}
+
+/* A row that waits for its token keeps its slot. */
+static void rows_that_wait(void)
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_batch b = PITH_BATCH_INIT, next = PITH_BATCH_INIT;
+    static const int32_t drawn[1] = {0}, slot[1] = {1};
+    int32_t ids[3] = {token(0), token(1), token(2)};
+    static float want[N_VOCAB];
+    if (!open_two())
+        return;
+    close_two();
+    if (!open_slots(&ways[0], 2))
+        return;
+    b.n = 3;
+    b.token = ids;
+    next.n = 1;
+    next.drawn = drawn;
+    next.adapter = slot;
+    CHECK(pith_step(two.s, &b, &err) == PITH_OK && pith_step(two.s, &next, &err) == PITH_OK);
+    memcpy(want, pith_logits(two.s, 0), sizeof want);
+    CHECK(pith_truncate(two.s, 0, 0, &err) == PITH_OK);
+    CHECK_MSG(pith_submit(two.s, &b, &err) == PITH_OK, "%s", err.msg);
+    CHECK_MSG(pith_submit(two.s, &next, &err) == PITH_OK, "%s", err.msg);
+    CHECK(fill_slot(0, second, 2, &err) == PITH_STATE && strstr(err.msg, "under way"));
+    CHECK(pith_wait(two.s, &err) == PITH_OK && pith_wait(two.s, &err) == PITH_OK);
+    CHECK(!memcmp(want, pith_logits(two.s, 0), sizeof want));
+    next.adapter = NULL;
+    CHECK(pith_truncate(two.s, 0, 0, &err) == PITH_OK);
+    CHECK(pith_step(two.s, &b, &err) == PITH_OK && pith_step(two.s, &next, &err) == PITH_OK);
+    CHECK(memcmp(want, pith_logits(two.s, 0), sizeof want) != 0);
+    close_two();
+}
+
+static pith_status one_row(pith_session *s, int32_t slot, struct pith_error *err)
+{
+    struct pith_batch b = PITH_BATCH_INIT;
+    static const int32_t id = 5;
+    b.n = 1;
+    b.token = &id;
+    b.adapter = &slot;
+    return pith_step(s, &b, err);
+}
+
+static void bad_slots(void)
+{
+    struct pith_error err = {PITH_OK, ""};
+    if (!open_two())
+        return;
+    CHECK(one_row(two.s, 0, &err) == PITH_STATE && strstr(err.msg, "slot 0, which is empty"));
+    CHECK(one_row(two.s, 2, &err) == PITH_RANGE && strstr(err.msg, "slot 2, the session has 2"));
+    CHECK(one_row(two.s, -3, &err) == PITH_RANGE && strstr(err.msg, "row 0"));
+    CHECK(one_row(two.s, 1 << 30, &err) == PITH_RANGE);
+    CHECK(pith_length(two.s, 0) == 0);
+    CHECK(one_row(two.s, PITH_ADAPTER_NONE, &err) == PITH_OK);
+    CHECK(fill_slot(2, two.a, 1, &err) == PITH_RANGE && strstr(err.msg, "slot 2"));
+    CHECK(fill_slot(-1, two.a, 1, &err) == PITH_RANGE && strstr(err.msg, "slot -1"));
+    CHECK(pith_adapt_slot(two.s, 0, NULL, 1, &err) == PITH_RANGE);
+    CHECK(pith_adapt_slot(NULL, 0, NULL, 0, &err) == PITH_RANGE);
+    struct pith_adapter_use many[5] = {use_of(two.a, 1), use_of(two.a, 1), use_of(two.a, 1),
+                                       use_of(two.a, 1), use_of(two.a, 1)};
+    CHECK(pith_adapt_slot(two.s, 0, many, 5, &err) == PITH_RANGE && strstr(err.msg, "5 adapters"));
+    many[0].size = 7;
+    CHECK(pith_adapt_slot(two.s, 0, many, 1, &err) == PITH_RANGE && strstr(err.msg, "size"));
+    /* As many different ones as were reserved, of sequences and slots together. */
+    CHECK(fill_slot(0, two.a, 1, &err) == PITH_OK && fill_slot(1, second, 1, &err) == PITH_OK);
+    CHECK(adapt(1, two.a, 1, &err) == PITH_OK); /* the slot's */
+    CHECK(adapt(2, second, 3, &err) == PITH_RANGE && strstr(err.msg, "all 2 sets"));
+    CHECK(fill_slot(1, second, 3, &err) == PITH_OK); /* its own goes */
+    CHECK(fill_slot(1, NULL, 0, &err) == PITH_OK && adapt(2, second, 3, &err) == PITH_OK);
+    CHECK(one_row(two.s, 1, &err) == PITH_STATE && one_row(two.s, 0, &err) == PITH_OK);
+    /* A scale of 0 is none, and the slot is not empty. */
+    CHECK(fill_slot(1, second, 0, &err) == PITH_OK && one_row(two.s, 1, &err) == PITH_OK);
+    /* A slot keeps its adapter. */
+    pith_adapter_close(two.a);
+    two.a = NULL;
+    CHECK(one_row(two.s, 0, &err) == PITH_OK);
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    sp.n_ctx = 32;
+    pith_session *s = pith_session_open(two.m, &sp, &err);
+    struct pith_adapter_use use = use_of(second, 1);
+    CHECK(one_row(s, 0, &err) == PITH_RANGE && strstr(err.msg, "has 0 slots"));
+    CHECK(pith_adapt_slot(s, 0, &use, 1, &err) == PITH_STATE && strstr(err.msg, "n_adapters"));
+    CHECK(one_row(s, PITH_ADAPTER_NONE, &err) == PITH_OK);
+    pith_session_close(s);
+    close_two();
+}
+
 /* ---------------------------------------------------------------- refused */
 
 static void bad_files(void)
@@ -688,6 +939,10 @@ int main(void)
     TEST(stored);
     TEST(snapshots);
     TEST(sets);
+    TEST(rows_of_slots);
+    TEST(rows_and_prefixes);
+    TEST(rows_that_wait);
+    TEST(bad_slots);
     TEST(bad_files);
     TEST(damaged);
     TEST(memory_refused);

@@ -342,6 +342,95 @@ static void refused(void)
     make_model("t5");
 }
 
+/* ---------------------------------------------------------------- rows of both roles */
+
+enum { MIXED = 2 * (9 + 4) };
+
+/* Texts of 9 and 8 tokens and rows of the decoder, 4 and 3, of two sequences, among each other. */
+static int32_t mixed(int32_t token[MIXED], int32_t seq[MIXED], uint8_t role[MIXED],
+                     uint8_t want[MIXED])
+{
+    int32_t n = 0, at[2][2] = {{0}};
+    for (int i = 0; i < 40; i++) {
+        int q = i % 2, reads_it = i % 5 < 3;
+        int32_t *k = &at[q][reads_it], most = (reads_it ? 9 : 4) - q;
+        if (*k >= most)
+            continue;
+        token[n] = reads_it ? text_at(q, *k) : *k ? 3 + *k * 13 % (V - 3) : 0;
+        seq[n] = q;
+        role[n] = reads_it ? PITH_ROLE_ENCODER : PITH_ROLE_DECODER;
+        want[n++] = !reads_it && ++*k == most;
+        *k += reads_it;
+    }
+    return n;
+}
+
+static void rows_of_both_roles(void)
+{
+    static const uint8_t no_such[1] = {2};
+    static const int32_t one[1] = {5};
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_batch b = PITH_BATCH_INIT, bad = PITH_BATCH_INIT;
+    int32_t token[MIXED], seq[MIXED];
+    uint8_t role[MIXED], wanted[MIXED];
+    float want[2][V];
+    make_model("t5");
+    for (int q = 0; q < 2; q++)
+        alone(q, 9 - q, 4 - q, want[q]);
+    struct open o = open_seqs(2);
+    b.n = mixed(token, seq, role, wanted);
+    REQUIRE(o.s && b.n == 9 + 8 + 4 + 3, "%d rows", b.n);
+    b.token = token;
+    b.seq = seq;
+    b.role = role;
+    b.want = wanted;
+    for (int round = 0; round < 2; round++) {
+        CHECK_MSG(pith_step(o.s, &b, &err) == PITH_OK, "%s", err.msg);
+        CHECK(pith_n_outputs(o.s) == 2 && pith_encoded(o.s, 0) == 9 && pith_encoded(o.s, 1) == 8 &&
+              pith_length(o.s, 0) == 4 && pith_length(o.s, 1) == 3);
+        for (int i = 0, out = 0; i < b.n && out < 2; i++)
+            if (wanted[i])
+                check_same(want[seq[i]], pith_logits(o.s, out++), "rows of both roles");
+        CHECK(pith_step(o.s, &b, &err) == PITH_STATE && strstr(err.msg, "read a text already"));
+        for (int q = 0; q < 2; q++)
+            CHECK(pith_truncate(o.s, q, 0, &err) == PITH_OK && pith_encoded(o.s, q) == 0);
+    }
+    /* What fails has read nothing, wherever it fails. */
+    for (int i = b.n - 1; i >= 0; i--) {
+        int32_t was = token[i];
+        token[i] = V;
+        CHECK_MSG(pith_step(o.s, &b, &err) == PITH_RANGE, "row %d: %s", i, err.msg);
+        CHECK(!pith_encoded(o.s, 0) && !pith_encoded(o.s, 1) && !pith_length(o.s, 0));
+        token[i] = was;
+    }
+    for (int i = 0; i < b.n; i++)
+        if (role[i]) {
+            wanted[i] = 1;
+            CHECK(pith_step(o.s, &b, &err) == PITH_RANGE && strstr(err.msg, "wants output"));
+            wanted[i] = 0;
+            seq[i] += 2;
+            CHECK(pith_step(o.s, &b, &err) == PITH_RANGE && strstr(err.msg, "sequence"));
+            seq[i] -= 2;
+        }
+    CHECK_MSG(pith_step(o.s, &b, &err) == PITH_OK, "%s", err.msg);
+    bad.n = 1;
+    bad.token = one;
+    bad.role = no_such;
+    CHECK(pith_step(o.s, &bad, &err) == PITH_RANGE && strstr(err.msg, "role 2"));
+    close_it(&o);
+    /* A text alone; a model without an encoder. */
+    static const uint8_t read_it[1] = {PITH_ROLE_ENCODER};
+    o = open_seqs(1);
+    bad.role = read_it;
+    CHECK_MSG(pith_step(o.s, &bad, &err) == PITH_OK && pith_encoded(o.s, 0) == 1, "%s", err.msg);
+    close_it(&o);
+    make_model("llama");
+    o = open_seqs(1);
+    CHECK(pith_step(o.s, &bad, &err) == PITH_UNSUPPORTED && strstr(err.msg, "no encoder"));
+    close_it(&o);
+    make_model("t5");
+}
+
 /* ---------------------------------------------------------------- text */
 
 /* pith_generate: the prompt is the encoder's; the decoder begins with its start token. */
@@ -451,6 +540,7 @@ int main(void)
     TEST(snapshots);
     TEST(stored_pages);
     TEST(refused);
+    TEST(rows_of_both_roles);
     TEST(bad_keys);
     TEST(generates);
     TEST(no_allocation);

@@ -387,4 +387,7 @@ const struct arch arch_gemma4 = {.name = "gemma4",
                                  .derive = derive,
                                  .states = states,
                                  .ready = ready,
-                                 .role = {[ROLE_DECODER] = {.begin = begin, .visit = visit}}};
+                                 .role = {[ROLE_DECODER] = {
+                                              .begin = begin,
+                                              .visit = visit,
+                                              .carried = {[PER_LAYER] = "per_layer"}}}};

@@ -273,6 +273,7 @@ static void end_encoder(const struct arch_model *m, struct graph *g, struct carr
         nn_cross_memory(g, w->cross_k, w->cross_v, m->state_of[g->layer][CROSS], h);
     }
     g->layer = m->hp.n_layer;
+    c->x[X] = h;
 }
 
 static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)

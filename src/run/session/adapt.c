@@ -1,8 +1,8 @@
-/* adapt.c -- adapters of a session's sequences. A *set* is what a sequence has: up to ADAPTER_USES
- * adapters, each with a scale. A session keeps the sets that its sequences have now, as many as
- * were reserved when it was opened; rows of a step name theirs by number. Sequences with the same
- * adapters and scales share a set. What a set is goes into the key of stored pages and into
- * snapshots. */
+/* adapt.c -- adapters of a session's sequences and rows. A *set* is what one of these has: up to
+ * ADAPTER_USES adapters, each with a scale. A session keeps the sets that its sequences and its
+ * slots have now, as many as were reserved when it was opened; rows of a step name theirs by
+ * number. Who has the same adapters and scales shares a set. A row has its sequence's, whose name
+ * goes into the key of stored pages and into snapshots, or those of a slot. */
 #include <math.h>
 #include <string.h>
 #include <xxhash.h>
@@ -13,7 +13,7 @@
 struct adapter_set {
     uint64_t id[2]; /* 0, 0: nobody had it yet */
     int32_t n;
-    int32_t n_seq; /* sequences that have it, when counted */
+    int32_t n_users; /* sequences and slots that have it, when counted */
     struct pith_adapter *of[ADAPTER_USES];
     float scale[ADAPTER_USES];
 };
@@ -35,7 +35,10 @@ pith_status adapt_init(struct pith_session *s, struct pith_error *err)
     if (!s->n_sets)
         return PITH_OK;
     s->sets = mem_array((size_t)s->n_sets, sizeof *s->sets, PITH_MEM_META);
-    int ok = s->sets != NULL;
+    s->slot_set = mem_array((size_t)s->n_sets, sizeof *s->slot_set, PITH_MEM_META);
+    int ok = s->sets && s->slot_set;
+    for (int32_t i = 0; ok && i < s->n_sets; i++)
+        s->slot_set[i] = SLOT_EMPTY;
     for (int i = 0; i < s->n_roles; i++) {
         struct adapter_sets *a = &s->adapters[i];
         size_t n = (size_t)s->n_sets * (size_t)s->role[i].graph.n_adapted * ADAPTER_USES;
@@ -62,6 +65,7 @@ void adapt_deinit(struct pith_session *s)
     for (int32_t i = 0; s->sets && i < s->n_sets; i++)
         drop_set(&s->sets[i]);
     mem_free(s->sets);
+    mem_free(s->slot_set);
     for (int i = 0; i < N_ROLES; i++)
         mem_free(s->adapters[i].use);
 }
@@ -121,16 +125,19 @@ static struct adapter_set make_set(const struct pith_adapter_use *uses, int32_t 
     return t;
 }
 
-/* Gives up what no sequence has; `but` is about to have another. */
-static void drop_unused(struct pith_session *s, int32_t but)
+/* Gives up what nobody has; sequence `but` and slot `but_slot` are about to have another. */
+static void drop_unused(struct pith_session *s, int32_t but, int32_t but_slot)
 {
     for (int32_t i = 0; i < s->n_sets; i++)
-        s->sets[i].n_seq = 0;
+        s->sets[i].n_users = 0;
     for (int32_t q = 0; q < s->n_seq; q++)
-        if (q != but && s->cache.seq[q].adapter[0])
-            s->sets[s->cache.seq[q].adapter_set].n_seq++;
+        if (q != but && session_set(s, q) >= 0)
+            s->sets[session_set(s, q)].n_users++;
     for (int32_t i = 0; i < s->n_sets; i++)
-        if (!s->sets[i].n_seq)
+        if (i != but_slot && s->slot_set[i] >= 0)
+            s->sets[s->slot_set[i]].n_users++;
+    for (int32_t i = 0; i < s->n_sets; i++)
+        if (!s->sets[i].n_users)
             drop_set(&s->sets[i]);
 }
 
@@ -164,24 +171,63 @@ static void fill_set(struct pith_session *s, int role, int32_t set)
     a->generation++;
 }
 
-pith_status session_adapt(struct pith_session *s, int32_t seq, const struct pith_adapter_use *uses,
-                          int32_t n, struct pith_error *err)
+/* The number of set t, which is made if there is none, for a sequence or a slot (the other is -1),
+ * whose own goes then unless others have it, too. -1: nothing is added. */
+static pith_status take_set(struct pith_session *s, const struct adapter_set *t, int32_t seq,
+                            int32_t slot, int32_t *out, struct pith_error *err)
+{
+    *out = -1;
+    if (!t->n)
+        return PITH_OK;
+    drop_unused(s, -1, -1);
+    int32_t set = find_set(s, t);
+    if (set < 0) {
+        drop_unused(s, seq, slot);
+        set = find_set(s, t);
+    }
+    if (set < 0)
+        return error_set(err, PITH_RANGE,
+                         "all %d sets of adapters are in use by other sequences and slots; open "
+                         "the session with more (n_adapters)",
+                         s->n_sets);
+    if (memcmp(s->sets[set].id, t->id, sizeof t->id) != 0) {
+        int i = 0;
+        for (; i < t->n; i++)
+            adapter_ref(t->of[i]);
+        s->sets[set] = *t;
+        for (i = 0; i < s->n_roles; i++)
+            fill_set(s, i, set);
+    }
+    *out = set;
+    return PITH_OK;
+}
+
+static pith_status check_uses(const struct pith_session *s, const struct pith_adapter_use *uses,
+                              int32_t n, const char *whose, struct pith_error *err)
 {
     pith_status st = PITH_OK;
-    if (seq < 0 || seq >= s->n_seq)
-        return error_set(err, PITH_RANGE, "sequence %d, the session has 0..%d", seq, s->n_seq - 1);
     if (n < 0 || n > ADAPTER_USES)
-        return error_set(err, PITH_RANGE, "%d adapters of a sequence, wanted 0..%d", n,
+        return error_set(err, PITH_RANGE, "%d adapters of a %s, wanted 0..%d", n, whose,
                          ADAPTER_USES);
-    struct cache_seq *q = &s->cache.seq[seq];
     if (n && !s->n_sets)
         return error_set(err, PITH_STATE,
                          "the session was opened without adapters; set n_adapters");
     for (int32_t i = 0; i < n && st == PITH_OK; i++)
         st = check_use(s, &uses[i], err);
+    return st;
+}
+
+pith_status session_adapt(struct pith_session *s, int32_t seq, const struct pith_adapter_use *uses,
+                          int32_t n, struct pith_error *err)
+{
+    if (seq < 0 || seq >= s->n_seq)
+        return error_set(err, PITH_RANGE, "sequence %d, the session has 0..%d", seq, s->n_seq - 1);
+    struct cache_seq *q = &s->cache.seq[seq];
+    pith_status st = check_uses(s, uses, n, "sequence", err);
     if (st != PITH_OK)
         return st;
     struct adapter_set t = make_set(uses, n);
+    int32_t set;
     if (!memcmp(t.id, q->adapter, sizeof t.id))
         return PITH_OK;
     if (q->n)
@@ -194,27 +240,33 @@ pith_status session_adapt(struct pith_session *s, int32_t seq, const struct pith
                          "sequence %d: the encoder has read its text with other adapters; take it "
                          "away first (pith_encode of no tokens)",
                          seq);
-    drop_unused(s, -1);
-    int32_t set = t.n ? find_set(s, &t) : 0;
-    if (set < 0 && q->adapter[0]) { /* its own goes, unless others have it */
-        drop_unused(s, seq);
-        set = find_set(s, &t);
-    }
-    if (set < 0)
-        return error_set(err, PITH_RANGE,
-                         "all %d sets of adapters are in use by other sequences; open the session "
-                         "with more (n_adapters)",
-                         s->n_sets);
-    if (t.n && memcmp(s->sets[set].id, t.id, sizeof t.id) != 0) {
-        int i = 0;
-        for (; i < t.n; i++)
-            adapter_ref(t.of[i]);
-        s->sets[set] = t;
-        for (i = 0; i < s->n_roles; i++)
-            fill_set(s, i, set);
-    }
+    st = take_set(s, &t, seq, -1, &set, err);
+    if (st != PITH_OK)
+        return st;
     memcpy(q->adapter, t.id, sizeof q->adapter);
-    q->adapter_set = set;
-    drop_unused(s, -1);
+    q->adapter_set = set < 0 ? 0 : set;
+    s->n_tried = 0; /* rows of a tree that is yet to be accepted had others */
+    drop_unused(s, -1, -1);
+    return PITH_OK;
+}
+
+pith_status session_adapt_slot(struct pith_session *s, int32_t slot,
+                               const struct pith_adapter_use *uses, int32_t n,
+                               struct pith_error *err)
+{
+    pith_status st = check_uses(s, uses, n, "slot", err);
+    if (st == PITH_OK && (slot < 0 || slot >= s->n_sets))
+        st = error_set(err, PITH_RANGE, "adapter slot %d, the session has %d (n_adapters)", slot,
+                       s->n_sets);
+    if (st != PITH_OK)
+        return st;
+    struct adapter_set t = make_set(uses, n);
+    int32_t set;
+    st = take_set(s, &t, -1, slot, &set, err);
+    if (st != PITH_OK)
+        return st;
+    s->slot_set[slot] = n ? set : SLOT_EMPTY;
+    s->n_tried = 0; /* rows of a tree that is yet to be accepted may have had what was there */
+    drop_unused(s, -1, -1);
     return PITH_OK;
 }

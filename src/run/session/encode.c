@@ -53,7 +53,7 @@ static void fill(struct pith_session *s, int32_t seq, const int32_t *tokens, int
         step_seg(t)[r] = 0;
         step_place(t, r, r);
         step_keep(t)[r] = -1;
-        step_adapter(t)[r] = c->seq[seq].adapter[0] ? c->seq[seq].adapter_set : -1;
+        step_adapter(t)[r] = session_set(s, seq);
         if (r % STEP_TILE == 0)
             step_tile(t)[t->n_tiles++] = r;
         for (int g = c->n_own; g < c->n_groups; g++) {
@@ -98,7 +98,7 @@ pith_status session_encode(struct pith_session *s, int32_t seq, const int32_t *t
     st = cache_memory_take(&s->cache, seq, (int32_t)n, err);
     if (st != PITH_OK)
         return st;
-    s->n_tried = 0;
+    s->n_tried = s->n_tap_read = 0;
     fill(s, seq, tokens, (int32_t)n);
     s->run.stats = r->stats;
     s->run.n_threads = n > PREFILL_ROWS ? s->n_threads_prefill : s->n_threads;
@@ -107,6 +107,7 @@ pith_status session_encode(struct pith_session *s, int32_t seq, const int32_t *t
         st = plan_submit(&r->run, &s->run, err);
     uint64_t hash[2];
     hash_of(tokens, n, hash);
+    s->n_tap_read = st == PITH_OK ? (int32_t)n : 0;
     cache_memory_end(&s->cache, seq, (int32_t)n, hash, st != PITH_OK);
     return st;
 }

@@ -396,7 +396,7 @@ pith_status pipeline_submit(struct pith_session *s, const struct pith_batch *b,
         st = drawn_take(s, b, err);
     if (st != PITH_OK)
         return st;
-    s->n_outputs = s->last_outputs = s->n_tried = 0;
+    s->n_outputs = s->last_outputs = s->n_tried = s->n_tapped = 0;
     s->last_seq = -1;
     if (s->n_flying) /* the one before goes on, if it can without being waited for by the caller */
         go_on(s, 0, 0);
@@ -440,7 +440,7 @@ pith_status pipeline_wait(struct pith_session *s, struct pith_error *err)
         oldest_is_gone(s);
     }
     session_use_lane(s, i);
-    s->n_outputs = s->last_outputs = s->n_drawn = 0;
+    s->n_outputs = s->last_outputs = s->n_drawn = s->n_tapped = 0;
     s->reads_best = l->reads_best;
     s->last_seq = -1;
     if (st == PITH_OK)
@@ -448,7 +448,7 @@ pith_status pipeline_wait(struct pith_session *s, struct pith_error *err)
     if (st == PITH_OK)
         session_mark_last(s);
     else
-        s->n_outputs = 0;
+        s->n_outputs = s->n_tapped = 0;
     for (int32_t k = 0; k < s->step->N; k++)
         end_seq(s, step_seq(s->step)[k], st != PITH_OK);
     if (next >= 0)

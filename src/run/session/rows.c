@@ -7,6 +7,15 @@
 
 #include "base/mem.h"
 
+/* The set of adapters that row i has, -1: none. */
+static int32_t set_of(const struct pith_session *s, const struct pith_batch *b, int32_t i)
+{
+    int32_t slot = adapter_of(b, i);
+    return slot >= 0                      ? s->slot_set[slot]
+           : slot == PITH_ADAPTER_NONE    ? -1
+                                          : session_set(s, seq_of(s, b, i));
+}
+
 /* Fills the step with rows [from, from + n) of the batch, grouped by sequence. */
 static void fill_rows(struct pith_session *s, const struct pith_batch *b, int32_t from, int32_t n)
 {
@@ -34,6 +43,7 @@ static void fill_rows(struct pith_session *s, const struct pith_batch *b, int32_
         int32_t r = s->seq_rows[seq_of(s, b, i)]++;
         s->order[i - from] = r;
         step_plus(t)[r] = is_both(b, i);
+        step_adapter(t)[r] = set_of(s, b, i);
         step_parent(t)[r] =
             tree_has(b, i) && b->parent[i] >= 0 ? s->order[b->parent[i] - from] : -1;
         if (is_embd(b, i) || is_both(b, i))
@@ -125,7 +135,6 @@ static void fill_positions(struct pith_session *s)
         for (int32_t r = first; r < end; r++) {
             int32_t slot = q->n + r - first, pos = step_pos(t)[r];
             step_seg(t)[r] = k;
-            step_adapter(t)[r] = q->adapter[0] ? q->adapter_set : -1;
             for (int g = 0; g < s->cache.n_own; g++) {
                 int64_t seen = cache_first_seen(&s->cache.group[g], pos);
                 step_slot(t, g)[r] = slot;
@@ -182,7 +191,7 @@ static void commit_rows(struct pith_session *s)
         }
         for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r++) {
             row_pos4(t, r, pos);
-            cache_append(&s->cache, step_seq(t)[k], step_plus(t)[r] ? -1 : step_token(t)[r], pos);
+            cache_append(&s->cache, step_seq(t)[k], session_kept_token(s, t, r), pos);
         }
     }
 }
@@ -233,6 +242,7 @@ pith_status session_collect(struct pith_session *s, struct pith_error *err)
     const float *map = plan_map(r, v, 0);
     float *to = s->kept + (int64_t)before * s->n_cols;
     s->outputs_of = s->lane_at;
+    taps_show(s);
     if (collect_best(s, n))
         return PITH_OK;
     pith_status st = map || !n ? PITH_OK : session_room_for_outputs(s, before + n, err);
@@ -292,6 +302,7 @@ pith_status session_make_rows(struct pith_session *s, const struct pith_batch *b
                               int32_t n, struct pith_error *err)
 {
     fill_rows(s, b, from, n);
+    taps_mark(s, from, n);
     pith_status st = take_pages(s, err);
     if (st != PITH_OK)
         return st;

@@ -34,6 +34,12 @@ static inline int32_t token_of(const struct pith_session *s, const struct pith_b
     return is_drawn(b, i) ? s->drawn[b->drawn[i]] : b->token[i];
 }
 
+/* Where the adapters of row i are: a slot, or one of the two below 0. */
+static inline int32_t adapter_of(const struct pith_batch *b, int32_t i)
+{
+    return b->adapter ? b->adapter[i] : PITH_ADAPTER_SEQUENCE;
+}
+
 /* Row i is a token with an embedding row, which are added. */
 static inline int is_both(const struct pith_batch *b, int32_t i)
 {

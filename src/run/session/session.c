@@ -120,7 +120,8 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
     if (!cache_type(p->cache_type_k, &cp->k_type, "K", err) ||
         !cache_type(p->cache_type_v, &cp->v_type, "V", err))
         return PITH_UNSUPPORTED;
-    return adapt_take_params(s, p, err);
+    pith_status st = taps_take_params(s, p, err);
+    return st == PITH_OK ? adapt_take_params(s, p, err) : st;
 }
 
 /* Rows of output one step can hold: by default as many as fit in 64 MiB, at least 64. */
@@ -171,6 +172,8 @@ static pith_status build(struct pith_session *s, enum role role, struct pith_err
                                   .pool = s->pool_kind,
                                   .rank = s->ranks,
                                   .logits = m->gives_logits && !s->pooled};
+    want.taps = s->tap;
+    want.n_taps = s->n_taps;
     graph_init(g);
     g->n_layer = m->arch.hp.n_layer;
     g->states = s->states;
@@ -368,6 +371,7 @@ static pith_status remake(struct pith_session *s, struct pith_error *err)
     if (st != PITH_OK)
         return st;
     struct made old = take_made(s);
+    s->n_tapped = s->n_tap_read = 0;
     uint32_t fp = fp_enter();
     struct mem_account *before = mem_account_enter(&s->account);
     TRY(compile(s, err));
@@ -522,7 +526,8 @@ static pith_status open_all(struct pith_session *s, const struct pith_session_pa
     TRY(pipeline_choose(s, params->n_lanes, err));
     room_lanes(s, &cp);
     size_buffers(s);
-    TRY(room_check(s, &cp, fixed_bytes(s) + scratch_bytes(s) + s->kept_bytes, &left, err));
+    TRY(room_check(s, &cp, fixed_bytes(s) + scratch_bytes(s) + s->kept_bytes + taps_bytes(s),
+                   &left, err));
     TRY(cache_init(&s->cache, s->states, s->n_states, m->devices, &cp, err));
     TRY(recurrent_init(&s->recurrent, s->states, s->n_states, m->devices,
                        &(struct recurrent_params){.n_ctx = s->n_ctx,
@@ -534,6 +539,7 @@ static pith_status open_all(struct pith_session *s, const struct pith_session_pa
     if (s->causal && !s->pooled)
         TRY(open_store(s, params, err));
     TRY(adapt_init(s, err));
+    TRY(taps_init(s, err));
     TRY(allocate(s, err));
 fail:
     return st;
@@ -603,6 +609,7 @@ void session_close(struct pith_session *s)
     mem_decommit(s->kept, s->kept_committed, PITH_MEM_SCRATCH);
     mem_free(s->best);
     drawn_deinit(s);
+    taps_deinit(s);
     mem_release(s->kept, s->kept_bytes);
     mem_free(s->seq_rows);
     mem_free(s->seq_last);
@@ -711,6 +718,24 @@ static pith_status check_positions(struct pith_session *s, const struct pith_bat
     return PITH_OK;
 }
 
+/* The adapters that row i asks for. */
+static pith_status check_adapter(const struct pith_session *s, const struct pith_batch *b,
+                                 int32_t i, struct pith_error *err)
+{
+    int32_t slot = adapter_of(b, i);
+    if (slot < PITH_ADAPTER_NONE || slot >= s->n_sets)
+        return error_set(err, PITH_RANGE,
+                         "row %d has the adapters of slot %d, the session has %d slots "
+                         "(n_adapters); %d is what its sequence has, %d none",
+                         i, slot, s->n_sets, PITH_ADAPTER_SEQUENCE, PITH_ADAPTER_NONE);
+    if (slot >= 0 && s->slot_set[slot] == SLOT_EMPTY)
+        return error_set(err, PITH_STATE,
+                         "row %d has the adapters of slot %d, which is empty; fill it first "
+                         "(pith_adapt_slot)",
+                         i, slot);
+    return PITH_OK;
+}
+
 /* What row i is. */
 static pith_status check_row(const struct pith_session *s, const struct pith_batch *b, int32_t i,
                              struct pith_error *err)
@@ -719,6 +744,8 @@ static pith_status check_row(const struct pith_session *s, const struct pith_bat
     if (q < 0 || q >= s->n_seq)
         return error_set(err, PITH_RANGE, "row %d is of sequence %d, the session has 0..%d", i, q,
                          s->n_seq - 1);
+    if (check_adapter(s, b, i, err) != PITH_OK)
+        return err->code;
     if (is_both(b, i) && (!b->embd || (!is_drawn(b, i) && (!b->token || b->token[i] < 0))))
         return error_set(err, PITH_RANGE,
                          "row %d is to be a token and an embedding row, and has no %s", i,
@@ -847,7 +874,7 @@ static pith_status step(struct pith_session *s, const struct pith_batch *b, stru
         st = drawn_take(s, b, err);
     if (st != PITH_OK)
         return st;
-    s->n_outputs = s->last_outputs = s->n_tried = 0;
+    s->n_outputs = s->last_outputs = s->n_tried = s->n_tapped = 0;
     s->last_seq = -1;
     s->reads_best = b->n <= s->n_batch && (s->wants_best || only_drawn(b));
     for (int32_t i = 0; i < b->n; i++)
@@ -868,7 +895,7 @@ static pith_status step(struct pith_session *s, const struct pith_batch *b, stru
             st = run_rows(s, b, at, b->n - at < s->n_batch ? b->n - at : s->n_batch, err);
     }
     if (st != PITH_OK)
-        s->n_outputs = 0;
+        s->n_outputs = s->n_tapped = 0;
     for (int32_t q = 0; q < s->n_seq; q++) {
         cache_end(&s->cache, q, st != PITH_OK);
         recurrent_end(&s->recurrent, q, st != PITH_OK);
@@ -903,8 +930,9 @@ pith_status session_submit(struct pith_session *s, const struct pith_batch *b,
     pith_status st = s->n_flying ? check_devices(s, err) : session_ready(s, err);
     if (st == PITH_OK)
         st = check_batch(s, b, err);
-    if (st == PITH_OK && b->parent)
-        st = error_set(err, PITH_UNSUPPORTED, "pith_submit takes no trees of rows; use pith_step");
+    if (st == PITH_OK && (b->parent || b->role))
+        st = error_set(err, PITH_UNSUPPORTED, "pith_submit takes no %s; use pith_step",
+                       b->parent ? "trees of rows" : "roles of rows");
     if (st == PITH_OK && b->n > s->n_batch)
         st = error_set(err, PITH_RANGE, "pith_submit: %d rows, at most n_batch = %d", b->n,
                        s->n_batch);

@@ -39,6 +39,7 @@ struct lane {
     /* Of one that the caller waits for: it has run to its end, or failed, before that; or it has
      * not begun, as rows of it are drawn from the one before (drawn.c). */
     int ended, held, reads_best;
+    int32_t first, n; /* its rows, of the batch's */
     pith_status st;
     struct pith_error err;
 };
@@ -73,6 +74,7 @@ struct pith_session {
     /* For devices: what the sets add to each product, of each role. */
     struct adapter_sets adapters[N_ROLES];
     struct adapter_set *sets; /* [n_sets] */
+    int32_t *slot_set;        /* [n_sets] the set in each slot, -1: none, SLOT_EMPTY: it is empty */
     int32_t n_sets, adapter_rank;
     _Atomic(int) cancel;
     /* Sorting a batch by sequence. */
@@ -93,6 +95,13 @@ struct pith_session {
     int wants_best, reads_best; /* the caller draws by sample_rows.c alone; so it is in this step */
     /* What rows of a batch took from outputs of the step before it: [n_drawn] of [cap_outputs]. */
     int32_t *drawn, n_drawn;
+    /* Taps, of all roles: there are those of rows [tap_first, tap_first + n_tapped) of the last
+     * batch, and of n_tap_read tokens of the encoder. */
+    struct arch_tap *tap;            /* [n_taps] */
+    float **tap_read;                /* [n_taps] [cap_T, cols] rows of devices that the host cannot
+                                        look at; NULL: it can */
+    int32_t *tap_order;              /* [n_lanes][n_batch] the step's rows of those of a batch */
+    int32_t n_taps, tap_first, n_tapped, n_tap_read;
     struct pith_sampler *greedy; /* that takes the best one; made when it is needed */
     struct pith_batch held;      /* of the lane that is; its arrays lie in held_rows */
     uint8_t *held_rows;          /* NULL: there is one lane */
@@ -100,6 +109,23 @@ struct pith_session {
     int32_t last_seq,
         last_n; /* the last output is of the last of last_n tokens of last_seq; -1: of none */
 };
+
+enum { SLOT_EMPTY = -2 };
+
+/* The set of adapters that a sequence has, -1: none. */
+static inline int32_t session_set(const struct pith_session *s, int32_t seq)
+{
+    const struct cache_seq *q = &s->cache.seq[seq];
+    return q->adapter[0] ? q->adapter_set : -1;
+}
+/* What is kept as the token of row r of a step: -1 where it was not the token alone, or had other
+ * adapters than its sequence, whose name stored pages go by. */
+static inline int32_t session_kept_token(const struct pith_session *s, const struct step *t,
+                                         int32_t r)
+{
+    int32_t seq = step_seq(t)[step_seg(t)[r]];
+    return step_plus(t)[r] || step_adapter(t)[r] != session_set(s, seq) ? -1 : step_token(t)[r];
+}
 
 struct pith_session *session_open(struct pith_model *m, const struct pith_session_params *params,
                                   struct pith_error *err);
@@ -226,13 +252,31 @@ pith_status drawn_take(struct pith_session *s, const struct pith_batch *b, struc
 int drawn_waits(const struct pith_batch *b);
 pith_status drawn_hold(struct pith_session *s, const struct pith_batch *b, struct pith_error *err);
 
-/* adapt.c: adapters of sequences, see pith_adapt. init: the graph is made. */
+/* adapt.c: adapters of sequences and of rows, see pith_adapt and pith_adapt_slot. init: the graph
+ * is made. */
 pith_status adapt_take_params(struct pith_session *s, const struct pith_session_params *p,
                               struct pith_error *err);
 pith_status adapt_init(struct pith_session *s, struct pith_error *err);
 void adapt_deinit(struct pith_session *s);
 pith_status session_adapt(struct pith_session *s, int32_t seq, const struct pith_adapter_use *uses,
                           int32_t n, struct pith_error *err);
+pith_status session_adapt_slot(struct pith_session *s, int32_t slot,
+                               const struct pith_adapter_use *uses, int32_t n,
+                               struct pith_error *err);
+
+/* taps.c: see pith_tap. bytes: of what init will make, once there are plans. mark: rows of a batch
+ * have become the step of this lane; show: it has run. */
+pith_status taps_take_params(struct pith_session *s, const struct pith_session_params *p,
+                             struct pith_error *err);
+uint64_t taps_bytes(const struct pith_session *s);
+pith_status taps_init(struct pith_session *s, struct pith_error *err);
+void taps_deinit(struct pith_session *s);
+void taps_mark(struct pith_session *s, int32_t first, int32_t n);
+void taps_show(struct pith_session *s);
+const float *session_tap(struct pith_session *s, int32_t tap, int32_t row, struct pith_error *err);
+
+/* roles.c: session_step of a batch that may have rows for the encoder. */
+pith_status roles_step(struct pith_session *s, const struct pith_batch *b, struct pith_error *err);
 
 /* extend.c: more text than a context holds. A context shift drops n_discard tokens (0: half) after
  * the first n_keep; what follows moves down. Self-extend (arXiv:2401.01325) divides the positions

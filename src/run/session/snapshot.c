@@ -1227,7 +1227,7 @@ static pith_status load_all(struct load *v, struct pith_error *err)
         load_sequence(v, i);
     pith_status blocks = load_recurrent(v, st == PITH_OK ? err : NULL);
     st = st == PITH_OK ? blocks : st;
-    s->n_outputs = s->last_outputs = 0;
+    s->n_outputs = s->last_outputs = s->n_tapped = 0;
     s->last_seq = -1;
     if (st != PITH_OK) {
         empty_sequences(v);

@@ -128,7 +128,7 @@ pith_status session_accept(struct pith_session *s, int32_t seq, int32_t row,
         n++;
     for (int32_t r = at, i = n; i-- > 0; r = step_parent(t)[r]) {
         path[i] = r - step_first(t)[seg];
-        token[i] = step_plus(t)[r] ? -1 : step_token(t)[r];
+        token[i] = session_kept_token(s, t, r);
     }
     return cache_accept(&s->cache, seq, path, token, n, err);
 }
