@@ -381,37 +381,27 @@ static void vec_group_norm(const struct group_job *j)
 
 /* ---- gates of residual streams (kern.h, struct gates_job) */
 
-/* The matrix's rows become shares: e^(m - the row's greatest) by their sum, plus eps. What a row
- * has of its own stands beside each of its elements, so that all are done at once. */
-SIMD_FN void gates_shares(float *m, int n, float eps)
+/* The matrix's rows become shares: e^(m - the row's greatest) by their sum, plus eps. */
+static void gates_shares(float *m, int n, float eps)
 {
-    float of[KERN_STREAMS * KERN_STREAMS];
-    const int all = n * n;
     for (int s = 0; s < n; s++) {
         float most = -__builtin_inff();
         for (int d = 0; d < n; d++)
             most = m[s * n + d] > most ? m[s * n + d] : most;
         for (int d = 0; d < n; d++)
-            of[s * n + d] = most;
+            m[s * n + d] = m[s * n + d] - most;
     }
-    for (int i = 0; i < all; i += V_LANES) {
-        V t = v_sub(v_load_n(m + i, all - i), v_load_n(of + i, all - i));
-        v_store_n(m + i, v_exp(t), all - i);
-    }
+    vec_exp(m, m, n * n);
     for (int s = 0; s < n; s++) {
         float k = 1.0f / v_sum(v_load_n(m + s * n, n));
         for (int d = 0; d < n; d++)
-            of[s * n + d] = k;
-    }
-    const V ve = v_set(eps);
-    for (int i = 0; i < all; i += V_LANES) {
-        V t = v_mul(v_load_n(m + i, all - i), v_load_n(of + i, all - i));
-        v_store_n(m + i, v_add(t, ve), all - i);
+            m[s * n + d] = m[s * n + d] * k + eps;
     }
 }
 
-/* Each row (or column) by its sum plus eps. */
-SIMD_FN void gates_divide(float *m, int n, int columns, float eps)
+/* Each row (or column) by its sum plus eps, which stands beside each element, so that all are
+ * divided at once. */
+static void gates_divide(float *m, int n, int columns, float eps)
 {
     float of[KERN_STREAMS * KERN_STREAMS];
     const int line = columns ? 1 : n, step = columns ? n : 1;
@@ -423,36 +413,31 @@ SIMD_FN void gates_divide(float *m, int n, int columns, float eps)
         for (int i = 0; i < n; i++)
             of[k * line + i * step] = sum;
     }
-    map(map_div, m, of, m, n * n, 0, 0);
+    vec_div(m, of, m, n * n);
 }
 
 static void vec_gates(const struct gates_job *j)
 {
     const int n = j->n;
-    for (int part = 0; part < 2 && part * n < j->cols; part++) {
-        const V scale = v_set(j->scale[part]), times = v_set(part ? j->magnitude : 1);
-        const V plus = v_set(part ? j->post_eps : j->eps);
-        for (int i = 0; i < n; i += V_LANES) {
-            const int at = part * n + i;
-            V m = v_fma(v_load_n(j->x + at, n - i), scale, v_load_n(j->base + at, n - i));
-            V t = map_sigmoid(m, m, m, m);
-            v_store_n(j->y + at, v_add(v_mul(times, t), plus), n - i);
-        }
+    for (int part = 0; part < 3 && part * n < j->cols; part++) {
+        const int at = part * n, end = part < 2 ? at + n : j->cols;
+        const V scale = v_set(j->scale[part]);
+        for (int i = at; i < end; i += V_LANES)
+            v_store_n(j->y + i, v_fma(v_load_n(j->x + i, end - i), scale,
+                                      v_load_n(j->base + i, end - i)), end - i);
+        if (part == 2)
+            break;
+        vec_sigmoid(j->y + at, j->y + at, n);
+        for (int i = at; i < end; i++)
+            j->y[i] = part ? j->magnitude * j->y[i] + j->post_eps : j->y[i] + j->eps;
     }
     if (j->cols <= 2 * n)
         return;
-    float *m = j->y + 2 * n;
-    const V scale = v_set(j->scale[2]);
-    for (int i = 0; i < n * n; i += V_LANES) {
-        const int left = n * n - i, at = 2 * n + i;
-        v_store_n(m + i, v_fma(v_load_n(j->x + at, left), scale, v_load_n(j->base + at, left)),
-                  left);
-    }
-    gates_shares(m, n, j->eps);
+    gates_shares(j->y + 2 * n, n, j->eps);
     for (int it = 0; it < j->iterations; it++) {
         if (it)
-            gates_divide(m, n, 0, j->eps);
-        gates_divide(m, n, 1, j->eps);
+            gates_divide(j->y + 2 * n, n, 0, j->eps);
+        gates_divide(j->y + 2 * n, n, 1, j->eps);
     }
 }
 
