@@ -45,7 +45,7 @@ static inline void vocab_check_values(const struct vocab *v, const char *text, s
     int64_t k =
         vocab_tokenize_marked(v, text, n, PITH_PARSE_SPECIAL, &whole, ids, VOCAB_MOST_IDS, NULL);
     for (int64_t i = 0; n && i < k && i < VOCAB_MOST_IDS; i++)
-        require(!vocab_is_control(v, ids[i]) || ids[i] == vocab_role(v, PITH_TOKEN_UNK));
+        require(value_may_give(v, ids[i]));
     spans_deinit(&whole);
     spans_deinit(&parts);
 }

@@ -184,6 +184,18 @@ __attribute__((unused)) static struct vocab *open_plain(struct keys *k, int n)
     return v;
 }
 
+/* May a value's text become this token? None of control type, but for the unknown one where that is
+ * nothing else besides, and the unknown of DNA. */
+__attribute__((unused)) static int value_may_give(const struct vocab *v, int32_t id)
+{
+    char text[8];
+    size_t n = vocab_piece(v, id, 1, text, sizeof text);
+    int turns = vocab_is_eog(v, id) || id == vocab_bos(v) || id == vocab_eos(v) ||
+                id == vocab_role(v, PITH_TOKEN_SEP);
+    return !vocab_is_control(v, id) || (id == vocab_role(v, PITH_TOKEN_UNK) && !turns) ||
+           (n == 5 && !memcmp(text, "<oov>", 5));
+}
+
 #define SAMPLE_WORDS                                                                               \
     "the they then hello world ing er on 12 123 \xC3\xA9t\xC3\xA9 \xE4\xBD\xA0\xE5\xA5\xBD"
 

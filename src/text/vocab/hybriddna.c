@@ -127,9 +127,11 @@ static pith_status dna_encode(const struct vocab *v, struct slice text, int at_s
 {
     const struct dna *d = v->over;
     int inside = s->after == d->open;
-    int plain = !inside && s->no_markers && vocab_is_marker(v, d->open);
     while (text.n) {
         struct slice end = inside ? closes : opens;
+        /* A mark that is a marker stands where special_split found it: not here, if not in values.
+         */
+        int plain = s->no_markers && vocab_is_marker(v, inside ? d->close : d->open);
         struct slice part = {text.p, plain ? text.n : find(text, end)};
         pith_status st = PITH_OK;
         if (part.n && !inside)

@@ -90,8 +90,8 @@ static void put_symbol(const struct vocab *v, int no_markers, struct slice s, ui
         vocab_put_spelled(v, s, out);
     else if (found >= 0)
         ids_put(out, found);
-    else if (vocab_put_bytes(v, s, out) && v->unknown_bytes && v->unk >= 0)
-        ids_put(out, v->unk);
+    else if (vocab_put_bytes(v, s, no_markers, out) && v->unknown_bytes)
+        vocab_put_unknown(v, no_markers, out);
 }
 
 int piece_finish(const struct vocab *v, struct scratch *s, const char *text, merge_rank_fn rank,

@@ -120,8 +120,8 @@ static pith_status plamo2_encode(const struct vocab *v, struct slice text, int a
     for (size_t i = 0; i < text.n; i = best[i].to) {
         if (best[i].id >= 0)
             ids_put(out, best[i].id);
-        else
-            vocab_put_bytes(v, (struct slice){text.p + i, best[i].to - i}, out);
+        else if (vocab_put_bytes(v, (struct slice){text.p + i, best[i].to - i}, s->no_markers, out))
+            vocab_put_unknown(v, s->no_markers, out);
     }
     mem_free(best);
     return PITH_OK;

@@ -67,8 +67,8 @@ static pith_status rwkv_encode(const struct vocab *v, struct slice text, int at_
         prefix_tick(&w, text.p + i);
         if (longest)
             ids_put(out, (int32_t)longest->value);
-        else if (v->unk >= 0)
-            ids_put(out, v->unk);
+        else
+            vocab_put_unknown(v, s->no_markers, out);
         i += longest ? longest->s.n : 1;
     }
     return PITH_OK;

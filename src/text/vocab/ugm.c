@@ -281,8 +281,8 @@ static pith_status ugm_encode(const struct vocab *v, struct slice raw, int at_st
     for (int32_t before = 0; next; before = best[next].id, next = best[next].from) {
         if (best[next].id >= 0)
             ids_put(out, best[next].id);
-        else if (before >= 0 && v->unk >= 0)
-            ids_put(out, v->unk);
+        else if (before >= 0)
+            vocab_put_unknown(v, s->no_markers, out);
     }
     mem_free(best);
     return PITH_OK;

@@ -120,8 +120,12 @@ pith_status vocab_prefixes(const struct vocab *v, int (*wanted)(const struct voc
 pith_status vocab_index(struct vocab *v, struct pith_error *err);
 /* The tokens of a piece's characters, or of their bytes: its own token is a marker. */
 void vocab_put_spelled(const struct vocab *v, struct slice s, struct ids *out);
-/* The byte tokens of a piece of text that is no token; returns how many bytes have none. */
-int vocab_put_bytes(const struct vocab *v, struct slice s, struct ids *out);
+/* The byte tokens of a piece of text that is no token; returns how many bytes have none.
+ * no_markers, here and below: for text that may be a value's. */
+int vocab_put_bytes(const struct vocab *v, struct slice s, int no_markers, struct ids *out);
+/* The unknown token, if there is one. A file may name any token as such: one that begins, ends or
+ * separates texts is put for no value. */
+void vocab_put_unknown(const struct vocab *v, int no_markers, struct ids *out);
 struct slice vocab_byte_text(uint8_t byte, char buf[8]); /* "<0x0A>", in buf */
 void vocab_escape(struct slice text, struct str *out);   /* appends it with spaces as U+2581 */
 pith_status vocab_nomem(struct pith_error *err);

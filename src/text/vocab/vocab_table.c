@@ -90,16 +90,27 @@ struct slice vocab_byte_text(uint8_t byte, char buf[8])
     return (struct slice){buf, 6};
 }
 
-int vocab_put_bytes(const struct vocab *v, struct slice s, struct ids *out)
+int vocab_put_bytes(const struct vocab *v, struct slice s, int no_markers, struct ids *out)
 {
     int missing = 0;
     for (size_t i = 0; i < s.n; i++) {
         int32_t id = v->byte_id[(uint8_t)s.p[i]];
+        if (id >= 0 && no_markers && vocab_is_marker(v, id))
+            id = -1;
         if (id >= 0)
             ids_put(out, id);
         missing += id < 0;
     }
     return missing;
+}
+
+void vocab_put_unknown(const struct vocab *v, int no_markers, struct ids *out)
+{
+    int32_t id = v->unk;
+    int turns =
+        id >= 0 && ((v->mark[id] & TOKEN_EOG) || id == v->bos || id == v->eos || id == v->sep);
+    if (id >= 0 && !(no_markers && turns))
+        ids_put(out, id);
 }
 
 void vocab_put_spelled(const struct vocab *v, struct slice s, struct ids *out)
@@ -111,8 +122,8 @@ void vocab_put_spelled(const struct vocab *v, struct slice s, struct ids *out)
         int32_t id = n < s.n ? vocab_find(v, one) : -1;
         if (id >= 0 && !vocab_is_marker(v, id))
             ids_put(out, id);
-        else if (vocab_put_bytes(v, one, out) && v->unknown_bytes && v->unk >= 0)
-            ids_put(out, v->unk);
+        else if (vocab_put_bytes(v, one, 1, out) && v->unknown_bytes)
+            vocab_put_unknown(v, 1, out);
     }
 }
 

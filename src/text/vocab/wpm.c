@@ -141,8 +141,7 @@ static void put_word(const struct vocab *v, struct scratch *s, struct ids *out)
         prefix_tick(&w, word->p + i);
         if (!longest) { /* the whole word is unknown */
             out->n = before;
-            if (v->unk >= 0)
-                ids_put(out, v->unk);
+            vocab_put_unknown(v, s->no_markers, out);
             break;
         }
         ids_put(out, (int32_t)longest->value);
