@@ -5,9 +5,9 @@
  * A batch of cases runs in a child process, so that a crash costs one case, names it, and leaves
  * its file behind; the child then starts again behind it. A case is a number: the damage is
  * computed from it, so TEST_ONLY and the number in a message bring it back. */
+#include "findings.h"
 #include "robust.h"
 
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -60,33 +60,11 @@ struct damage {
 /* ---------------------------------------------------------------- one case */
 
 static struct report { /* shared with the children */
-    long at, n_cases, n_loaded, n_ran, n_bad;
+    long at, n_cases, n_loaded, n_ran;
     double worst_s;
     uint64_t worst_bytes;
     long worst_rss; /* KiB, of a child */
-    char label[160], why[4][512];
 } * report;
-
-__attribute__((format(printf, 1, 2))) static void bad(const char *fmt, ...)
-{
-    char text[320];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    if (report->n_bad < 4)
-        snprintf(report->why[report->n_bad], sizeof report->why[0], "%s: %s", report->label, text);
-    report->n_bad++;
-}
-
-/* What a failed call must have said. */
-static void check_message(const char *call, pith_status st, const struct pith_error *err)
-{
-    if (err->code == PITH_OK || err->code > PITH_INTERNAL || (st != PITH_OK && st != err->code))
-        bad("%s failed with status %d, error %d", call, (int)st, (int)err->code);
-    if (strlen(err->msg) < 8 || strchr(err->msg, '\n'))
-        bad("%s says \"%.100s\"", call, err->msg);
-}
 
 static void use_text(const pith_model *m)
 {
@@ -214,7 +192,7 @@ static void run_cases(long from, long n, void (*make)(long, struct damage *))
         d.spec[0] = 0;
         make(i, &d);
         report->at = i;
-        snprintf(report->label, sizeof report->label, "%.48s: %.100s", good.name, d.label);
+        snprintf(findings->label, sizeof findings->label, "%.48s: %.100s", good.name, d.label);
         alarm(HANG_MAX);
         run_case(i, &d);
         report->n_cases++;
@@ -224,7 +202,7 @@ static void run_cases(long from, long n, void (*make)(long, struct damage *))
         }
     }
     alarm(0);
-    snprintf(report->label, sizeof report->label, "%.48s", good.name);
+    snprintf(findings->label, sizeof findings->label, "%.48s", good.name);
     if (n - from > 16 && !UNDER_SANITIZER && count_lines("/proc/self/maps") > maps + 16)
         bad("%ld mappings after the last case, %ld before", count_lines("/proc/self/maps"), maps);
     if (n - from > 16 && count_files() > files)
@@ -254,15 +232,13 @@ static void batch(long n, void (*make)(long, struct damage *))
         const char *how =
             WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM ? "hangs" : "ends the program";
         test_fail(__FILE__, __LINE__, "case %ld, %s, %s (%s %d); the file is %s", report->at,
-                  report->label, how, WIFSIGNALED(status) ? "signal" : "status",
+                  findings->label, how, WIFSIGNALED(status) ? "signal" : "status",
                   WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), good.damaged);
         if (test_bad > 3)
             break;
         from = report->at + 1;
     }
-    for (long i = 0; i < report->n_bad && i < 4; i++)
-        test_fail(__FILE__, __LINE__, "%s", report->why[i]);
-    CHECK_MSG(report->n_bad <= 4, "%ld failed in all", report->n_bad);
+    findings_tell();
     CHECK_MSG(UNDER_SANITIZER || (uint64_t)report->worst_rss << 10 <= MEMORY_MAX,
               "%ld KiB resident", report->worst_rss);
     if (getenv("TEST_VERBOSE"))
@@ -585,7 +561,7 @@ static void lying_keys(void)
 int main(void)
 {
     report = mmap(NULL, sizeof *report, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (report == MAP_FAILED)
+    if (report == MAP_FAILED || !findings_make())
         return 1;
     hook_install();
     atomic_store(&hook.limit, MEMORY_MAX);

@@ -5,11 +5,11 @@
  * crash, memory beyond a bound or a step of many seconds.
  *
  * Cases run in a child process, as those of test_damage.c do. */
+#include "findings.h"
 #include "robust.h"
 
 #include <float.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -20,29 +20,11 @@ enum { FILE_MOST = 4 << 20, HANG_MAX = 120, SMALL_BATCH = 16 };
 #define SECONDS_MAX 20.0
 
 static struct report { /* shared with the child */
-    long at, n_cases, n_made, n_opened, n_ran, n_bad;
+    long at, n_cases, n_made, n_opened, n_ran;
     double worst_s;
     uint64_t worst_bytes;
-    char label[200], why[4][416], worst[200], largest[200];
+    char worst[200], largest[200];
 } * report;
-
-__attribute__((format(printf, 1, 2))) static void bad(const char *fmt, ...)
-{
-    char text[200];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    if (report->n_bad < 4)
-        snprintf(report->why[report->n_bad], sizeof report->why[0], "%s: %s", report->label, text);
-    report->n_bad++;
-}
-
-static void check_message(const char *call, const struct pith_error *err)
-{
-    if (err->code == PITH_OK || strlen(err->msg) < 8 || strchr(err->msg, '\n'))
-        bad("%s says \"%.100s\"", call, err->msg);
-}
 
 /* ---------------------------------------------------------------- numbers to try */
 
@@ -60,8 +42,10 @@ static int has_numbers(const struct key_spec *s)
 
 static int numbers_of(const struct key_spec *s, double v[NUMBERS_MAX])
 {
-    static const double whole[] = {0, 1, 2, 3, 5, 63, 64, 65, 256, 1000, 1024, 4095, 65536,
-                                   1 << 20, INT32_MAX - 1, INT32_MAX},
+    static const double whole[] = {0,        1,    2,     3,       5,
+                                   63,       64,   65,    256,     1000,
+                                   1024,     4095, 65536, 1 << 20, INT32_MAX - 1,
+                                   INT32_MAX},
                         real[] = {0, 1, -1, 1e-38, 1e-30, -1e-30, 0.5, 3, 1e9, -1e9, 1e30, -1e30};
     const double *from = is_real(s) ? real : whole;
     size_t n_from = is_real(s) ? sizeof real / sizeof *real : sizeof whole / sizeof *whole;
@@ -91,7 +75,7 @@ static void use(const char *path, int i)
     mp.weights = (pith_weights)(i % 3);
     pith_model *m = pith_model_open(path, &mp, &err);
     if (!m) {
-        check_message("open", &err);
+        check_message("open", PITH_OK, &err);
         return;
     }
     report->n_opened++;
@@ -99,20 +83,21 @@ static void use(const char *path, int i)
     pith_session *s = pith_session_open(m, NULL, &err);
     if (s) {
         int32_t v = info.n_vocab, ids[3] = {1 % v, v - 1, v / 2};
-        if (pith_encoder_most(s) && pith_encode(s, 0, ids, 3, &err) != PITH_OK)
-            check_message("encode", &err);
-        if (pith_feed(s, 0, ids, 3, &err) != PITH_OK)
-            check_message("feed", &err);
-        else if (info.causal && pith_feed(s, 0, ids, 1, &err) != PITH_OK)
-            check_message("feed", &err);
-        else
-            report->n_ran++;
+        pith_status st = pith_encoder_most(s) ? pith_encode(s, 0, ids, 3, &err) : PITH_OK;
+        if (st != PITH_OK)
+            check_message("encode", st, &err);
+        st = pith_feed(s, 0, ids, 3, &err);
+        if (st == PITH_OK && info.causal)
+            st = pith_feed(s, 0, ids, 1, &err);
+        if (st != PITH_OK)
+            check_message("feed", st, &err);
+        report->n_ran += st == PITH_OK;
     } else {
-        check_message("session", &err);
+        check_message("session", PITH_OK, &err);
     }
     if (memory_held() > report->worst_bytes) {
         report->worst_bytes = memory_held();
-        snprintf(report->largest, sizeof report->largest, "%s", report->label);
+        snprintf(report->largest, sizeof report->largest, "%s", findings->label);
     }
     pith_session_close(s);
     pith_model_close(m);
@@ -126,7 +111,7 @@ static void one(const char *arch, const struct key_spec *s, double v, int layers
     char key[128];
     const char *keys[] = {key, NULL};
     snprintf(key, sizeof key, "%s=%.17g", s->suffix, v);
-    snprintf(report->label, sizeof report->label, "%s, %s, %d layers, %d experts", arch, key,
+    snprintf(findings->label, sizeof findings->label, "%s, %s, %d layers, %d experts", arch, key,
              layers, experts);
     p.arch = arch;
     p.type = i % 2 ? "f16" : "f32";
@@ -151,13 +136,13 @@ static void one(const char *arch, const struct key_spec *s, double v, int layers
         cpu = test_cpu_seconds();
         use(path, i);
     } else {
-        check_message("synth", &err);
+        check_message("synth", st, &err);
     }
     unlink(path);
     cpu = test_cpu_seconds() - cpu;
     if (cpu > report->worst_s) {
         report->worst_s = cpu;
-        snprintf(report->worst, sizeof report->worst, "%s", report->label);
+        snprintf(report->worst, sizeof report->worst, "%s", findings->label);
     }
     if (cpu > SECONDS_MAX)
         bad("took %.1f s", cpu);
@@ -192,7 +177,6 @@ static void run_cases(const char *arch, long from, long stride)
 static void one_arch(const char *arch, long stride)
 {
     long n_failed = 0;
-    report->n_bad = 0;
     for (long from = 0;;) {
         int status;
         report->at = from;
@@ -207,15 +191,14 @@ static void one_arch(const char *arch, long stride)
         REQUIRE(pid > 0 && waitpid(pid, &status, 0) == pid, "no child process");
         if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
             break;
-        test_fail(__FILE__, __LINE__, "%s: %s %d", report->label,
+        test_fail(__FILE__, __LINE__, "%s: %s %d", findings->label,
                   WIFSIGNALED(status) ? "signal" : "status",
                   WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
         if (++n_failed > 3)
             break;
         from = report->at + 1;
     }
-    for (long i = 0; i < report->n_bad && i < 4; i++)
-        test_fail(__FILE__, __LINE__, "%s", report->why[i]);
+    findings_tell();
 }
 
 static void extremes(void)
@@ -287,7 +270,7 @@ static void no_room(void)
 int main(void)
 {
     report = mmap(NULL, sizeof *report, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (report == MAP_FAILED)
+    if (report == MAP_FAILED || !findings_make())
         return 1;
     hook_install();
     tmp_make();
