@@ -243,7 +243,7 @@ PITH_API pith_status pith_salt(pith_session *s, int32_t seq, const void *salt, s
  * PITH_UNSUPPORTED (nothing is multiplied with it), PITH_RANGE. */
 typedef struct pith_adapter pith_adapter;
 PITH_API pith_adapter *pith_adapter_open(pith_model *m, const char *path, struct pith_error *err);
-PITH_API void pith_adapter_close(pith_adapter *a); /* NULL allowed */
+PITH_API void pith_adapter_close(pith_adapter *a);         /* NULL allowed */
 PITH_API int32_t pith_adapter_rank(const pith_adapter *a); /* the largest of its tensors */
 struct pith_adapter_use {
     size_t size; /* the same in all of an array */
@@ -379,6 +379,19 @@ PITH_API pith_saver *pith_saver_open(pith_session *s, int32_t seq, size_t *n_byt
 PITH_API pith_status pith_saver_next(pith_saver *w, void *buf, size_t cap, size_t *n,
                                      struct pith_error *err);
 PITH_API void pith_saver_close(pith_saver *w); /* NULL allowed */
+/* And back, into one sequence: p[n] stays there, and as it is, until it is closed. What is not
+ * pages is checked at once; each call of next brings pages of about `most` bytes, one at least, and
+ * the last one, *done, checks their checksum and makes the sequence what was saved. Until then it
+ * is as it was, and after an error, which ends the loading, too; closed before its end nothing is
+ * loaded. PITH_STATE: the sequence has changed meanwhile, or it has ended; PITH_NOMEM: pages are
+ * wanting, of which others have taken some. No other load of the whole session meanwhile; close it
+ * before the session. */
+typedef struct pith_loader pith_loader;
+PITH_API pith_loader *pith_loader_open(pith_session *s, int32_t seq, const void *p, size_t n,
+                                       struct pith_error *err);
+PITH_API pith_status pith_loader_next(pith_loader *w, size_t most, int *done,
+                                      struct pith_error *err);
+PITH_API void pith_loader_close(pith_loader *w); /* NULL allowed */
 
 /* A step in two calls: submit begins it, wait ends the one that was begun first; its outputs are
  * there then, until the next call of submit, wait or step. Two can be under way, of different

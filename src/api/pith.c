@@ -42,8 +42,10 @@ const char *pith_version(void)
     do {                                                                                           \
         NEED(s);                                                                                   \
         if ((s)->n_flying)                                                                         \
-            return error_set(err, PITH_STATE, "%s: %d steps are under way; end them first "        \
-                             "(pith_wait)", __func__, (s)->n_flying);                              \
+            return error_set(err, PITH_STATE,                                                      \
+                             "%s: %d steps are under way; end them first "                         \
+                             "(pith_wait)",                                                        \
+                             __func__, (s)->n_flying);                                             \
     } while (0)
 
 /* ---------------------------------------------------------------- models */
@@ -670,6 +672,33 @@ pith_status pith_saver_next(pith_saver *w, void *buf, size_t cap, size_t *n, str
 void pith_saver_close(pith_saver *w)
 {
     session_saver_free(w);
+}
+
+static pith_status check_loading(const pith_session *s, const void *p, struct pith_error *err)
+{
+    NEED_IDLE(s);
+    NEED(p);
+    return PITH_OK;
+}
+
+pith_loader *pith_loader_open(pith_session *s, int32_t seq, const void *p, size_t n,
+                              struct pith_error *err)
+{
+    WITH_ERROR;
+    return check_loading(s, p, err) == PITH_OK ? session_loader(s, seq, p, n, err) : NULL;
+}
+
+pith_status pith_loader_next(pith_loader *w, size_t most, int *done, struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(w);
+    NEED(done);
+    return session_loader_next(w, most, done, err);
+}
+
+void pith_loader_close(pith_loader *w)
+{
+    session_loader_free(w);
 }
 
 int64_t pith_length(const pith_session *s, int32_t seq)

@@ -109,6 +109,18 @@ static int saves_in_pieces(pith_session *s, int32_t seq, void *to, size_t cap,
     return ok;
 }
 
+static int loads_in_pieces(pith_session *s, int32_t seq, const void *p, size_t n,
+                           struct pith_error *err)
+{
+    int done = 0;
+    pith_loader *w = pith_loader_open(s, seq, p, n, err);
+    int ok = w && pith_loader_next(w, 1, &done, err) == PITH_OK;
+    while (ok && !done)
+        ok = pith_loader_next(w, n, &done, err) == PITH_OK;
+    pith_loader_close(w);
+    return ok;
+}
+
 #define CALL(t, name, expr)                                                                        \
     do {                                                                                           \
         (t)->err.code = PITH_OK;                                                                   \
@@ -241,6 +253,7 @@ static void live(struct trial *t, struct life *l)
         size_t n_saved = 0;
         MUST(t, "save", pith_save_memory(s, 1, saved, sizeof saved, &n_saved, err) == PITH_OK);
         MUST(t, "load", pith_load_memory(s, 1, saved, n_saved, err) == PITH_OK);
+        MUST(t, "load in pieces", loads_in_pieces(s, 1, saved, n_saved, err));
         MUST(t, "save in pieces", saves_in_pieces(s, 1, saved, sizeof saved, err));
         CHECK(pith_length(s, 1) == 3);
         MUST(t, "prefill again", pith_prefix(s, 0, ids, 4, NULL, err) == PITH_OK);

@@ -857,7 +857,7 @@ static int read_all_once(void)
     uint64_t n;
     struct pith_error err;
     error_clear(&err);
-    char *p = file_read_all(in_folder("text"), 1 << 20, &n, PITH_MEM_META, &err);
+    char *p = file_read_all(in_folder("text"), 1 << 20, &n, PITH_MEM_META, NULL, &err);
     int ok = p && n == 50000 && strlen(p) == n;
     CHECK(ok || err.code == PITH_NOMEM);
     mem_free(p);
@@ -872,20 +872,33 @@ static void file_reading_all(void)
     put_file(in_folder("text"), text, sizeof text);
     uint64_t n = 0;
     error_clear(&err);
-    char *p = file_read_all(in_folder("text"), sizeof text, &n, PITH_MEM_META, &err);
+    char *p = file_read_all(in_folder("text"), sizeof text, &n, PITH_MEM_META, NULL, &err);
     REQUIRE(p, "%s", err.msg);
     CHECK(n == sizeof text && memcmp(p, text, n) == 0 && p[n] == 0);
     mem_free(p);
-    CHECK(!file_read_all(in_folder("text"), sizeof text - 1, &n, PITH_MEM_META, &err) &&
+    CHECK(!file_read_all(in_folder("text"), sizeof text - 1, &n, PITH_MEM_META, NULL, &err) &&
           err.code == PITH_RANGE);
     error_clear(&err);
-    CHECK(!file_read_all(in_folder("absent"), 10, NULL, PITH_MEM_META, &err) &&
+    CHECK(!file_read_all(in_folder("absent"), 10, NULL, PITH_MEM_META, NULL, &err) &&
           err.code == PITH_MISSING);
     error_clear(&err);
-    CHECK(!file_read_all(folder, 10, NULL, PITH_MEM_META, &err) && err.code == PITH_IO);
+    CHECK(!file_read_all(folder, 10, NULL, PITH_MEM_META, NULL, &err) && err.code == PITH_IO);
     error_clear(&err);
-    CHECK(!file_read_all(NULL, 10, NULL, PITH_MEM_META, &err) && err.code == PITH_RANGE);
+    CHECK(!file_read_all(NULL, 10, NULL, PITH_MEM_META, NULL, &err) && err.code == PITH_RANGE);
     CHECK(each_failure(read_all_once) >= 5);
+
+    /* Of a pipe what its writers write; one without is not waited for. */
+    const char *fifo = in_folder("fifo");
+    error_clear(&err);
+    CHECK(mkfifo(fifo, 0600) == 0 && !file_read_all(fifo, 10, NULL, PITH_MEM_META, NULL, &err) &&
+          err.code == PITH_IO && strstr(err.msg, "nobody writes to"));
+    atomic_int stop = 1;
+    int writer = open(fifo, O_RDWR);
+    error_clear(&err);
+    CHECK(writer >= 0 && !file_read_all(fifo, 10, NULL, PITH_MEM_META, &stop, &err) &&
+          err.code == PITH_CANCELLED);
+    close(writer);
+    unlink(fifo);
 
     int fd[2], stdin_was = dup(0);
     REQUIRE(pipe(fd) == 0 && stdin_was >= 0, "pipe");
@@ -893,7 +906,7 @@ static void file_reading_all(void)
     close(fd[1]);
     dup2(fd[0], 0);
     close(fd[0]);
-    p = file_read_all("-", 100, &n, PITH_MEM_META, NULL);
+    p = file_read_all("-", 100, &n, PITH_MEM_META, NULL, NULL);
     CHECK(p && n == 11 && strcmp(p, "from a pipe") == 0);
     mem_free(p);
     dup2(stdin_was, 0);
@@ -904,7 +917,7 @@ static void file_reading_all(void)
 static int holds(const char *path, const char *text)
 {
     uint64_t n;
-    char *p = file_read_all(path, 1 << 20, &n, PITH_MEM_META, NULL);
+    char *p = file_read_all(path, 1 << 20, &n, PITH_MEM_META, NULL, NULL);
     int same = p && strcmp(p, text) == 0;
     mem_free(p);
     return same;

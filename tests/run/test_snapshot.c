@@ -1,6 +1,7 @@
 /* test_snapshot.c -- save and load: what is loaded goes on with the same bits; anything else than
  * what was saved for this session is refused by name and leaves the session as it was: every
  * truncation, every single-bit flip, other models, types and sizes. */
+#include <fcntl.h>
 #include <math.h>
 #include <stddef.h>
 #include <sys/stat.h>
@@ -172,7 +173,7 @@ static void pieces(const char *what, pith_model *m, const char *type, int can_ed
     CHECK(pith_copy(s, 1, 0, 0, -1, &err) == PITH_OK);
     if (can_edit)
         CHECK(pith_shift(s, 1, 20, -1, 3, &err) == PITH_OK); /* still to be carried out */
-    feed(s, 2, 1, 9); /* the last logits are none of it */
+    feed(s, 2, 1, 9);                                        /* the last logits are none of it */
     uint8_t *whole = snapshot(s, 1, &n_whole), *one = in_pieces(s, 1, n_whole, &n, &few);
     CHECK_MSG(n == n_whole && few == 1 && !memcmp(one, whole, n), "%s: %zu bytes, %zu at once",
               what, n, n_whole);
@@ -212,17 +213,88 @@ static void pieces(const char *what, pith_model *m, const char *type, int can_ed
     pith_session_close(s);
 }
 
+/* What is loaded in pieces, whatever their size and whatever other sequences do meanwhile, is what
+ * was saved; before its end, and when it fails, the sequence is as it was, and no page is lost. */
+static void loaded_in_pieces(const char *what, pith_model *m, const char *type, int can_edit)
+{
+    struct pith_error err;
+    size_t n = 0;
+    int done = 0, n_pieces = 0;
+    pith_session *s = open_session(m, 4, 250, type), *b = open_session(m, 4, 250, type);
+    REQUIRE(s && b, "no session");
+    feed(s, 0, 200, 1);
+    if (can_edit)
+        CHECK(pith_shift(s, 0, 20, -1, 3, &err) == PITH_OK);
+    feed(s, 2, 1, 9);
+    uint8_t *p = snapshot(s, 0, &n);
+    for (size_t most = 1; most <= 2 * n; most = most * 40 + 1) {
+        pith_loader *w = pith_loader_open(b, 1, p, n, &err);
+        REQUIRE(w, "%s: %s", what, err.msg);
+        for (n_pieces = done = 0; !done; n_pieces++) {
+            CHECK(pith_length(b, 1) == 0);
+            pith_status st = pith_loader_next(w, most, &done, &err);
+            REQUIRE(st == PITH_OK, "%s, pieces of %zu: %s", what, most, err.msg);
+            feed(b, 2, 1, n_pieces);
+            if (n_pieces % 8 == 7)
+                CHECK(pith_truncate(b, 2, 0, &err) == PITH_OK);
+        }
+        CHECK_MSG(most > 1 || n_pieces > 3 || !b->cache.n_groups, "%s: %d pieces", what, n_pieces);
+        CHECK(pith_loader_next(w, most, &done, &err) == PITH_STATE && !done);
+        pith_loader_close(w);
+        CHECK(pith_load_memory(b, 3, p, n, &err) == PITH_OK);
+        same_future(what, b, 3, b, 1);
+        CHECK(pith_truncate(b, 1, 0, &err) == PITH_OK && pith_truncate(b, 3, 0, &err) == PITH_OK);
+    }
+    /* Closed in between, of a sequence that changes, cancelled, damaged. */
+    CHECK(pith_truncate(b, 2, 0, &err) == PITH_OK);
+    int64_t used = b->cache.group[0].n_made - b->cache.group[0].n_free;
+    for (int i = 0; i < 4 && b->cache.n_groups; i++) {
+        pith_status st = PITH_OK;
+        p[n / 2] ^= i == 3; /* in a page */
+        pith_loader *w = pith_loader_open(b, 1, p, n, &err);
+        CHECK_MSG(w && pith_loader_next(w, 1, &done, &err) == PITH_OK && !done, "%s", err.msg);
+        if (i == 1)
+            feed(b, 1, 1, 1);
+        if (i == 2)
+            pith_cancel(b);
+        while (w && i && st == PITH_OK && !done)
+            st = pith_loader_next(w, n / 3, &done, &err);
+        CHECK_MSG(st == (i == 0   ? PITH_OK
+                         : i == 1 ? PITH_STATE
+                         : i == 2 ? PITH_CANCELLED
+                                  : PITH_FORMAT) &&
+                      pith_length(b, 1) == (i == 1),
+                  "%s, case %d: status %d, %s", what, i, (int)st, i ? err.msg : "");
+        pith_loader_close(w);
+        pith_cancel_reset(b);
+        CHECK(pith_truncate(b, 1, 0, &err) == PITH_OK);
+        CHECK_MSG(b->cache.group[0].n_made - b->cache.group[0].n_free == used,
+                  "%s, case %d: pages are lost", what, i);
+        p[n / 2] ^= i == 3;
+    }
+    CHECK(!pith_loader_open(b, -1, p, n, &err) && err.code == PITH_RANGE);
+    CHECK(!pith_loader_open(b, 4, p, n, &err) && err.code == PITH_RANGE);
+    CHECK(!pith_loader_open(b, 1, p, n - 1, &err) && err.code == PITH_FORMAT);
+    CHECK(!pith_loader_open(NULL, 0, p, n, NULL) && !pith_loader_open(b, 0, NULL, n, NULL));
+    CHECK(pith_loader_next(NULL, 1, &done, NULL) == PITH_RANGE);
+    pith_loader_close(NULL);
+    free(p);
+    pith_session_close(b);
+    pith_session_close(s);
+}
+
 static void test_pieces(void)
 {
     static const struct {
         const char *arch, *type;
         int can_edit;
-    } kinds[] = {{"llama", "f16", 1}, {"gemma3", "f32", 1}, {"gemma2", "q8_0", 1},
-                 {"mamba", "f16", 0}};
+    } kinds[] = {
+        {"llama", "f16", 1}, {"gemma3", "f32", 1}, {"gemma2", "q8_0", 1}, {"mamba", "f16", 0}};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         pith_model *m = synth(kinds[i].arch, 1, NULL);
         REQUIRE(m, "no model");
         pieces(kinds[i].arch, m, kinds[i].type, kinds[i].can_edit);
+        loaded_in_pieces(kinds[i].arch, m, kinds[i].type, kinds[i].can_edit);
         pith_model_close(m);
     }
 }
@@ -547,7 +619,7 @@ static void test_forged_positions(void)
         const char *arch;
         int32_t first, by;
         int good;
-    } cases[] = {{"mpt", 0, 2, 0},       {"mpt", 5, 1, 1},      {"mpt", 0, 0, 0},
+    } cases[] = {{"mpt", 0, 2, 0},       {"mpt", 5, 1, 1},       {"mpt", 0, 0, 0},
                  {"deepseek4", 0, 2, 0}, {"deepseek4", 7, 1, 0}, {"llama", 3, 5, 1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         pith_model *m = synth(cases[i].arch, 1, NULL);
@@ -598,6 +670,21 @@ static void test_too_long(void)
         unlink(path);
     }
     CHECK(pith_load(s, 0, "/dev/zero", &err) == PITH_RANGE && strstr(err.msg, "holds more than"));
+    /* A pipe that nobody writes to is not waited for; one that somebody may is, until cancelled. */
+    const char *fifo = in_dir("fifo");
+    CHECK(mkfifo(fifo, 0600) == 0 && pith_load(s, 0, fifo, &err) == PITH_IO &&
+          strstr(err.msg, "nobody writes to"));
+    int writer = open(fifo, O_RDWR);
+    pith_cancel(s);
+    CHECK_MSG(writer >= 0 && pith_load(s, 0, fifo, &err) == PITH_CANCELLED, "%s", err.msg);
+    pith_cancel_reset(s);
+    CHECK(write(writer, "no session", 10) == 10);
+    fcntl(writer, F_SETFL, O_NONBLOCK);
+    int reader = open(fifo, O_RDONLY | O_NONBLOCK);
+    close(writer); /* with what it has written still in the pipe, which the reader keeps open */
+    CHECK_MSG(pith_load(s, 0, fifo, &err) == PITH_FORMAT, "%s", err.msg);
+    close(reader);
+    unlink(fifo);
     CHECK(pith_length(s, 0) == 100);
     free(p);
     pith_session_close(s);

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "base/machine/folder.h"
 #include "run/session/session.h"
@@ -21,6 +22,7 @@ enum { N_VOCAB = 64, N_CTX = 512, N_SHARED = 256, PAGE = 64 };
 static char model_path[2][64], folder[64];
 
 static int recurrent; /* such models are not made, but golden ones */
+static int head_dim;  /* 0: the least */
 
 static void make_model(int which, const char *arch)
 {
@@ -37,6 +39,7 @@ static void make_model(int which, const char *arch)
         return;
     }
     p.seed = (uint64_t)which + 1;
+    p.head_dim = head_dim ? head_dim : p.head_dim;
     CHECK_MSG(pith_synth(model_path[which], &p, &err) == PITH_OK, "%s", err.msg);
 }
 
@@ -386,6 +389,152 @@ static void test_damaged_folder(void)
     damaged_folder("llama", cut_in_half);
     damaged_folder("gemma2", flip);
     damaged_folder("gemma3", cut_in_half);
+}
+
+/* ---------------------------------------------------------------- somebody else's making */
+
+/* The page's checksum, as its bytes are. */
+static void seal(uint8_t *p, size_t n)
+{
+    XXH128_canonical_t sum;
+    XXH128_canonicalFromHash(&sum, XXH3_128bits(p, n - sizeof sum));
+    memcpy(p + n - sizeof sum, &sum, sizeof sum);
+}
+
+/* Each byte of the head is another, under the right checksum. */
+static void forge_heads(pith_session *s, const struct store_entry *e, int32_t page,
+                        const char *path)
+{
+    enum { HEAD = 328 };
+    size_t n;
+    uint8_t *p = contents(path, &n);
+    int found = 0;
+    for (int i = 0; i < HEAD; i++) {
+        p[i] ^= (uint8_t)(1 + i % 255);
+        seal(p, n);
+        put_contents(path, p, n);
+        p[i] ^= (uint8_t)(1 + i % 255);
+        found += !store_disk_read(s->store.disk, &s->cache, e, 0, page, 0) && access(path, F_OK);
+    }
+    CHECK_MSG(found == HEAD, "%d of %d forged heads found", found, HEAD);
+    seal(p, n);
+    put_contents(path, p, n);
+    free(p);
+}
+
+/* Under a page's name is what is no file, or another one. */
+static void forge_files(pith_session *s, const struct store_entry *e, int32_t page,
+                        const char *path)
+{
+    size_t n;
+    uint8_t *p = contents(path, &n);
+    for (int i = 0; i < 4; i++) {
+        CHECK(unlink(path) == 0);
+        CHECK(i == 0   ? mkfifo(path, 0600) == 0
+              : i == 1 ? mkdir(path, 0700) == 0
+              : i == 2 ? symlink("/dev/zero", path) == 0
+                       : symlink(path, path) == 0);
+        CHECK_MSG(!store_disk_read(s->store.disk, &s->cache, e, 0, page, 0), "case %d", i);
+        rmdir(path);
+        unlink(path);
+        put_contents(path, p, n);
+    }
+    free(p);
+}
+
+/* Numbers of any bits under the right checksum: they are what they are, and end nothing. */
+static void forge_numbers(pith_session *s, const char *path, int kind)
+{
+    struct pith_error err;
+    int32_t token[N_CTX], n_ids = prompt(token, 1);
+    size_t n, kept = 0;
+    uint8_t *p = contents(path, &n);
+    for (size_t i = 328; i < n - 16; i++)
+        p[i] = kind == 0 ? 0xFF : kind == 1 ? 0x7C : (uint8_t)(i * 2654435761u >> 13);
+    seal(p, n);
+    put_contents(path, p, n);
+    free(p);
+    CHECK(pith_truncate(s, 0, 0, &err) == PITH_OK);
+    pith_status st = pith_prefix(s, 0, token, (size_t)n_ids, &kept, &err);
+    CHECK_MSG(kept >= PAGE && (st == PITH_OK || err.msg[0]), "kind %d: %zu taken, status %d", kind,
+              kept, (int)st);
+    CHECK(pith_truncate(s, 0, 0, &err) == PITH_OK);
+}
+
+static void test_forged(void)
+{
+    static const char *const types[] = {"f16", "q8_0", "q4_0"};
+    for (int i = 0; i < 9; i++) {
+        struct pith_error err;
+        struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+        head_dim = 32;
+        begin(i / 3 == 1 ? "gemma2" : "llama");
+        head_dim = 0;
+        pith_model *m = open_model(0);
+        sp.n_ctx = N_CTX;
+        sp.n_seq = 2;
+        sp.store_dir = folder;
+        sp.cache_type_k = sp.cache_type_v = types[i % 3];
+        pith_session *s = pith_session_open(m, &sp, &err);
+        REQUIRE(s, "%s", err.msg);
+        int32_t token[N_CTX], n_ids = prompt(token, 1), at = 0;
+        CHECK(pith_feed(s, 0, token, (size_t)n_ids, &err) == PITH_OK &&
+              pith_truncate(s, 0, 0, &err) == PITH_OK);
+        while (store_disk_wait(s->store.disk))
+            ;
+        char path[400];
+        while (!s->store.entry[at].used || s->store.entry[at].token[0] != token[0] ||
+               s->store.entry[at].token[1] != token[1])
+            at++;
+        const struct store_entry *e = &s->store.entry[at];
+        int32_t page = e->page[0];
+        snprintf(path, sizeof path, "%s/%016llx%016llx-0.page", folder,
+                 (unsigned long long)e->key[0], (unsigned long long)e->key[1]);
+        if (i < 3)
+            forge_heads(s, e, page, path), forge_files(s, e, page, path);
+        pith_session_close(s);
+        s = pith_session_open(m, &sp, &err);
+        REQUIRE(s, "%s", err.msg);
+        forge_numbers(s, path, i / 3);
+        pith_session_close(s);
+        pith_model_close(m);
+        end();
+    }
+}
+
+/* A folder that others have prepared: a lock that is another name of a file of ours, temporary
+ * files that are pipes. Nothing is written through it, and nobody waits. */
+static void test_prepared(void)
+{
+    for (int hard = 0; hard < 2; hard++) {
+        char lock[100], own[100], pipe_path[160];
+        size_t n;
+        begin("llama");
+        CHECK(mkdir(folder, 0700) == 0);
+        snprintf(lock, sizeof lock, "%s/.lock", folder);
+        snprintf(own, sizeof own, "%s.own", folder);
+        snprintf(pipe_path, sizeof pipe_path, "%s/%032d-0.page.tmp-1-2", folder, 7);
+        put_contents(own, (const uint8_t *)"a letter to my aunt, as it was", 30);
+        CHECK(hard ? link(own, lock) == 0 : symlink(own, lock) == 0);
+        CHECK(mkfifo(pipe_path, 0600) == 0);
+        pith_model *m = open_model(0);
+        pith_session *s = open_session(m, folder, 0), *fresh = open_session(m, NULL, 0);
+        REQUIRE(s && fresh, "no session");
+        ask(s, fresh, 0, 1);
+        pith_session_close(s);
+        s = open_session(m, folder, 0);
+        REQUIRE(s, "no session");
+        CHECK(ask(s, fresh, 0, 1) == 320);
+        pith_session_close(s);
+        pith_session_close(fresh);
+        pith_model_close(m);
+        uint8_t *p = contents(own, &n);
+        CHECK_MSG(n == 30 && !memcmp(p, "a letter to my aunt, as it was", 30), "%.30s",
+                  (const char *)p);
+        free(p);
+        unlink(own);
+        end();
+    }
 }
 
 /* ---------------------------------------------------------------- other models, other processes */
@@ -864,6 +1013,8 @@ int main(void)
     TEST(test_read_by_all);
     TEST(test_damage);
     TEST(test_damaged_folder);
+    TEST(test_forged);
+    TEST(test_prepared);
     TEST(test_other_model);
     TEST(test_two);
     return test_end();

@@ -176,7 +176,7 @@ static pith_status read_all(const char *path, struct plugin *p, uint64_t *n, str
     struct pith_error why = {PITH_OK, ""};
     if (stat(path, &sb) == 0 && !S_ISREG(sb.st_mode))
         return error_set(err, PITH_IO, "%.600s is no regular file", path);
-    p->all = file_read_all(path, MOST_BYTES, n, PITH_MEM_META, &why);
+    p->all = file_read_all(path, MOST_BYTES, n, PITH_MEM_META, NULL, &why);
     return p->all ? PITH_OK : error_set(err, why.code, "%s", why.msg);
 }
 

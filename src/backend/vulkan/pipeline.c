@@ -23,7 +23,7 @@ static void read_cache(struct vk_device *v, VkPipelineCacheCreateInfo *in, char 
     if (len + 64 > sizeof v->cache_path)
         return;
     snprintf(v->cache_path, sizeof v->cache_path, "%s/vulkan-%s.pipelines", folder, v->id);
-    *data = file_read_all(v->cache_path, CACHE_MOST, &n, PITH_MEM_SCRATCH, NULL);
+    *data = file_read_all(v->cache_path, CACHE_MOST, &n, PITH_MEM_SCRATCH, NULL, NULL);
     if (!*data)
         return;
     in->initialDataSize = n;

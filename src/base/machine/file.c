@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/file.h>
@@ -141,15 +142,28 @@ pith_status file_read_at(int fd, const char *path, void *buf, uint64_t n, uint64
     return PITH_OK;
 }
 
-/* Reads fd to its end into a terminated block of at most max bytes. */
+/* Until there is something to read, nobody is left who writes, or it may not go on. Returns 1. */
+static int wait_for_more(int fd, const atomic_int *stop)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    while (!(stop && atomic_load(stop)) && poll(&p, 1, 100) == 0)
+        ;
+    return 1;
+}
+
+/* Reads fd, which need not wait, to its end into a terminated block of at most max bytes. */
 static char *read_to_end(int fd, const char *path, uint64_t max, uint64_t *n, pith_purpose purpose,
-                         struct pith_error *err)
+                         const atomic_int *stop, struct pith_error *err)
 {
     uint64_t cap = 4096, at = 0;
     char *p = mem_alloc((size_t)cap, purpose);
     while (p) {
+        if (stop && atomic_load(stop)) {
+            error_set(err, PITH_CANCELLED, "%s: cancelled", path);
+            goto fail;
+        }
         ssize_t got = read(fd, p + at, (size_t)(cap - 1 - at));
-        if (got < 0 && errno == EINTR)
+        if (got < 0 && (errno == EINTR || (errno == EAGAIN && wait_for_more(fd, stop))))
             continue;
         if (got < 0) {
             fail_errno(err, path, "read", errno);
@@ -183,7 +197,7 @@ fail:
 }
 
 char *file_read_all(const char *path, uint64_t max, uint64_t *n, pith_purpose purpose,
-                    struct pith_error *err)
+                    const atomic_int *stop, struct pith_error *err)
 {
     uint64_t ignored;
     if (!n)
@@ -193,13 +207,19 @@ char *file_read_all(const char *path, uint64_t max, uint64_t *n, pith_purpose pu
         return NULL;
     }
     if (strcmp(path, "-") == 0)
-        return read_to_end(STDIN_FILENO, "standard input", max, n, purpose, err);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+        return read_to_end(STDIN_FILENO, "standard input", max, n, purpose, stop, err);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
         fail_errno(err, path, "open", errno);
         return NULL;
     }
-    char *p = read_to_end(fd, path, max, n, purpose, err);
+    char *p = read_to_end(fd, path, max, n, purpose, stop, err);
+    struct stat sb;
+    if (p && !*n && fstat(fd, &sb) == 0 && S_ISFIFO(sb.st_mode)) {
+        error_set(err, PITH_IO, "%s is a pipe that nobody writes to; wanted a file", path);
+        mem_free(p);
+        p = NULL;
+    }
     close(fd);
     return p;
 }

@@ -3,6 +3,7 @@
 #ifndef PITH_BASE_FILE_H
 #define PITH_BASE_FILE_H
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include "base/error.h"
 
@@ -28,9 +29,10 @@ pith_status file_read_at(int fd, const char *path, void *buf, uint64_t n, uint64
  * empty. */
 int file_read_small(const char *path, char *buf, size_t cap);
 /* Whole small file into a terminated heap block (mem_free), at most max bytes. path "-" reads
- * stdin. */
+ * stdin. Of a pipe it is what its writers write, until *stop (NULL: never); one that has no writer
+ * is refused and not waited for. */
 char *file_read_all(const char *path, uint64_t max, uint64_t *n, pith_purpose purpose,
-                    struct pith_error *err);
+                    const atomic_int *stop, struct pith_error *err);
 
 /* Writes to "path.tmp-PID-N" and renames on commit; discard removes it. Sticky failure; commit
  * reports it. A target that is not a regular file is refused. */

@@ -36,8 +36,9 @@ static int by_age(const void *a, const void *b)
 /* A temporary file that can be locked has no writer. */
 static void remove_dead(int dir, const char *name)
 {
-    int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
+    struct stat sb;
+    int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd >= 0 && fstat(fd, &sb) == 0 && S_ISREG(sb.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0)
         unlinkat(dir, name, 0);
     if (fd >= 0)
         close(fd);
@@ -146,11 +147,18 @@ struct count {
 };
 #define MAGIC UINT64_C(0x31746e6368746970) /* "pithcnt1" */
 
+/* The count is written into it, so it must not be another name of somebody's file. */
 int folder_lock_open(const char *path)
 {
     char name[4200];
-    int n = snprintf(name, sizeof name, "%s/.lock", path);
-    return n < 0 || (size_t)n >= sizeof name ? -1 : open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    struct stat sb;
+    int n = snprintf(name, sizeof name, "%s/.lock", path), fd = -1;
+    if (n > 0 && (size_t)n < sizeof name)
+        fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    if (fd < 0 || (fstat(fd, &sb) == 0 && S_ISREG(sb.st_mode) && sb.st_nlink == 1))
+        return fd;
+    close(fd);
+    return -1;
 }
 
 void folder_lock_close(int fd)

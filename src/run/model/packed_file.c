@@ -242,7 +242,7 @@ static void stamp(const struct packed_file *f, int was_stamped)
     uint64_t now = now_ns();
     struct timespec when = {.tv_sec = (time_t)(now / 1000000000),
                             .tv_nsec = (long)(now % 1000000000)};
-    int fd = open(f->path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+    int fd = open(f->path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     memcpy(&h, f->map.p, sizeof h);
     h.stamp.read = was_stamped ? h.stamp.read : now;
     h.stamp.changed = now;

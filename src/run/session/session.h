@@ -308,6 +308,12 @@ struct pith_saver *session_saver(struct pith_session *s, int32_t seq, size_t *n,
 pith_status session_saver_next(struct pith_saver *w, void *buf, size_t cap, size_t *n,
                                struct pith_error *err);
 void session_saver_free(struct pith_saver *w);
+/* See pith_loader_open. */
+struct pith_loader *session_loader(struct pith_session *s, int32_t seq, const void *p, size_t n,
+                                   struct pith_error *err);
+pith_status session_loader_next(struct pith_loader *w, size_t most, int *done,
+                                struct pith_error *err);
+void session_loader_free(struct pith_loader *w);
 pith_status session_load(struct pith_session *s, int32_t seq, struct pith_sampler *sampler,
                          const char *path, struct pith_error *err);
 pith_status session_load_memory(struct pith_session *s, int32_t seq, const void *p, size_t n,

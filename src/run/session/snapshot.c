@@ -46,9 +46,8 @@ enum { N_SECTIONS = 7, HEAD = 24, SECTION_HEAD = 16, PAGES = 2, NOTE = 6 };
 enum { SAMPLER_MOST = 1 << 26 };    /* bytes of that section */
 enum { PIPED_NOTE_MOST = 1 << 26 }; /* and of a note, where a file's end is not known */
 static const char magic[8] = "pithsnap";
-static const char *const section_names[N_SECTIONS] = {"layout",    "sequences", "pages",
-                                                      "recurrent", "logits",    "sampler",
-                                                      "note"};
+static const char *const section_names[N_SECTIONS] = {"layout", "sequences", "pages", "recurrent",
+                                                      "logits", "sampler",   "note"};
 
 struct layout {
     uint64_t fingerprint[2], layers, block_bytes;
@@ -185,8 +184,8 @@ static void put_sequences(struct out *o, const struct save *v)
     const struct cache *c = &v->s->cache;
     for (int32_t i = v->first; i < v->first + v->n_seq; i++) {
         const struct cache_seq *q = &c->seq[i];
-        struct seq_head h = {
-            q->n, q->pure, q->edited, q->pending, table_length(c, q), {0}, q->axed, {0}};
+        struct seq_head h = {q->n, q->pure, q->edited, q->pending, table_length(c, q),
+                             {0},  q->axed, {0}};
         memcpy(h.torn, q->torn, sizeof h.torn);
         memcpy(h.adapter, q->adapter, sizeof h.adapter);
         put(o, &h, sizeof h);
@@ -539,6 +538,7 @@ struct source {
     const uint8_t *p; /* NULL: the file */
     int fd;
     uint64_t n;
+    const uint8_t *pieces; /* instead of a file: bytes that are taken a few at a time */
 };
 
 struct load {
@@ -561,6 +561,10 @@ struct load {
     int32_t *taken[STEP_MAX_GROUPS]; /* places of a group's pages */
     int32_t *slots;                  /* that its sequences have in each of its pages */
     uint8_t *page;                   /* one of a file */
+    int group, n_begun;               /* of a file's pages: groups whose number has been read */
+    uint64_t from_at;                 /* where they are read; 0: not begun */
+    int32_t n_taken[STEP_MAX_GROUPS]; /* of each group the first so many pages */
+    XXH3_state_t sum;
     struct sampler_state state;
     const uint8_t *accepted; /* NULL: the snapshot has no sampler */
 };
@@ -589,9 +593,9 @@ static pith_status damaged_section(const struct load *v, int i, struct pith_erro
 static pith_status read_from(const struct load *v, uint64_t at, void *to, uint64_t n,
                              struct pith_error *err)
 {
-    if (!v->from.p)
+    if (!v->from.p && !v->from.pieces)
         return file_read_at(v->from.fd, v->name, to, n, at, err);
-    memcpy(to, v->from.p + at, n);
+    memcpy(to, (v->from.p ? v->from.p : v->from.pieces) + at, n);
     return PITH_OK;
 }
 
@@ -604,8 +608,8 @@ static uint64_t section_most(const struct load *v, int i)
     if (!s || i > 4)
         return i == NOTE ? UINT64_MAX / 2 : SAMPLER_MOST;
     const struct cache *c = &s->cache;
-    uint64_t slots = (uint64_t)s->n_ctx * (sizeof *c->seq->token + sizeof *c->seq->slot +
-                                           sizeof(struct cache_axes)),
+    uint64_t slots = (uint64_t)s->n_ctx *
+                     (sizeof *c->seq->token + sizeof *c->seq->slot + sizeof(struct cache_axes)),
              tables = (uint64_t)c->n_groups * (uint64_t)c->cap_pages * sizeof **c->seq->pages,
              heads = sizeof(struct seq_head) + sizeof(struct memory_head);
     uint64_t most[] = {
@@ -1041,7 +1045,7 @@ static pith_status choose_way(struct load *v, struct pith_error *err)
     return PITH_OK;
 }
 
-/* Everything that can still fail, but for reading a file's pages. */
+/* Room for pages. */
 static pith_status make_room(struct load *v, struct pith_error *err)
 {
     struct pith_session *s = v->s;
@@ -1068,8 +1072,14 @@ static pith_status make_room(struct load *v, struct pith_error *err)
         pages += v->n_pages[g];
     if (st == PITH_OK && !cache_log_room(s->cache.log, pages, 0))
         st = error_set(err, PITH_NOMEM, "out of memory for loading");
-    if (st == PITH_OK)
-        st = choose_way(v, err);
+    return st == PITH_OK ? choose_way(v, err) : st;
+}
+
+/* Room for all else. */
+static pith_status make_rest(struct load *v, struct pith_error *err)
+{
+    struct pith_session *s = v->s;
+    pith_status st = PITH_OK;
     for (int32_t i = 0; i < v->n_seq && st == PITH_OK; i++)
         st = cache_tokens(&s->cache, &s->cache.seq[v->first + i], v->image[i].h.n, err);
     for (int32_t i = 0; i < v->n_seq && st == PITH_OK; i++)
@@ -1110,38 +1120,69 @@ static void drop_pages(struct load *v, int32_t *n)
             page_unref(&c->group[g], &v->taken[g][--n[g]]);
 }
 
-/* The same from the file, one page in memory at a time; on failure none is taken. */
-static pith_status stream_pages(struct load *v, struct pith_error *err)
+static pith_status stream_begin(struct load *v, struct pith_error *err)
+{
+    uint8_t head[SECTION_HEAD];
+    pith_status st = read_from(v, v->pages_from, head, sizeof head, err);
+    v->from_at = v->pages_from + SECTION_HEAD;
+    XXH3_64bits_reset(&v->sum);
+    XXH3_64bits_update(&v->sum, head, sizeof head);
+    return st;
+}
+
+/* The next page of the group to its place. Others may have taken the room there was for it. */
+static pith_status stream_page(struct load *v, struct pith_error *err)
 {
     struct cache *c = &v->s->cache;
-    XXH3_state_t sum;
-    uint8_t head[SECTION_HEAD];
-    uint64_t at = v->pages_from + SECTION_HEAD, want = 0;
-    int32_t n[STEP_MAX_GROUPS] = {0};
-    pith_status st = read_from(v, v->pages_from, head, sizeof head, err);
-    XXH3_64bits_reset(&sum);
-    XXH3_64bits_update(&sum, head, sizeof head);
-    for (int g = 0; g < c->n_groups && st == PITH_OK; g++) {
-        uint64_t bytes = page_canonical(c, g);
+    int g = v->group;
+    uint64_t bytes = page_canonical(c, g);
+    int32_t *n = &v->n_taken[g], slots = v->slots[*n];
+    pith_status st = PITH_OK;
+    if (v->s->cancel)
+        return error_set(err, PITH_CANCELLED, "%s: cancelled, nothing was loaded", v->name);
+    if (v->from.pieces)
+        st = pages_need(c, g, v->first, slots > STEP_QUARTER || !c->group[g].n_open, err);
+    if (st == PITH_OK && v->from.pieces)
+        st = pages_log(c, 1, err);
+    if (st == PITH_OK)
+        st = read_from(v, v->from_at, v->page, bytes, err);
+    if (st != PITH_OK)
+        return st;
+    v->from_at += bytes;
+    XXH3_64bits_update(&v->sum, v->page, bytes);
+    v->taken[g][*n] = page_take(c, g, slots);
+    return page_write(c, g, v->taken[g][(*n)++], v->page, err);
+}
+
+/* Pages of so many bytes, one in memory at a time, from where the last call ended; *done: all are
+ * there, and their checksum is right. On failure none is taken. */
+static pith_status stream_pages(struct load *v, uint64_t most, int *done, struct pith_error *err)
+{
+    const struct cache *c = &v->s->cache;
+    pith_status st = v->from_at ? PITH_OK : stream_begin(v, err);
+    uint64_t want = 0, read = 0;
+    *done = 0;
+    for (; v->group < c->n_groups && st == PITH_OK; v->group++) {
+        int g = v->group;
+        if (v->n_begun == g) {
+            v->n_begun++;
+            XXH3_64bits_update(&v->sum, &v->n_pages[g], sizeof v->n_pages[g]);
+            v->from_at += sizeof v->n_pages[g];
+        }
         count_slots(v, g);
-        XXH3_64bits_update(&sum, &v->n_pages[g], sizeof v->n_pages[g]);
-        at += sizeof v->n_pages[g];
-        for (; n[g] < v->n_pages[g] && st == PITH_OK; at += bytes) {
-            if (v->s->cancel)
-                st = error_set(err, PITH_CANCELLED, "%s: cancelled, nothing was loaded", v->name);
-            else if ((st = read_from(v, at, v->page, bytes, err)) == PITH_OK) {
-                XXH3_64bits_update(&sum, v->page, bytes);
-                v->taken[g][n[g]] = page_take(c, g, v->slots[n[g]]);
-                st = page_write(c, g, v->taken[g][n[g]++], v->page, err);
-            }
+        for (; v->n_taken[g] < v->n_pages[g] && st == PITH_OK; read += page_canonical(c, g)) {
+            if (read && read + page_canonical(c, g) > most)
+                return PITH_OK;
+            st = stream_page(v, err);
         }
     }
     if (st == PITH_OK)
-        st = read_from(v, at, &want, sizeof want, err);
-    if (st == PITH_OK && want != XXH3_64bits_digest(&sum))
+        st = read_from(v, v->from_at, &want, sizeof want, err);
+    if (st == PITH_OK && want != XXH3_64bits_digest(&v->sum))
         st = damaged_section(v, PAGES, err, "its checksum differs");
+    *done = st == PITH_OK;
     if (st != PITH_OK)
-        drop_pages(v, n);
+        drop_pages(v, v->n_taken);
     return st;
 }
 
@@ -1242,48 +1283,137 @@ static pith_status load_all(struct load *v, struct pith_error *err)
     return st;
 }
 
+static pith_status load_begin(struct load *v, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    v->first = v->seq < 0 ? 0 : v->seq;
+    if (v->seq < -1 || v->seq >= v->s->n_seq)
+        return error_set(err, PITH_RANGE, "sequence %d, the session has 0..%d; -1 is all of it",
+                         v->seq, v->s->n_seq - 1);
+    TRY(split(v, 0, err));
+    TRY(check_layout(v, err));
+    TRY(check_pages(v, err));
+    v->image = mem_array((size_t)v->n_seq + 1, sizeof *v->image, PITH_MEM_SCRATCH);
+    if (!v->image)
+        TRY(error_set(err, PITH_NOMEM, "out of memory for loading %d sequences", v->n_seq));
+    for (int32_t i = 0; i < v->n_seq; i++)
+        TRY(check_sequence(v, &v->image[i], &v->at[1], err));
+    if (v->at[1].at != v->at[1].n)
+        TRY(damaged_section(v, 1, err, "its length is wrong"));
+    TRY(check_rest(v, err));
+    TRY(check_sampler(v, err));
+    TRY(make_room(v, err));
+fail:
+    return st;
+}
+
+/* With all pages of a file in their places. */
+static pith_status load_end(struct load *v, struct pith_sampler *sampler, struct pith_error *err)
+{
+    pith_status st = make_rest(v, err);
+    if (st == PITH_OK && sampler && v->accepted)
+        st = sampler_restore(sampler, &v->state, v->accepted, err);
+    if (st != PITH_OK && v->stream)
+        drop_pages(v, v->n_taken);
+    return st == PITH_OK ? load_all(v, err) : st;
+}
+
+static void load_deinit(struct load *v)
+{
+    for (int g = 0; g < STEP_MAX_GROUPS; g++) {
+        v->s->cache.group[g].n_lent -= v->lent[g];
+        mem_free(v->taken[g]);
+    }
+    for (int i = 0; i < N_SECTIONS; i++)
+        mem_free(v->copy[i]);
+    mem_free(v->image);
+    mem_free(v->slots);
+    mem_free(v->page);
+}
+
 static pith_status load_from(struct pith_session *s, int32_t seq, const char *name,
                              struct source from, struct pith_sampler *sampler,
                              struct pith_error *err)
 {
-    struct load v = {.s = s, .seq = seq, .first = seq < 0 ? 0 : seq, .name = name, .from = from};
-    pith_status st;
-    if (seq < -1 || seq >= s->n_seq)
-        return error_set(err, PITH_RANGE, "sequence %d, the session has 0..%d; -1 is all of it",
-                         seq, s->n_seq - 1);
-    if (sampler)
-        TRY(check_vocabulary(s, sampler, err));
-    TRY(split(&v, 0, err));
-    TRY(check_layout(&v, err));
-    TRY(check_pages(&v, err));
-    v.image = mem_array((size_t)v.n_seq + 1, sizeof *v.image, PITH_MEM_SCRATCH);
-    if (!v.image)
-        TRY(error_set(err, PITH_NOMEM, "out of memory for loading %d sequences", v.n_seq));
-    for (int32_t i = 0; i < v.n_seq; i++)
-        TRY(check_sequence(&v, &v.image[i], &v.at[1], err));
-    if (v.at[1].at != v.at[1].n)
-        TRY(damaged_section(&v, 1, err, "its length is wrong"));
-    TRY(check_rest(&v, err));
-    TRY(check_sampler(&v, err));
-    TRY(make_room(&v, err));
-    if (v.stream)
-        TRY(stream_pages(&v, err));
-    st = sampler && v.accepted ? sampler_restore(sampler, &v.state, v.accepted, err) : PITH_OK;
-    if (st != PITH_OK && v.stream)
-        drop_pages(&v, v.n_pages);
-    TRY(st);
-    TRY(load_all(&v, err));
-fail:
-    for (int g = 0; g < STEP_MAX_GROUPS; g++) {
-        s->cache.group[g].n_lent -= v.lent[g];
-        mem_free(v.taken[g]);
-    }
-    for (int i = 0; i < N_SECTIONS; i++)
-        mem_free(v.copy[i]);
-    mem_free(v.image);
-    mem_free(v.slots);
-    mem_free(v.page);
+    struct load v = {.s = s, .seq = seq, .name = name, .from = from};
+    int done = 0;
+    pith_status st = sampler ? check_vocabulary(s, sampler, err) : PITH_OK;
+    if (st == PITH_OK)
+        st = load_begin(&v, err);
+    if (st == PITH_OK && v.stream)
+        st = stream_pages(&v, UINT64_MAX, &done, err);
+    if (st == PITH_OK)
+        st = load_end(&v, sampler, err);
+    load_deinit(&v);
     return st;
+}
+
+/* ---------------------------------------------------------------- in, in pieces */
+
+struct pith_loader {
+    struct load v;
+    uint64_t state; /* of the sequence, at first */
+    int ended;
+};
+
+struct pith_loader *session_loader(struct pith_session *s, int32_t seq, const void *p, size_t n,
+                                   struct pith_error *err)
+{
+    struct pith_loader *w = seq < 0 ? NULL : mem_zalloc(sizeof *w, PITH_MEM_SCRATCH);
+    const char *why = seq < 0 ? "sequence %d: one sequence is loaded in pieces, 0 or above"
+                              : "out of memory for loading sequence %d";
+    if (!w) {
+        error_set(err, seq < 0 ? PITH_RANGE : PITH_NOMEM, why, seq);
+        return NULL;
+    }
+    w->v = (struct load){
+        .s = s, .seq = seq, .name = "the snapshot", .from = {.fd = -1, .n = n, .pieces = p}};
+    pith_status st = load_begin(&w->v, err);
+    int fits = w->v.stream;
+    for (int g = 0; g < STEP_MAX_GROUPS; g++)
+        fits &= !w->v.lent[g];
+    if (st == PITH_OK && !fits)
+        st = error_set(err, PITH_NOMEM, "sequence %d: no room for it in the cache beside what it "
+                       "replaces; empty it first, or load it at once", seq);
+    if (st != PITH_OK) {
+        session_loader_free(w);
+        return NULL;
+    }
+    w->state = state_of(s, seq);
+    return w;
+}
+
+pith_status session_loader_next(struct pith_loader *w, size_t most, int *done,
+                                struct pith_error *err)
+{
+    struct load *v = &w->v;
+    *done = 0;
+    if (w->ended)
+        return error_set(err, PITH_STATE, "sequence %d is no longer being loaded", v->seq);
+    if (v->s->n_flying)
+        return error_set(err, PITH_STATE, "sequence %d: %d steps are under way; end them first",
+                         v->seq, v->s->n_flying);
+    if (state_of(v->s, v->seq) != w->state) {
+        w->ended = 1;
+        drop_pages(v, v->n_taken);
+        return error_set(err, PITH_STATE, "sequence %d has changed since the loading began",
+                         v->seq);
+    }
+    pith_status st = stream_pages(v, most, done, err);
+    w->ended = st != PITH_OK || *done;
+    if (*done)
+        st = load_end(v, NULL, err);
+    *done = *done && st == PITH_OK;
+    return st;
+}
+
+void session_loader_free(struct pith_loader *w)
+{
+    if (w && !w->ended)
+        drop_pages(&w->v, w->v.n_taken);
+    if (w)
+        load_deinit(&w->v);
+    mem_free(w);
 }
 
 pith_status session_load_memory(struct pith_session *s, int32_t seq, const void *p, size_t n,
@@ -1299,13 +1429,14 @@ static uint64_t snapshot_most(const struct pith_session *s)
     const struct cache *c = &s->cache;
     uint64_t n = HEAD;
     for (int i = 0; i < N_SECTIONS; i++)
-        n += SECTION_HEAD + sizeof n + (i == PAGES  ? 0
-                                        : i == NOTE ? PIPED_NOTE_MOST
-                                                    : section_most(&v, i));
+        n += SECTION_HEAD + sizeof n +
+             (i == PAGES  ? 0
+              : i == NOTE ? PIPED_NOTE_MOST
+                          : section_most(&v, i));
     for (int g = 0; g < c->n_groups; g++) {
         const struct cache_group *p = &c->group[g];
-        n += sizeof(uint32_t) + (uint64_t)(p->n_pages + p->n_spare) * STEP_QUARTERS *
-                                    page_canonical(c, g);
+        n += sizeof(uint32_t) +
+             (uint64_t)(p->n_pages + p->n_spare) * STEP_QUARTERS * page_canonical(c, g);
     }
     return n;
 }
@@ -1315,7 +1446,7 @@ static pith_status load_whole(struct pith_session *s, int32_t seq, struct pith_s
                               const char *path, struct pith_error *err)
 {
     uint64_t n;
-    char *p = file_read_all(path, snapshot_most(s), &n, PITH_MEM_SCRATCH, err);
+    char *p = file_read_all(path, snapshot_most(s), &n, PITH_MEM_SCRATCH, &s->cancel, err);
     if (!p)
         return err->code;
     struct source from = {.p = (const uint8_t *)p, .fd = -1, .n = n};
