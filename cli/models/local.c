@@ -51,8 +51,8 @@ int local_read(struct local *s)
     char dir[PATH_MAX];
     *s = (struct local){0};
     if (local_dir(dir, sizeof dir)) {
-        struct walk w = {s, "pith", strlen(dir), own_file};
-        local_walk(&w, dir, 0);
+        struct walk w = {.s = s, .tool = "pith", .n_root = strlen(dir), .on_file = own_file};
+        local_walk(&w, dir);
     }
     size_t n_own = s->n;
     local_read_tools(s);

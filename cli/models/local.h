@@ -56,14 +56,16 @@ void local_prune(const char *path);
  * local_tools.c */
 
 /* Calls on_file for each file of a folder and of those in it, without its first n_root + 1 bytes in
- * rel. */
+ * rel. A folder that links lead to more than once, or back to, is looked at once. */
 struct walk {
     struct local *s;
     const char *tool;
     size_t n_root;
     void (*on_file)(struct walk *w, const char *path, const char *rel);
+    struct walk_folder *seen; /* its own */
+    size_t n_seen;
 };
-void local_walk(struct walk *w, const char *dir, int depth);
+void local_walk(struct walk *w, const char *dir);
 /* Takes a file as a model when its name says that it is one. name NULL: after its file. */
 void local_add(struct local *s, const char *tool, const char *path, const char *name,
                const char *source, const char *file);

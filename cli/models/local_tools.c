@@ -128,7 +128,8 @@ void local_read_tools(struct local *s)
             ;
         if (k < n_seen++)
             continue;
-        struct walk w = {s, places[i].tool, (size_t)n, places[i].on_file};
-        local_walk(&w, dir, 0);
+        struct walk w = {
+            .s = s, .tool = places[i].tool, .n_root = (size_t)n, .on_file = places[i].on_file};
+        local_walk(&w, dir);
     }
 }

@@ -9,24 +9,54 @@
 #include "cli/cli.h"
 #include "cli/models/local.h"
 
-void local_walk(struct walk *w, const char *dir, int depth)
+struct walk_folder {
+    dev_t dev;
+    ino_t ino;
+};
+
+/* 1: it has not been looked at before. */
+static int is_new(struct walk *w, const struct stat *sb)
+{
+    for (size_t i = 0; i < w->n_seen; i++)
+        if (w->seen[i].ino == sb->st_ino && w->seen[i].dev == sb->st_dev)
+            return 0;
+    if (w->n_seen % 256 == 0) {
+        struct walk_folder *more = realloc(w->seen, (w->n_seen + 256) * sizeof *more);
+        w->s->no_memory |= !more;
+        if (!more)
+            return 0;
+        w->seen = more;
+    }
+    w->seen[w->n_seen++] = (struct walk_folder){sb->st_dev, sb->st_ino};
+    return 1;
+}
+
+static void look_into(struct walk *w, const char *dir, int depth)
 {
     enum { DEEPEST = 12 };
-    DIR *d = depth < DEEPEST ? opendir(dir) : NULL;
+    struct stat sb;
+    DIR *d = depth < DEEPEST && !stat(dir, &sb) && is_new(w, &sb) ? opendir(dir) : NULL;
     struct dirent *e;
     while (d && (e = readdir(d))) {
-        struct stat sb;
         char path[PATH_MAX];
         int n = snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
         if (e->d_name[0] == '.' || n >= (int)sizeof path || stat(path, &sb))
             continue;
         if (S_ISDIR(sb.st_mode))
-            local_walk(w, path, depth + 1);
+            look_into(w, path, depth + 1);
         else if (S_ISREG(sb.st_mode))
             w->on_file(w, path, path + w->n_root + 1);
     }
     if (d)
         closedir(d);
+}
+
+void local_walk(struct walk *w, const char *dir)
+{
+    look_into(w, dir, 0);
+    free(w->seen);
+    w->seen = NULL;
+    w->n_seen = 0;
 }
 
 int local_count_parts(const char *first, size_t n_stem, int n_parts, int64_t *bytes)

@@ -11,11 +11,11 @@
 #include "cli/models/local.h"
 #include "cli/models/names.h"
 
-static int is_file(const char *path, const struct stat *sb)
-{
-    struct stat other;
-    return !stat(path, &other) && other.st_dev == sb->st_dev && other.st_ino == sb->st_ino;
-}
+struct offer_file {
+    int there;
+    dev_t dev;
+    ino_t ino;
+};
 
 /* A further name of a model; "" is none. */
 static int also(struct offers *o, int model, const char *name)
@@ -37,10 +37,13 @@ static int also(struct offers *o, int model, const char *name)
 static int append(struct offers *o, const char *path, const char *name, const struct stat *sb)
 {
     struct server_model *more = realloc(o->v, (size_t)(o->n + 1) * sizeof *more);
+    struct offer_file *files = realloc(o->files, (size_t)(o->n + 1) * sizeof *files);
     char *own_path = strdup(path), *own_name = strdup(name);
     if (more)
         o->v = more;
-    if (!more || !own_path || !own_name) {
+    if (files)
+        o->files = files;
+    if (!more || !files || !own_path || !own_name) {
         free(own_path);
         free(own_name);
         return cli_no_memory();
@@ -49,6 +52,7 @@ static int append(struct offers *o, const char *path, const char *name, const st
     int64_t more_bytes = 0;
     size_t n_stem = file_stem(path, &part, &n_parts);
     local_count_parts(path, n_stem, n_stem ? n_parts : 1, &more_bytes);
+    files[o->n] = (struct offer_file){sb->st_ino || sb->st_dev, sb->st_dev, sb->st_ino};
     o->v[o->n++] = (struct server_model){own_name, own_path, (uint64_t)(sb->st_size + more_bytes)};
     return CLI_OK;
 }
@@ -67,7 +71,8 @@ static int add(struct offers *o, const char *path, const char *asked, const char
     char *stem = strndup(file, n ? n : strlen(file));
     if (!stem)
         return cli_no_memory();
-    while (i < o->n && !(there && is_file(o->v[i].path, &sb)))
+    while (i < o->n && !(there && o->files[i].there && o->files[i].ino == sb.st_ino &&
+                         o->files[i].dev == sb.st_dev))
         i++;
     if (i == o->n) {
         struct pith_error err = {0};
@@ -233,6 +238,7 @@ void offers_close(struct offers *o)
     for (int i = 0; i < o->n_aliases; i++)
         free((char *)(uintptr_t)o->aliases[i].name);
     free(o->v);
+    free(o->files);
     free(o->aliases);
 }
 

@@ -6,9 +6,11 @@
 #include "server/server.h"
 #include "cli/args/args.h"
 
+struct offer_file; /* which file a model is */
 struct offers {
     struct server_model *v;       /* names and paths are its own */
-    struct server_alias *aliases; /* likewise */
+    struct offer_file *files;     /* [n] */
+    struct server_alias *aliases; /* names are its own */
     int n, n_aliases;
 };
 /* Names are those of the files, without ".gguf" and the number of a part; `name` (NULL: that) is

@@ -227,7 +227,7 @@ json_t *models_card(const struct hosted *h)
                           (json_int_t)h->created, "owned_by", "pith", "state", states[h->state]);
     json_t *aliases = json_array();
     const struct server_params *p = &h->server->p;
-    for (int i = 0; i < p->n_aliases; i++)
+    for (int i = h->server->models->first_told; i < p->n_aliases; i++)
         if (p->aliases[i].told && p->aliases[i].model == h->index)
             json_array_append_new(aliases,
                                   json_text(p->aliases[i].name, strlen(p->aliases[i].name)));
@@ -340,6 +340,8 @@ struct models *models_open(struct server *s, struct pith_error *err)
     m->server = s;
     m->end = &m->first;
     m->n = n;
+    while (m->first_told < s->p.n_aliases && !s->p.aliases[m->first_told].told)
+        m->first_told++;
     for (int i = 0; i < n; i++) {
         m->v[i].server = s;
         m->v[i].lock = &m->lock;

@@ -36,6 +36,7 @@ struct models {
     struct waiter *first, **end; /* in the order of arrival */
     int n_waiting;
     struct hosted *opened; /* has been loaded, and waits for room */
+    int first_told;        /* of the aliases: those that came from files stand before it */
     int n;
     struct hosted v[]; /* the first is the default */
 };

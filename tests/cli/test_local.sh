@@ -127,4 +127,23 @@ repo=./hf/some/Repo-GGUF me=./ollama/me/tiny
 same rm_leaves "$(cd "$PITH_MODELS" && find . | sort | tr '\n' ' ')" \
     ". ./bad.gguf ./by-hand.gguf ./hf ./hf/some $repo $repo/mmproj-F16.gguf ./ollama ./ollama/me $(
     )$me $me/tiny-latest.gguf ./y ./y/twice.gguf "
+
+# A folder that somebody else has made: links that lead back to it many times over, what is no file,
+# names that a terminal would obey.
+odd=$dir/odd
+put "$odd/a/one.gguf" "$odd/b"$'\n\e[31m\xff'"ad.gguf"
+for n in {1..9}; do ln -s . "$odd/$n" && ln -s .. "$odd/a/$n"; done
+mkfifo "$odd/pipe.gguf" "$odd/a/pipe.gguf.part"
+mkdir "$odd/folder.gguf"
+ln -s nowhere "$odd/gone.gguf"
+ln -s itself.gguf "$odd/itself.gguf"
+export HOME=$dir/nobody PITH_MODELS=$odd
+gives odd_folder 0 '^one +[0-9.]+ KiB' list
+same odd_files "$(grep -c KiB "$out") $(LC_ALL=C grep -c $'\e' "$out")" "2 0"
+gives odd_json 0 '"name": "one"' list --json
+for name in pipe folder gone itself; do
+    gives "odd_$name" 2 'no model of this name' inspect "$name"
+    gives "odd_path_$name" "$([ $name = itself ] && echo 3 || echo 2)" "$name.gguf" \
+        inspect "$odd/$name.gguf"
+done
 finish

@@ -90,6 +90,47 @@ def test_no_room_for_broken(models, broken, strange):
               and int(bad[2][2].getheader("Retry-After")) > 0, (bad[2][1], loads(s, "a")))
 
 
+def test_odd_folder(folder, model):
+    # Somebody else's folder: what is no file, names of any bytes, links in a ring, hundreds of
+    # files that are no models. Each is refused when it is asked for, and the others go on.
+    odd = os.path.join(folder, "odd")
+    os.mkdir(odd)
+    shutil.copy(model, os.path.join(odd, "good.gguf"))
+    names = [b"a\nb", b"c\x1b[31m", b'd"e\\', b"f\xff\xfeg", "h\u202eh".encode(), b"-i" * 120]
+    for name in names:
+        shutil.copy(model, os.path.join(odd.encode(), name + b".gguf"))
+    os.mkfifo(os.path.join(odd, "pipe.gguf"))
+    os.mkdir(os.path.join(odd, "folder.gguf"))
+    os.symlink("ring2.gguf", os.path.join(odd, "ring1.gguf"))
+    os.symlink("ring1.gguf", os.path.join(odd, "ring2.gguf"))
+    os.symlink("good.gguf", os.path.join(odd, "same.gguf"))
+    os.symlink("/dev/zero", os.path.join(odd, "zero.gguf"))
+    for i in range(400):
+        with open(os.path.join(odd, "n%d.gguf" % i), "wb") as f:
+            f.write(b"GGUF\3\0\0\0" + bytes([i % 256]) * (i % 64))
+    with Server([], "--models", odd, "--ctx", "128", "--models-max", "1", "--lazy") as s:
+        listed = [m["id"] for m in s.get("/v1/models")[1]["data"]]
+        check("odd_files_are_listed", len(listed) == len(set(listed)) == 400 + 7 + 5
+              and "same" not in listed, (len(listed), listed[:12]))
+        for name in ("pipe", "folder", "ring1", "ring2", "zero", "n0", "n399"):
+            a = ask(s, name)
+            check("odd_file_is_refused: " + name, a[0] == 503
+                  and a[1]["error"]["code"] == "model_load_failed"
+                  and name in a[1]["error"]["message"], a[1])
+        said = [ask(s, name.decode("utf-8", "replace"), 2) for name in names]
+        check("odd_names_are_names", [a[0] for a in said] == [200] * len(names)
+              and len({json.dumps(bits(a[1])) for a in said}) == 1, said)
+        check("odd_names_in_answers", all(a[1]["model"] == name.decode("utf-8", "replace")
+                                          for a, name in zip(said, names)), said)
+        check("a_good_one_among_them", ask(s, "good")[0] == ask(s, "same")[0] == 200)
+        metrics = s.get("/metrics")[1].decode()
+        values = [line.rsplit(" ", 1)[-1] for line in metrics.split("\n")
+                  if line and not line.startswith("#")]
+        check("metrics_are_lines", len(values) > 100
+              and all(v.replace(".", "").replace("e-", "").isdigit() for v in values), values[:9])
+        check("tags_of_odd_ones", s.get("/api/tags")[0] == 200 and s.get("/openapi.json")[0] == 200)
+
+
 def test_eviction(models, alone):
     # Room for one at a time: models take turns, and memory comes back.
     with Server(models, "--models-max", "1", "--ctx", "128") as s:
@@ -372,6 +413,7 @@ def main():
             test_broken(s, alone)
             check("ends_well", s.end() == 0)
         test_no_room_for_broken(models, os.path.join(d, "broken.gguf"), os.path.join(d, "strange"))
+        test_odd_folder(d, models[0])
         test_eviction(models, alone)
         # A long context, so that a stream goes on for as long as it is let.
         long = synth(os.path.join(d, "long", "long.gguf"), "--ctx", "65536", "--layers", "2",
