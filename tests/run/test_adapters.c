@@ -8,6 +8,9 @@
  *   rows       of one batch have those of slots: the bits of each alone
  *   keys       stored prefixes and snapshots belong to who has the same adapters
  *   refused    files that are no adapter of the model, and what a session cannot do */
+#include <math.h>
+#include <sys/stat.h>
+
 #include "encoder.h"
 #include "robust.h"
 
@@ -61,10 +64,8 @@ static void role_pairs(const struct graph *g, struct rng *r, float size)
         if (known)
             continue;
         struct pair *p = &pairs[n_pairs++];
-        *p = (struct pair){.stack = tensor_stack(w->w),
-                           .k = tensor_k(w->w),
-                           .m = tensor_m(w->w),
-                           .rank = RANK};
+        *p = (struct pair){
+            .stack = tensor_stack(w->w), .k = tensor_k(w->w), .m = tensor_m(w->w), .rank = RANK};
         snprintf(p->name, sizeof p->name, "%s", w->w->name);
         p->a = malloc((size_t)(p->stack * p->rank * p->k) * sizeof *p->a);
         p->b = malloc((size_t)(p->stack * p->rank * p->m) * sizeof *p->b);
@@ -100,6 +101,8 @@ static int make_pairs(const char *path, uint64_t seed, float size)
 struct wrong {
     const char *type, *lora, *arch, *rename;
     int no_b, turned, nan;
+    int alpha; /* 1: a text, 2: more than any number, 3: none */
+    int extra; /* a tensor that is of no pair */
 };
 
 static void put_tensor(struct gguf_writer *w, const char *name, int64_t stack, int64_t m, int64_t k)
@@ -118,7 +121,15 @@ static int write_adapter(const char *to, const char *arch, const struct wrong *x
     gguf_writer_str(w, "general.type", slice_of(x->type ? x->type : "adapter"));
     gguf_writer_str(w, "adapter.type", slice_of(x->lora ? x->lora : "lora"));
     gguf_writer_str(w, "general.architecture", slice_of(x->arch ? x->arch : arch));
-    gguf_writer_f32(w, "adapter.lora.alpha", alpha);
+    if (x->alpha == 1)
+        gguf_writer_str(w, "adapter.lora.alpha", slice_of("six"));
+    else
+        gguf_writer_f32(w, "adapter.lora.alpha",
+                        x->alpha == 2   ? INFINITY
+                        : x->alpha == 3 ? NAN
+                                        : alpha);
+    if (x->extra)
+        put_tensor(w, "lora_a", 1, 1, 1);
     for (int i = 0; i < n_pairs; i++) {
         const struct pair *p = &pairs[i];
         const char *base = !i && x->rename ? x->rename : p->name;
@@ -128,6 +139,8 @@ static int write_adapter(const char *to, const char *arch, const struct wrong *x
         if (i || !x->no_b)
             put_tensor(w, name, p->stack, p->m, p->rank);
     }
+    if (x->extra)
+        gguf_writer_data(w, &alpha, sizeof alpha);
     for (int i = 0; i < n_pairs; i++) {
         const struct pair *p = &pairs[i];
         if (!i && x->nan)
@@ -328,8 +341,10 @@ static void merged_of(const char *arch, int experts)
         run_way(merged, NULL, 0, &whole, want, &cols) &&
         run_way(path, NULL, 0, &whole, base, &cols)) {
         double off = distance(want, got, N_ROWS * cols), by = distance(base, got, N_ROWS * cols);
-        CHECK_MSG(off < 2e-4 && by > 10 * off, "%s, %d experts: %g from the merged model, %g from "
-                  "the model without", arch, experts, off, by);
+        CHECK_MSG(off < 2e-4 && by > 10 * off,
+                  "%s, %d experts: %g from the merged model, %g from "
+                  "the model without",
+                  arch, experts, off, by);
         printf("# %s, %d experts: %d products, %.2g from the merged model, %.2g from the plain\n",
                arch, experts, n_pairs, off, by);
     }
@@ -343,8 +358,7 @@ static void merged(void)
     int i = 0;
     for (const char *const *a = pith_arch_names(); *a; a++)
         for (int experts = 0; experts < 2; experts++)
-            if (test_scale() >= 10 || i++ % 9 == 0 || !strcmp(*a, "deepseek2") ||
-                !strcmp(*a, "t5"))
+            if (test_scale() >= 10 || i++ % 9 == 0 || !strcmp(*a, "deepseek2") || !strcmp(*a, "t5"))
                 merged_of(*a, experts);
 }
 
@@ -425,8 +439,7 @@ static int open_two(void)
              write_adapter(adapter_path, "llama", &(struct wrong){0}) &&
              open_way(&two, model_path, adapter_path, &ways[0], &err);
     const char *other = tmp_path("second.gguf");
-    ok = ok && make_pairs(model_path, 8, 0.5f) &&
-         write_adapter(other, "llama", &(struct wrong){0});
+    ok = ok && make_pairs(model_path, 8, 0.5f) && write_adapter(other, "llama", &(struct wrong){0});
     second = ok ? pith_adapter_open(two.m, other, &err) : NULL;
     CHECK_MSG(second, "%s", err.msg);
     return second != NULL;
@@ -549,9 +562,8 @@ static void sets(void)
     for (int i = 0; i < 50; i++)
         CHECK_MSG(adapt(2, second, 4 + (float)i, &err) == PITH_RANGE, "%d", i);
     /* several at once, in this order; too many */
-    struct pith_adapter_use many[5] = {
-        use_of(two.a, 1), use_of(second, 1), use_of(two.a, -0.5f), use_of(second, 2),
-        use_of(two.a, 1)};
+    struct pith_adapter_use many[5] = {use_of(two.a, 1), use_of(second, 1), use_of(two.a, -0.5f),
+                                       use_of(second, 2), use_of(two.a, 1)};
     CHECK(pith_truncate(two.s, 1, 0, &err) == PITH_OK);
     CHECK(pith_adapt(two.s, 1, many, 4, &err) == PITH_OK);
     CHECK(pith_feed(two.s, 1, ids, 3, &err) == PITH_OK);
@@ -852,6 +864,10 @@ static void bad_files(void)
         {{.rename = "output_norm.weight"}, PITH_UNSUPPORTED, "output_norm.weight is not multi"},
         {{.rename = "token_embd.weight"}, PITH_UNSUPPORTED, "token_embd.weight is not multi"},
         {{.nan = 1}, PITH_FORMAT, "not finite"},
+        {{.alpha = 1}, PITH_FORMAT, "alpha is no number"},
+        {{.alpha = 2}, PITH_FORMAT, "alpha is no number"},
+        {{.alpha = 3}, PITH_FORMAT, "alpha is no number"},
+        {{.extra = 1}, PITH_UNSUPPORTED, "names that end in .lora_a and .lora_b"},
     };
     struct pith_error err = {PITH_OK, ""};
     if (!open_two())
@@ -867,6 +883,22 @@ static void bad_files(void)
     CHECK(!pith_adapter_open(two.m, model_path, &err) && err.code == PITH_FORMAT);
     CHECK(!pith_adapter_open(two.m, "/nowhere.gguf", &err) && err.code != PITH_OK);
     CHECK(!pith_adapter_open(NULL, to, &err) && err.code == PITH_RANGE);
+    /* A rank that no adapter has; what is no file. */
+    struct pair *p = &pairs[0];
+    REQUIRE(make_pairs(model_path, 7, 0.5f), "no pairs");
+    p->rank = 4097;
+    p->a = realloc(p->a, (size_t)(p->stack * p->rank * p->k) * sizeof *p->a);
+    p->b = realloc(p->b, (size_t)(p->stack * p->rank * p->m) * sizeof *p->b);
+    memset(p->a, 0, (size_t)(p->stack * p->rank * p->k) * sizeof *p->a);
+    memset(p->b, 0, (size_t)(p->stack * p->rank * p->m) * sizeof *p->b);
+    REQUIRE(write_adapter(to, "llama", &(struct wrong){0}), "no file");
+    CHECK_MSG(!pith_adapter_open(two.m, to, &err) && err.code == PITH_RANGE &&
+                  strstr(err.msg, "has rank 4097, wanted 1..4096"),
+              "%s", err.msg);
+    unlink(to);
+    CHECK(mkfifo(to, 0600) == 0 && !pith_adapter_open(two.m, to, &err) && err.code == PITH_IO &&
+          strstr(err.msg, "a pipe"));
+    unlink(to);
     close_two();
 }
 
