@@ -103,16 +103,16 @@ static double ms_since(int64_t began)
     return 1e-6 * (double)(clock_now() - began);
 }
 
-/* The slot's tokens, and what was computed of them, which takes a few ms between steps until it is
- * there. 0: *f. */
-static int copy(const struct hosted *m, struct slot_job *j, struct fault *f)
+/* Begins, and goes on with a few ms between steps until all is copied. 0: *f. */
+static int in_pieces(const struct hosted *m, struct slot_job *j, void (*begin)(void *),
+                     void (*go_on)(void *), struct fault *f)
 {
     const struct timespec nap = {.tv_nsec = 2000000};
-    int runs = sched_call(m->sched, slot_copy, j), waits = 1;
+    int runs = sched_call(m->sched, begin, j), waits = 1;
     while (runs && (j->copy || j->waits) && (waits = work_goes_on())) {
         if (j->waits)
             nanosleep(&nap, NULL);
-        runs = sched_call(m->sched, j->waits ? slot_copy : slot_copy_on, j);
+        runs = sched_call(m->sched, j->waits ? begin : go_on, j);
     }
     if (runs && !waits)
         runs = sched_call(m->sched, slot_copy_end, j);
@@ -126,7 +126,7 @@ static json_t *save(const struct hosted *m, struct server *s, struct slot_job *j
 {
     int64_t bytes = 0;
     json_t *answer = NULL;
-    if (!copy(m, j, f))
+    if (!in_pieces(m, j, slot_copy, slot_copy_on, f)) /* the tokens, and what was computed */
         ;
     else if (!j->text.ids)
         fault_memory(f);
@@ -190,8 +190,7 @@ static int read_file(struct hosted *m, struct restoring *w, struct request *r, s
     j->fault = f;
     if (!slot_read(m, server_told(s)->slot_folder, w->name, &j->text, &w->bytes, f))
         return 0;
-    if (!sched_call(m->sched, slot_load, j))
-        fault_set(f, 503, "model_unloaded", NULL, "the model is being unloaded");
+    in_pieces(m, j, slot_load, slot_load_on, f);
     r->prompt = j->text.ids;
     r->n_prompt = j->text.n;
     w->n_loaded = j->n_loaded;
@@ -279,10 +278,10 @@ static json_t *work_on(struct server *s, struct exchange *x, const struct fields
         return NULL;
     if (!m->generate)
         fault_set(f, 400, "not_supported", "model", "this model makes embeddings, not text");
-    else if (restores)
-        restore(m, x, b, &j, name, f);
-    else if (saves)
+    if (saves || restores)
         work_deadline(exchange_within(x, field_real(b, F_timeout)));
+    if (!f->http && restores)
+        restore(m, x, b, &j, name, f);
     if (!f->http && !restores)
         answer = saves ? save(m, s, &j, name, began, f) : erase(m, &j, f);
     if (!restores && !answer && !f->http)

@@ -28,10 +28,23 @@ enum {
     REPEATED_AT_ONCE = 4 << 20, /* the same of choices of a stream, who tell it while steps wait */
 };
 
+/* Log-probabilities tell about the same tokens over and over, and about those that a request names
+ * with every token: what is told of one is made once. */
+enum { KNOWN = 512 };
+struct known_piece {
+    int32_t id;
+    json_t *text, *bytes; /* NULL: not known */
+};
+
 static void answer_free(struct answer *a)
 {
     if (a->dialect->close)
         a->dialect->close(a);
+    for (int i = 0; a->known && i < KNOWN; i++) {
+        json_decref(a->known[i].text);
+        json_decref(a->known[i].bytes);
+    }
+    free(a->known);
     for (int i = 0; a->choice && i < a->n_prompts * a->per_prompt; i++) {
         struct choice *h = &a->choice[i];
         message_free(h->message);
@@ -59,7 +72,7 @@ static void answer_free(struct answer *a)
 
 /* ---------------------------------------------------------------- JSON that APIs share */
 
-json_t *answer_piece(struct answer *a, int32_t id, json_t **bytes)
+static json_t *make_piece(struct answer *a, int32_t id, json_t **bytes)
 {
     char buf[512];
     size_t n = 0, more = 0;
@@ -80,7 +93,26 @@ json_t *answer_piece(struct answer *a, int32_t id, json_t **bytes)
         for (size_t i = 0; i < n; i++)
             json_array_append_new(*bytes, json_integer((unsigned char)buf[i]));
     }
+    metrics_add(a->m->metrics, M_PIECES, 1);
     return json_text(buf, n);
+}
+
+json_t *answer_piece(struct answer *a, int32_t id, json_t **bytes)
+{
+    if (!a->known)
+        a->known = calloc(KNOWN, sizeof *a->known);
+    struct known_piece *k = a->known ? &a->known[(uint32_t)id % KNOWN] : NULL;
+    if (!k)
+        return make_piece(a, id, bytes);
+    if (!k->text || k->id != id || (bytes && !k->bytes)) {
+        json_decref(k->text);
+        json_decref(k->bytes);
+        *k = (struct known_piece){.id = id};
+        k->text = make_piece(a, id, bytes ? &k->bytes : NULL);
+    }
+    if (bytes)
+        *bytes = json_incref(k->bytes);
+    return json_incref(k->text);
 }
 
 json_t *answer_real(float logprob)
@@ -90,10 +122,10 @@ json_t *answer_real(float logprob)
 
 json_t *answer_name(struct answer *a, int32_t id, json_t **bytes)
 {
-    json_t *text = answer_piece(a, id, bytes);
     if (!a->named_by_id)
-        return text;
-    json_decref(text);
+        return answer_piece(a, id, bytes);
+    if (bytes)
+        json_decref(answer_piece(a, id, bytes));
     return json_sprintf("token_id:%d", (int)id);
 }
 
@@ -107,10 +139,12 @@ json_t *answer_ids(const int32_t *ids, int64_t n)
 
 static json_t *one_token(struct answer *a, int32_t id, float logprob)
 {
-    json_t *bytes = NULL, *text = answer_name(a, id, &bytes);
-    return json_pack("{s:o, s:o, s:o}", "token", text, a->left ? "prob" : "logprob",
-                     a->left ? json_nine(exp((double)logprob)) : answer_real(logprob), "bytes",
-                     bytes);
+    json_t *bytes = NULL, *text = answer_name(a, id, &bytes), *j = json_object();
+    json_object_set_new_nocheck(j, "token", text);
+    json_object_set_new_nocheck(j, a->left ? "prob" : "logprob",
+                                a->left ? json_nine(exp((double)logprob)) : answer_real(logprob));
+    json_object_set_new_nocheck(j, "bytes", bytes);
+    return j;
 }
 
 json_t *answer_token(struct answer *a, const struct token_info *t)
@@ -187,8 +221,8 @@ static int take_effort(struct answer *a, struct fields *b, struct fault *f)
     } levels[] = {{"minimal", 512}, {"low", 1024}, {"medium", 4096}};
     const char *effort =
         json_string_value(json_object_get(b->v[F_chat_template_kwargs], "reasoning_effort"));
-    int known = !effort || a->reasoning >= 0 ||
-                pith_template_names(a->template, "reasoning_effort");
+    int known =
+        !effort || a->reasoning >= 0 || pith_template_names(a->template, "reasoning_effort");
     for (size_t i = 0; !known && i < sizeof levels / sizeof levels[0]; i++)
         if (!strcmp(effort, levels[i].effort))
             a->reasoning = levels[i].most;
@@ -266,14 +300,13 @@ json_t *answer_timings(const struct answer *a)
     int64_t n = g->n_prompt - g->n_cached;
     double ms = g->first_ns > g->queue_ns ? 1e-6 * (double)(g->first_ns - g->queue_ns) : 0,
            made_ms = 1e-6 * (double)g->made_ns;
-    return json_pack("{s:I, s:I, s:o, s:o, s:o, s:I, s:o, s:o, s:o}", "cache_n",
-                     (json_int_t)g->n_cached, "prompt_n", (json_int_t)n, "prompt_ms",
-                     json_nine(ms), "prompt_per_token_ms",
-                     json_nine(n > 0 ? ms / (double)n : 0), "prompt_per_second",
-                     json_nine(rate((double)n, ms)), "predicted_n", (json_int_t)g->n_made,
-                     "predicted_ms", json_nine(made_ms), "predicted_per_token_ms",
-                     json_nine(g->n_made ? made_ms / (double)g->n_made : 0),
-                     "predicted_per_second", json_nine(rate((double)g->n_made, made_ms)));
+    return json_pack(
+        "{s:I, s:I, s:o, s:o, s:o, s:I, s:o, s:o, s:o}", "cache_n", (json_int_t)g->n_cached,
+        "prompt_n", (json_int_t)n, "prompt_ms", json_nine(ms), "prompt_per_token_ms",
+        json_nine(n > 0 ? ms / (double)n : 0), "prompt_per_second", json_nine(rate((double)n, ms)),
+        "predicted_n", (json_int_t)g->n_made, "predicted_ms", json_nine(made_ms),
+        "predicted_per_token_ms", json_nine(g->n_made ? made_ms / (double)g->n_made : 0),
+        "predicted_per_second", json_nine(rate((double)g->n_made, made_ms)));
 }
 
 json_t *answer_prompt(struct answer *a, const struct prompt *p)
@@ -524,8 +557,11 @@ static void finish_and_free(void *what)
  * they do. 0: it has to be done here. */
 static int leave_finish(struct answer *a)
 {
-    enum { FINISH_AT_ONCE = 8192, BYTES = 128 }; /* tokens and log-probabilities, or so many bytes
-                                                    of text: a few milliseconds */
+    enum {
+        FINISH_AT_ONCE = 8192,
+        BYTES = 128
+    }; /* tokens and log-probabilities, or so many bytes
+          of text: a few milliseconds */
     return a->n_made + a->n_logprobs + a->n_repeated / BYTES >= FINISH_AT_ONCE &&
            answer_leave(a->x, a->m, a, finish_and_free);
 }
@@ -757,10 +793,9 @@ static int open_messages(struct answer *a, const struct fields *b, const pith_pr
         (choice && !strcmp(choice, "none")) || a->keeps_calls ? NULL : b->v[F_tools];
     int ok = 1, raw = a->reasons_here && a->reasoning < 0 && !json_array_size(tools);
     for (int i = 0; ok && i < a->per_prompt; i++) {
-        struct message *m = a->choice[i].message =
-            message_open(raw ? NULL : a->template, i ? a->choice[0].message : NULL, tools,
-                         raw ? NULL : a->family, !a->dialect->whole_calls, text,
-                         a->lead_is_said ? n : n_all, f);
+        struct message *m = a->choice[i].message = message_open(
+            raw ? NULL : a->template, i ? a->choice[0].message : NULL, tools,
+            raw ? NULL : a->family, !a->dialect->whole_calls, text, a->lead_is_said ? n : n_all, f);
         ok = m != NULL;
         if (ok && a->one_call)
             message_one_call(m);
@@ -806,9 +841,8 @@ static int32_t *end_ids(const struct answer *a, const char *end, int *n, struct 
 {
     int n_words = 0, n_end = 0;
     int32_t *words = a->last_words ? said_ids(a->m, a->last_words, 0, &n_words, f) : NULL,
-            *ids = a->last_words && !words
-                       ? NULL
-                       : said_ids(a->m, end, PITH_PARSE_SPECIAL, &n_end, f),
+            *ids =
+                a->last_words && !words ? NULL : said_ids(a->m, end, PITH_PARSE_SPECIAL, &n_end, f),
             *both = ids && words ? request_room((size_t)(n_words + n_end), f) : NULL;
     if (both) {
         memcpy(both, words, (size_t)n_words * sizeof *both);
@@ -829,9 +863,9 @@ static int bound_reasoning(struct answer *a, struct request *r, const char *prom
     if ((a->reasoning < 0 && !a->controlled) || a->lead_is_said ||
         (r->grammar && r->grammar != a->held && !a->reasons_first))
         return 1;
-    int64_t n_end = pith_chat_enough(a->family ? NULL : a->template,
-                                     a->reasoning != 0 && !a->last_words, a->reasons_first, end,
-                                     sizeof end - 1);
+    int64_t n_end =
+        pith_chat_enough(a->family ? NULL : a->template, a->reasoning != 0 && !a->last_words,
+                         a->reasons_first, end, sizeof end - 1);
     if (n_end <= 0 || n_end >= (int64_t)sizeof end || hosted_fills_in(a->m)) {
         exchange_ignores(a->x, a->reasoning < 0 ? "reasoning_control" : "reasoning_budget");
         return 1;
@@ -866,8 +900,7 @@ static int64_t told_of(const struct answer *a, const struct prompt *p, int64_t s
 /* What choices tell of the request, each anew, grows by their number, so there is a bound. */
 static int count_repeated(struct answer *a, struct fault *f)
 {
-    int64_t settings =
-        a->settings ? (int64_t)json_dumpb(a->settings, NULL, 0, JSON_COMPACT) : 0;
+    int64_t settings = a->settings ? (int64_t)json_dumpb(a->settings, NULL, 0, JSON_COMPACT) : 0;
     for (int i = 0; i < a->n_prompts; i++)
         a->n_repeated += a->per_prompt * told_of(a, &a->prompt[i], settings);
     int several = a->n_prompts * a->per_prompt > 1,
@@ -1004,8 +1037,7 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
     a->logprobs = a->add_special = a->prompt_top = -1;
     a->reasoning = b->v[F_reasoning_budget] ? field_int(b, F_reasoning_budget) : -1;
     if (!a->dialect->take(a, b, r, f) || !is_there(a, f) || !tools_allow(b, f) ||
-        !guided_take(b, f) ||
-        !request_take(a->m, a->x, b, r, f))
+        !guided_take(b, f) || !request_take(a->m, a->x, b, r, f))
         return 0;
     if (a->chat && a->m->ends[0] && !r->ignore_eos && !request_ends_by(r, a->m->ends, f))
         return 0;

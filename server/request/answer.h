@@ -86,6 +86,7 @@ struct answer {
     const pith_template *template; /* of its conversation, NULL: none */
     const char *family;            /* of calls, where it is not the template's */
     pith_stream *pieces;           /* texts of single tokens */
+    struct known_piece *known;     /* those told before, as JSON; NULL: none was */
     struct choice *choice;         /* [n_prompts * per_prompt] */
     struct prompt *prompt;         /* [n_prompts] */
     struct request **requests;

@@ -86,7 +86,7 @@ static struct job *take(struct beside *k)
     return k->at = j;
 }
 
-static int64_t thread_ns(void)
+int64_t beside_thread_ns(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -97,13 +97,13 @@ static int64_t thread_ns(void)
 static uint64_t make(struct job *j, int32_t n_vocab)
 {
     struct pith_work w = PITH_WORK_INIT;
-    int64_t began = thread_ns();
+    int64_t began = beside_thread_ns();
     w.go_on = go_on;
     w.ctx = j;
     pith_work_begin(&w, NULL);
     pith_grammar_mask(j->grammar, j->masked, n_vocab, &j->err);
     pith_work_end(&w);
-    atomic_fetch_add(&j->tenant->account.sample_ns, thread_ns() - began);
+    atomic_fetch_add(&j->tenant->account.sample_ns, beside_thread_ns() - began);
     atomic_fetch_add(&j->tenant->account.steps, (long long)w.steps);
     return w.steps;
 }

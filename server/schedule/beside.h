@@ -20,6 +20,7 @@ void beside_collect(struct sched *s, beside_draw *draw);
 /* No mask is begun from 1 to 0. */
 void beside_hold(struct sched *s, int held);
 int beside_done(const struct sched *s); /* with the lock: beside_collect has something to do */
+int64_t beside_thread_ns(void);         /* processor time of this thread */
 void beside_stop(struct sched *s);
 
 #endif

@@ -116,6 +116,29 @@ static void count_sampling(struct branch *b)
     b->sample_ns = ns;
 }
 
+/* What is told of many tokens with each one is written here, and its key is charged for the time:
+ * from when, 0: for nothing. */
+static int64_t begin_telling(const struct token_info *t)
+{
+    enum { FEW = 5 };
+    return t->n_top > FEW ? beside_thread_ns() : 0;
+}
+
+static void end_telling(struct tenant *who, int64_t began)
+{
+    if (began)
+        atomic_fetch_add(&who->account.sample_ns, beside_thread_ns() - began);
+}
+
+/* The branch, and its request, may be gone afterwards. */
+static void take_told(struct sched *s, struct branch *b, const struct token_info *t)
+{
+    struct tenant *who = b->r->tenant;
+    int64_t began = begin_telling(t);
+    branch_take(s, b, t);
+    end_telling(who, began);
+}
+
 static int64_t rank_of(const float *logits, int32_t n, int32_t id)
 {
     int64_t rank = 1;
@@ -150,13 +173,16 @@ void draw_tell(struct sched *s, int k)
             take_left(b, &t, s->top + (size_t)k * TOP_MAX);
         take_named(b, b->r->n_named ? pith_logits(s->hosted->generate, d->output) : NULL, &t,
                    named);
-        branch_take(s, b, &t);
+        take_told(s, b, &t);
         return;
     }
     b->n_told = s->drawn[k].i;
     if (b->r->rank_prompt)
         t.rank = rank_of(pith_logits(s->hosted->generate, d->output), s->n_vocab, t.id);
+    struct tenant *who = b->r->tenant;
+    int64_t began = begin_telling(&t);
     request_tell(b->r, &(struct event){.kind = EV_PROMPT, .i = b->n_told, .token = &t});
+    end_telling(who, began);
 }
 
 /* beside_collect: a mask has been made, or could not be. */
@@ -181,7 +207,7 @@ static void draw_masked(struct sched *s, struct branch *b, const float *logits, 
     if (r->left && t.id >= 0)
         take_left(b, &t, top);
     take_named(b, logits, &t, named);
-    branch_take(s, b, &t);
+    take_told(s, b, &t);
 }
 
 void draw_collect(struct sched *s)

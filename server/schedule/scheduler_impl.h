@@ -58,11 +58,12 @@ struct slot { /* the tokens of the last choice that named it; NULL: none */
     struct tenant *tenant; /* whose account has its bytes */
 };
 
-struct copying { /* what was computed of a slot, on its way to who saves it */
+struct copying {     /* what was computed of a slot, on its way to who saves it, or back */
     uint64_t number; /* 0: none is */
     pith_saver *saver;
+    pith_loader *loader;    /* back, from who waits for it */
     int32_t seq; /* that has the slot's tokens meanwhile */
-    struct slot_text *text; /* `kept` of it, so far n bytes */
+    struct slot_text *text; /* of a saver: `kept` of it, so far n bytes */
     size_t n, piece;        /* piece: bytes that are copied at once */
     int failed;
 };

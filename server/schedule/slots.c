@@ -93,6 +93,7 @@ static int32_t borrow(const struct sched *s, const struct tenant *of)
 static void end_copy(struct sched *s)
 {
     pith_saver_close(s->copying.saver);
+    pith_loader_close(s->copying.loader);
     pith_truncate(s->hosted->generate, s->copying.seq, 0, NULL);
     free(s->copying.text);
     s->copying = (struct copying){0};
@@ -102,16 +103,19 @@ int slots_give_up(struct sched *s)
 {
     if (!s->copying.number)
         return 0;
-    slot_text_free(s->hosted->server, s->copying.text);
+    if (s->copying.text)
+        slot_text_free(s->hosted->server, s->copying.text);
     end_copy(s);
     return 1;
 }
+
+/* Bytes that are copied at once, and time that is spent on it between two steps. */
+enum { PIECE = 256 << 10, PIECES_NS = 4000000 };
 
 /* What the prefix store has of the tokens of a key begins to be copied, as bytes; nothing is
  * computed for it. */
 static void begin_copy(struct sched *s, const struct tenant *of, struct slot_job *j)
 {
-    enum { PIECE = 256 << 10 };
     struct copying *c = &s->copying;
     pith_session *session = s->hosted->generate;
     struct fault full = {0};
@@ -156,7 +160,7 @@ void slot_copy(void *ctx)
 }
 
 /* One piece more; 0: there is none. */
-static int copy_piece(struct copying *c)
+static int copy_piece(const struct sched *s, struct copying *c)
 {
     size_t n = 0, left = c->text->n_kept - c->n;
     pith_status st = PITH_RANGE;
@@ -167,21 +171,21 @@ static int copy_piece(struct copying *c)
             break;
     }
     c->n += n;
+    metrics_add(s->hosted->metrics, M_SLOT_PIECES, n > 0);
     c->failed |= left && st != PITH_OK;
     return left && st == PITH_OK;
 }
 
 void slot_copy_on(void *ctx)
 {
-    enum { MOST_NS = 4000000 }; /* between two steps */
     struct slot_job *j = ctx;
     struct copying *c = &j->s->copying;
-    int64_t until = clock_now() + MOST_NS;
+    int64_t until = clock_now() + PIECES_NS;
     if (c->number != j->copy) { /* given up */
         j->copy = 0;
         return;
     }
-    while (copy_piece(c))
+    while (copy_piece(j->s, c))
         if (clock_now() > until)
             return;
     if (!c->failed) {
@@ -212,24 +216,59 @@ static int is_beginning(pith_session *session, int32_t q, const struct slot_text
     return same;
 }
 
-void slot_load(void *ctx)
+/* What is loaded goes to the prefix store; a file that is damaged is told, and for whatever else
+ * it cannot be loaded it is computed again. */
+static void end_load(struct slot_job *j, pith_status st, const struct pith_error *err)
 {
-    struct slot_job *j = ctx;
-    const struct slot_text *t = &j->text;
     pith_session *session = j->s->hosted->generate;
-    struct pith_error err = {0};
-    int32_t q = t->kept ? borrow(j->s, j->tenant) : -1;
-    if (q < 0)
-        return;
-    pith_status st = pith_load_memory(session, q, t->kept, t->n_kept, &err);
+    int32_t q = j->s->copying.seq;
     if (st == PITH_FORMAT || st == PITH_MISSING)
-        fault_set(j->fault, 400, "invalid_value", "filename", "what was computed: %.400s", err.msg);
-    else if (st == PITH_OK && !is_beginning(session, q, t))
+        fault_set(j->fault, 400, "invalid_value", "filename", "what was computed: %.400s",
+                  err->msg);
+    else if (st == PITH_OK && !is_beginning(session, q, &j->text))
         fault_set(j->fault, 400, "invalid_value", "filename",
                   "what was computed is damaged: it is not of the tokens that were saved");
     else if (st == PITH_OK && pith_trust(session, q, NULL) == PITH_OK)
         j->n_loaded = pith_length(session, q);
-    pith_truncate(session, q, 0, NULL);
+    slots_give_up(j->s);
+    j->copy = 0;
+}
+
+void slot_load(void *ctx)
+{
+    struct slot_job *j = ctx;
+    struct sched *s = j->s;
+    const struct slot_text *t = &j->text;
+    struct pith_error err = {0};
+    j->waits = s->copying.number != 0;
+    int32_t q = !j->waits && t->kept ? borrow(s, j->tenant) : -1;
+    if (q < 0)
+        return;
+    s->copying = (struct copying){.number = ++s->copies, .seq = q};
+    j->copy = s->copying.number;
+    s->copying.loader = pith_loader_open(s->hosted->generate, q, t->kept, t->n_kept, &err);
+    if (!s->copying.loader)
+        end_load(j, err.code, &err);
+}
+
+void slot_load_on(void *ctx)
+{
+    struct slot_job *j = ctx;
+    struct copying *c = &j->s->copying;
+    struct pith_error err = {0};
+    int64_t until = clock_now() + PIECES_NS;
+    pith_status st = PITH_OK;
+    int done = 0;
+    if (c->number != j->copy) { /* given up */
+        j->copy = 0;
+        return;
+    }
+    while (st == PITH_OK && !done && clock_now() <= until) {
+        st = pith_loader_next(c->loader, PIECE, &done, &err);
+        metrics_add(j->s->hosted->metrics, M_SLOT_PIECES, st == PITH_OK);
+    }
+    if (st != PITH_OK || done)
+        end_load(j, st, &err);
 }
 
 void slot_erase(void *ctx)

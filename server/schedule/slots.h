@@ -39,13 +39,14 @@ struct slot_job { /* of a slot that there is */
     int64_t n_loaded;      /* out of slot_load: tokens whose beginning is in the prefix store now */
     struct tenant *tenant; /* who asks */
     struct fault *fault;   /* of slot_load: it is damaged, or of another model */
-    int waits;             /* out of slot_copy: another slot is being copied */
-    uint64_t copy;         /* out of it: number of a copy that goes on, 0: it is done */
+    int waits;             /* out of slot_copy and slot_load: another slot is being copied */
+    uint64_t copy;         /* out of them: number of a copy that goes on, 0: it is done */
 };
 void slot_copy(void *job);
 void slot_copy_on(void *job);  /* text is whole, or has no more than ids, when copy is 0 */
-void slot_copy_end(void *job); /* nobody waits for it any more */
-void slot_load(void *job);  /* what cannot be taken in is left out, and computed again */
-void slot_erase(void *job); /* tells text.n alone */
+void slot_load(void *job);     /* what cannot be taken in is left out, and computed again */
+void slot_load_on(void *job);  /* n_loaded, or *fault, is there when copy is 0 */
+void slot_copy_end(void *job); /* of either: nobody waits for it any more */
+void slot_erase(void *job);    /* tells text.n alone */
 
 #endif

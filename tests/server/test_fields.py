@@ -499,6 +499,18 @@ def test_named(s):
         check("named of what is left", len(t["top_probs"]) == 128
               and sum(p["prob"] > 0 for p in t["top_probs"]) <= 2
               and sum(p["prob"] for p in t["top_probs"]) <= 1 + 1e-4, t)
+    many = {"prompt": P, "max_tokens": 20, "n": 8, "logprobs": 0, "temperature": 0,
+            "ignore_eos": True}
+    before, paid = s.metric("pith:pieces_made_total"), s.metric("pith:key_sampling_seconds_total")
+    s.post(TEXT, many)
+    few = s.metric("pith:key_sampling_seconds_total") - paid
+    bare = s.metric("pith:pieces_made_total") - before
+    s.post(TEXT, {**many, "logprob_token_ids": list(range(3, 131))})
+    check("what is told of named tokens is made once",
+          s.metric("pith:pieces_made_total") - before - 2 * bare <= 128,
+          (before, bare, s.metric("pith:pieces_made_total")))
+    check("its key is charged for telling them",
+          s.metric("pith:key_sampling_seconds_total") - paid - few > 2 * few, (paid, few))
     masked = s.post(TEXT, {"prompt": P, "max_tokens": 3, "logprobs": 0, "temperature": 0,
                            "grammar": "root ::= [a-z ]{9}", "logprob_token_ids": [7, 9, 7]})[1]
     check("named beside a grammar", all(len(t) >= 2 for t in masked["choices"][0]["logprobs"][

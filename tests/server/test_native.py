@@ -502,10 +502,14 @@ def test_saving_lets_others_go_on(folder):
         check("saved beside a stream", all(a[0] == 200 and a[1]["n_written"] > n * 30000
                                            for a in saved), saved)
         check("the stream goes on while it is copied", max(gaps) < sum(gaps) / 4, say)
+        pieces = s.metric("pith:slot_pieces_total")
+        check("in pieces, between which there are steps", pieces >= 2 * (n // 64), pieces)
     with Server(*flags) as s:
         got = [s.post("/slots/%d?action=restore" % i, {"filename": "rich%d" % i})[1]
                for i in range(2)]
         check("both are whole", all(g["n_loaded"] >= n - 64 for g in got), got)
+        pieces = s.metric("pith:slot_pieces_total")
+        check("restored in pieces", pieces >= 2 * (n // 64), pieces)
 
 
 def written(tokens):
