@@ -116,6 +116,42 @@ def throughput(run, clients=32, predict=128, prompt=16, warm=60.0, seconds=20.0,
     return out
 
 
+# ---------------------------------------------------------------- first
+
+def prefill_s(run, prompt):
+    """Seconds of the prefill of so many tokens, by `pith bench`."""
+    cmd = [run.a.pith, "bench", run.a.model, "-p", str(prompt), "-n", "0", "-r", "5", "--json"]
+    return prompt / json.loads(subprocess.run(cmd, check=True, capture_output=True,
+                                              text=True).stdout)[0]["tps"]
+
+
+def first(run, lengths="16,128,512,2000", times=15):
+    """A warm server's first token, one request at a time and no prefix known, beside the prefill of
+    as many tokens by `pith bench`: at most 1.1 times"""
+    target, rows = run.serve(), []
+    for i, length in enumerate(int(n) for n in lengths.split(",")):
+        seconds, prompt = [], 0
+        for k in range(times + 3):
+            load = Load(target)
+            s = Stream(load, streamed(target, words(length, 1000 * i + k), 2))
+            load.run(None)
+            if s.error:
+                raise Failed(s.error)
+            prompt = s.usage["prompt_tokens"]
+            if k >= 3:  # warm by then
+                seconds.append(s.times[0] - s.began)
+        rows.append({"prompt": prompt, "first": statistics.median(seconds), "best": min(seconds)})
+    run.end()
+    for r in rows:
+        r["prefill"] = prefill_s(run, r["prompt"])
+        r["ratio"] = r["first"] / r["prefill"]
+        r["over_ms"] = 1e3 * (r["first"] - r["prefill"])
+        say("{prompt} tokens: {first:.4f} s (best {best:.4f}), prefill {prefill:.4f} s: "
+            "{ratio:.2f} times, {over_ms:.1f} ms more".format(**r))
+    return {"ok": all(r["ratio"] <= 1.1 for r in rows),
+            **{f"ratio_{r['prompt']}": r["ratio"] for r in rows}, "rows": rows}
+
+
 # ---------------------------------------------------------------- bits
 
 def bits(run, prompts=200, predict=24, clients=32):
@@ -412,7 +448,7 @@ def soak(run, minutes=30.0, rate=0.0, predict=64, prompt=32, seconds=20.0):
             "rows": rows}
 
 
-scenarios = {f.__name__: f for f in (throughput, bits, prefix, gap, fair, leave, soak)}
+scenarios = {f.__name__: f for f in (throughput, first, bits, prefix, gap, fair, leave, soak)}
 
 
 # ---------------------------------------------------------------- main

@@ -143,10 +143,10 @@ pith_model *cli_model_try(const struct model_opts *o, struct pith_model_params *
     params->no_read_ahead = o->no_read_ahead;
     take_devices(&o->devices, params);
     params->overrides = o->overrides.n ? o->overrides.v : NULL;
-    if (o->weights)
+    if (o->weights && o->weights[0] != 'a') /* auto: as the command has it */
         params->weights = o->weights[0] == 'm'   ? PITH_WEIGHTS_MAPPED
                           : o->weights[0] == 'p' ? PITH_WEIGHTS_PACKED
-                                                 : PITH_WEIGHTS_AUTO;
+                                                 : PITH_WEIGHTS_LATER;
     params->progress = on_progress;
     params->progress_ctx = &progress;
     pith_model *m = pith_model_open(path, params, err);

@@ -733,6 +733,7 @@ static int run(void *opts)
         return cli_say(CLI_USE, "-p, -d and -np ask for more tokens than 2^31");
     params.n_batch = (int32_t)(o->n_batch > n_seqs ? o->n_batch : n_seqs);
     params.n_outputs = n_seqs > 64 ? (int32_t)n_seqs : 0;
+    params.weights = PITH_WEIGHTS_PACKED; /* not while we measure */
     code = resolve_threads(o);
     if (code)
         return code;

@@ -33,7 +33,8 @@ typedef struct pith_model pith_model;
 typedef enum pith_weights {
     PITH_WEIGHTS_AUTO,
     PITH_WEIGHTS_MAPPED,
-    PITH_WEIGHTS_PACKED
+    PITH_WEIGHTS_PACKED,
+    PITH_WEIGHTS_LATER
 } pith_weights;
 
 /* Memory nodes. spread: threads over all of them, each reading rows of weights and heads of K and V
@@ -53,7 +54,11 @@ typedef enum pith_split {
 
 struct pith_model_params {
     size_t size;
-    /* mapped: straight from the file's pages; packed: interleaved for the kernels (auto = packed).
+    /* mapped: straight from the file's pages; packed: interleaved for the kernels, before
+     * pith_model_open returns; later: the same, by the steps that first use them and by a thread of
+     * the lowest priority beside, so the model is open at once and its file is read until then. A
+     * copy that is to be kept (cache_dir) and check_tensors make packed of later. auto: packed, of
+     * models from 32 MiB on later.
      * Packed ones that do not fit into the memory that is left are mapped, which
      * pith_model_info.note tells; PITH_NOMEM with strict, or where all memory is less than they
      * have. */

@@ -15,6 +15,7 @@
 #include "graph/graph.h"
 #include "graph/memory.h"
 #include "graph/step.h"
+#include "tensor/pending.h"
 
 enum { CALL_SRC = NODE_SRC };
 
@@ -62,6 +63,7 @@ struct call {
     int64_t part_rows; /* w lies in parts of so many rows, the first at w_data; 0: in one piece */
     const void **w_part;
     enum tensor_layout layout;
+    struct pending *w_pending, *w2_pending; /* panels that need not be there yet; NULL: all are */
     const void *p;          /* the op's parameter struct */
     int32_t n_states, part; /* part: of a recurrent state */
     const struct state *state[NODE_STATES];
@@ -164,6 +166,7 @@ struct backend {
     const char *name;
     int plain; /* products read f32 rows, whatever the type of their weights wants */
     int trees; /* attention goes along the ancestors of a row (step.h) */
+    int makes_panels; /* its products make panels that are not there yet (tensor/pending.h) */
     int half;   /* weights in blocks lie there as rows of f16 */
     int k_rows; /* K of numbers lies in pages as V does, a row for each slot (backend/gpu) */
     int (*n_devices)(struct pith_error *err); /* -1 with an error: a setting that cannot be read */

@@ -412,6 +412,12 @@ static pith_status check_weights(const struct node *n, const struct device *dev,
     return PITH_OK;
 }
 
+static struct pending *pending_of(const struct tensor *t, int device)
+{
+    const struct placement *at = t ? tensor_on(t, device) : NULL;
+    return at ? at->pending : NULL;
+}
+
 static const void *reach(const struct tensor *t, int device,
                          void *(*address)(const struct buffer *))
 {
@@ -470,6 +476,8 @@ static pith_status resolve(struct compiler *c, struct pith_error *err)
         call->w2 = n->w2;
         call->p = n->p;
         call->layout = n->w ? tensor_layout_on(n->w, n->device) : LAYOUT_ROWS;
+        call->w_pending = pending_of(n->w, n->device);
+        call->w2_pending = pending_of(n->w2, n->device);
         pith_status st = check_weights(n, dev, err);
         if (st == PITH_OK)
             st = resolve_parts(p, n, call, err);

@@ -24,6 +24,7 @@ enum tensor_use {
 enum tensor_layout { LAYOUT_ROWS, LAYOUT_PANELS, LAYOUT_HALF };
 
 struct buffer;
+struct pending;
 
 /* Where a device has it: bytes [offset, offset + bytes) of a buffer of that device; or, where its
  * kernels cannot see that much at once, in n_parts buffers one after the other in `buffer`, from
@@ -35,6 +36,7 @@ struct placement {
     uint64_t offset, bytes;
     int64_t part_rows; /* 0: it lies in one piece */
     int32_t n_parts;
+    struct pending *pending; /* panels that need not be there yet (pending.h); NULL: all are */
 };
 
 enum { TENSOR_PLACES = 8 };

@@ -182,6 +182,7 @@ static pith_status cpu_page_write(struct place page, const struct state *kv, int
 const struct backend backend_cpu = {
     .name = "cpu",
     .trees = 1,
+    .makes_panels = 1,
     .n_devices = cpu_n_devices,
     .open = cpu_open,
     .close = cpu_close,

@@ -112,6 +112,15 @@ int file_map_tells(const struct file_map *m)
     return sb.st_uid == geteuid() || faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) == 0;
 }
 
+void file_map_want(const struct file_map *m, uint64_t off, uint64_t n)
+{
+    if (!m->p || off >= m->n)
+        return;
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), end = n < m->n - off ? off + n : m->n;
+    off &= ~(page - 1);
+    madvise((void *)(uintptr_t)(m->p + off), (size_t)(end - off), MADV_WILLNEED);
+}
+
 /* ---------------------------------------------------------------- reading */
 
 pith_status file_read_at(int fd, const char *path, void *buf, uint64_t n, uint64_t off,

@@ -22,6 +22,8 @@ void file_map_drop(const struct file_map *m, uint64_t off,
 /* 1: the system tells which of its pages are in memory. Of files that this user could not write it
  * says that all are. */
 int file_map_tells(const struct file_map *m);
+void file_map_want(const struct file_map *m, uint64_t off,
+                   uint64_t n); /* asks for the range's pages, without waiting for them */
 /* Reads exactly n bytes at off; PITH_IO names path, offset and cause ("file ends at ..."). */
 pith_status file_read_at(int fd, const char *path, void *buf, uint64_t n, uint64_t off,
                          struct pith_error *err);

@@ -3,7 +3,8 @@
  * the host can write there, and through a piece of its own memory where it cannot. It runs on all
  * threads, chunk by chunk in the order of the file, and lets go of the file's pages behind packed
  * weights, so that a weight is resident once. Where a folder keeps a copy of the packed matrices
- * (packed_file.h), the copy is mapped and there is nothing to pack. */
+ * (packed_file.h), the copy is mapped and there is nothing to pack; what is packed later
+ * (pack_later.h) is left to others. */
 #include "run/model/model.h"
 
 #include <stdio.h>
@@ -91,7 +92,7 @@ static void cut_all(struct loader *l)
         const struct tensor *t = l->m->tensors[i];
         int check = l->m->params.check_tensors && !t->whole; /* that one is looked at itself */
         for (int32_t k = 0; k < t->n_at; k++)
-            if (t->at[k].bytes && !model_in_copy(l->m, &t->at[k])) {
+            if (t->at[k].bytes && !t->at[k].pending && !model_in_copy(l->m, &t->at[k])) {
                 cut(l, i, k, check);
                 check = 0;
             }
@@ -113,16 +114,25 @@ static void check_rows(struct chunk *c, const struct tensor *t, int64_t first, i
     }
 }
 
-/* Lets whole pages of a tensor's source go. */
-static void drop_source(const struct pith_model *m, const struct tensor *t, uint64_t off,
-                        uint64_t n)
+static void tell_source(const struct pith_model *m, const struct tensor *t, uint64_t off,
+                        uint64_t n, void (*tell)(const struct file_map *, uint64_t, uint64_t))
 {
     const uint8_t *at = (const uint8_t *)t->file + off;
     for (int p = 0; p < gguf_n_parts(m->gguf); p++) {
         const struct file_map *map = gguf_part(m->gguf, p);
         if (at >= map->p && at < map->p + map->n)
-            file_map_drop(map, (uint64_t)(at - map->p), n);
+            tell(map, (uint64_t)(at - map->p), n);
     }
+}
+
+void model_drop_source(const struct pith_model *m, const struct tensor *t, uint64_t off, uint64_t n)
+{
+    tell_source(m, t, off, n, file_map_drop);
+}
+
+void model_want_source(const struct pith_model *m, const struct tensor *t, uint64_t off, uint64_t n)
+{
+    tell_source(m, t, off, n, file_map_want);
 }
 
 /* n numbers in blocks as f16. */
@@ -243,7 +253,7 @@ static void load_worker(void *ctx, int ith)
         if (c->place >= 0)
             st = move_chunk(l, c, stage, &why);
         if (is_panels(t, c->place) && !t->file_row) /* of columns others want the same pages */
-            drop_source(l->m, t, per * (uint64_t)c->first, per * (uint64_t)c->n);
+            model_drop_source(l->m, t, per * (uint64_t)c->first, per * (uint64_t)c->n);
         uint64_t done = atomic_fetch_add(&l->done, per * (uint64_t)c->n) + per * (uint64_t)c->n;
         if (ith == 0 && mp->progress &&
             !mp->progress(mp->progress_ctx, "load", (double)done / (double)l->total, done))
@@ -261,10 +271,11 @@ static void drop_sources(const struct pith_model *m)
 {
     for (int32_t i = 0; i < m->n_tensors; i++)
         for (int32_t k = 0; k < m->tensors[i]->n_at; k++)
-            if (is_panels(m->tensors[i], k) && !model_in_copy(m, &m->tensors[i]->at[k])) {
+            if (is_panels(m->tensors[i], k) && !m->tensors[i]->at[k].pending &&
+                !model_in_copy(m, &m->tensors[i]->at[k])) {
                 const struct tensor *t = m->tensors[i]->file_row ? m->tensors[i]->whole
                                                                  : m->tensors[i];
-                drop_source(m, t, 0, t->file_bytes);
+                model_drop_source(m, t, 0, t->file_bytes);
             }
 }
 

@@ -14,8 +14,8 @@ static pith_status check_params(struct pith_model_params *p, struct pith_error *
     if (p->n_outputs < 0 || p->n_outputs > p->n_batch)
         return error_set(err, PITH_RANGE, "n_outputs is %d, wanted 0..n_batch (%d)", p->n_outputs,
                          p->n_batch);
-    if (p->weights < PITH_WEIGHTS_AUTO || p->weights > PITH_WEIGHTS_PACKED)
-        return error_set(err, PITH_RANGE, "weights is %d, wanted auto, mapped or packed",
+    if (p->weights < PITH_WEIGHTS_AUTO || p->weights > PITH_WEIGHTS_LATER)
+        return error_set(err, PITH_RANGE, "weights is %d, wanted auto, mapped, packed or later",
                          (int)p->weights);
     return PITH_OK;
 }
@@ -118,11 +118,14 @@ static pith_status open_all(struct pith_model *m, const char *path, struct pith_
         TRY(arch_ready(&m->arch, err));
         TRY(model_place(m, err));
         model_spread_weights(m);
+        TRY(pack_later_init(m, err));
         TRY(model_load(m, err));
     }
     fill_info(m);
-    if (!m->params.vocab_only)
+    if (!m->params.vocab_only) {
         model_fingerprint(m);
+        pack_later_start(m);
+    }
 fail:
     return st;
 }
@@ -206,6 +209,7 @@ void model_unref(struct pith_model *m)
 {
     if (!m || atomic_fetch_sub(&m->refs, 1) > 1)
         return;
+    pack_later_stop(m);
     pool_free(m->pool);
     model_release_weights(m);
     for (int d = 0; d < m->n_devices; d++)

@@ -6,7 +6,8 @@
  *         table, all faults in one message)
  *           -> place (device of each layer, packed or mapped) -> load (pack in parallel, drop
  *               source pages; or map the packed copy that
- *           an earlier start kept) -> ready */
+ *           an earlier start kept; or leave packing to the steps and a thread beside,
+ *           pack_later.h) -> ready */
 #ifndef PITH_RUN_MODEL_H
 #define PITH_RUN_MODEL_H
 
@@ -16,6 +17,7 @@
 #include "base/machine/topology.h"
 #include "graph/backend.h"
 #include "run/model/chat.h"
+#include "run/model/pack_later.h"
 #include "run/model/packed_file.h"
 #include "text/vocab/trie.h"
 
@@ -62,6 +64,7 @@ struct pith_model {
     } weights[MAX_DEVICES];              /* what is not in the file's pages */
     struct buffer *imports[MAX_DEVICES]; /* the file's parts, and the copy of packed weights */
     struct packed_file copy;            /* mapped: the packed weights are there instead */
+    struct pack_later later;
     struct str note;                    /* what was asked for and not given, in sentences */
     const struct tensor *tok_embd;
     int gives_logits;        /* unless a session pools */
@@ -172,5 +175,11 @@ pith_status model_graphs(struct pith_model *m, int32_t rank, see_graph see, void
                          struct pith_error *err);
 /* load.c: the data. */
 pith_status model_load(struct pith_model *m, struct pith_error *err);
+/* Bytes [off, off + n) of a weight's source: whole pages of them are not needed any more, or soon
+ * will be. */
+void model_drop_source(const struct pith_model *m, const struct tensor *t, uint64_t off,
+                       uint64_t n);
+void model_want_source(const struct pith_model *m, const struct tensor *t, uint64_t off,
+                       uint64_t n);
 
 #endif

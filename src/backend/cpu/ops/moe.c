@@ -81,7 +81,8 @@ static OP_FN(cpu_moe_matmul)
     int pack_rows = dtypes[c->w->type].pack_rows;
     int32_t used = ((const struct moe_op *)c->p)->k;
     int per_row = c->src[0].rows_mul == used ? 1 : used; /* input rows: [T*k] or [T] */
-    uint8_t *scratch = scratch_of(x, ith), *tile = scratch + cpu_panel_scratch(c->w, c->layout);
+    const struct cpu_panels w = cpu_panels(c);
+    uint8_t *scratch = scratch_of(x, ith), *tile = scratch + cpu_panel_scratch(c);
     for (int64_t u = begin; u < end;) { /* a run of panels of one expert */
         int64_t e = u / n_panels, p0 = u % n_panels;
         int64_t p1 = (e + 1) * n_panels < end ? n_panels : end - e * n_panels;
@@ -89,7 +90,7 @@ static OP_FN(cpu_moe_matmul)
             int n = s.first[e + 1] - i < ACT_TILE ? s.first[e + 1] - i : ACT_TILE;
             struct act_tile a = gather(x, &c->src[0], s.row + i, per_row, n, tile);
             for (int64_t p = p0; p < p1; p++) {
-                k->mm[c->w->type](cpu_panel(c, c->w_data, s.expert[e], p, scratch), kk, &a, y);
+                k->mm[c->w->type](cpu_panel(&w, s.expert[e], p, scratch), kk, &a, y);
                 int64_t m = p * pack_rows, left = m_all - m < pack_rows ? m_all - m : pack_rows;
                 for (int j = 0; j < n; j++)
                     finish(c, y + j * pack_rows, s.expert[e], m, left,
@@ -132,7 +133,7 @@ static OP_FN(cpu_moe_spread)
 
 static size_t moe_scratch(const struct node *n)
 {
-    return cpu_panel_scratch(n->w, tensor_layout_on(n->w, n->device)) + gather_bytes(n);
+    return cpu_panel_scratch_of(n) + gather_bytes(n);
 }
 
 const struct cpu_op cpu_moe_ops[] = {

@@ -44,11 +44,22 @@ act_fn cpu_act(const struct kern *k, enum glu_act act);
 
 /* Packed products, of one weight or of a stack of them. */
 int cpu_can_multiply(const struct kern *k, const struct node *n);
-/* Of one matrix: where its panels are made on the fly. */
-size_t cpu_panel_scratch(const struct tensor *w, enum tensor_layout layout);
-/* Panel p of matrix `stack` of c->w, or of c->w2, which lies at `data`: where it was packed, or
- * packed here from the file's rows into `scratch`. */
-const void *cpu_panel(const struct call *c, const void *data, int64_t stack, int64_t p,
-                      void *scratch);
+/* Of one matrix of a node, of a call: where its panels are made on the fly, or have to be for the
+ * time being; 0: nowhere. */
+size_t cpu_panel_scratch_of(const struct node *n);
+size_t cpu_panel_scratch(const struct call *c);
+/* A call's w or w2, looked at once for many panels. */
+struct cpu_panels {
+    const struct kern *kern;
+    const struct tensor *w;
+    uint8_t *data;
+    int packed;
+    struct pending *pending; /* NULL: all panels are there */
+};
+struct cpu_panels cpu_panels(const struct call *c);
+struct cpu_panels cpu_panels2(const struct call *c);
+/* Panel p of matrix `stack`: where it was packed, or is now; or packed from the file's rows into
+ * `scratch`. */
+const void *cpu_panel(const struct cpu_panels *s, int64_t stack, int64_t p, void *scratch);
 
 #endif

@@ -47,21 +47,72 @@ static int64_t matmul_units(const struct call *c, const struct exec *x)
     return tensor_panels(c->w) * parts_of(c, x);
 }
 
-size_t cpu_panel_scratch(const struct tensor *w, enum tensor_layout layout)
+static size_t panel_scratch(const struct tensor *w, enum tensor_layout layout,
+                            const struct pending *pending)
 {
-    return layout == LAYOUT_PANELS ? 0 : size_align(dtype_panel_bytes(w->type, tensor_k(w)), 64);
+    return layout == LAYOUT_PANELS && !pending
+               ? 0
+               : size_align(dtype_panel_bytes(w->type, tensor_k(w)), 64);
 }
 
-const void *cpu_panel(const struct call *c, const void *data, int64_t stack, int64_t p,
-                      void *scratch)
+size_t cpu_panel_scratch_of(const struct node *n)
 {
-    const struct tensor *w = c->w;
-    uint64_t bytes = dtype_panel_bytes(w->type, tensor_k(w));
-    if (c->layout == LAYOUT_PANELS)
-        return (const uint8_t *)data + (uint64_t)(stack * tensor_panels(w) + p) * bytes;
-    uint64_t matrix = (uint64_t)tensor_m(w) * dtype_row_bytes(w->type, tensor_k(w));
-    cpu_pack_panel(kern_of(c), w, (const uint8_t *)data + (uint64_t)stack * matrix, p, scratch);
-    return scratch;
+    const struct placement *p = tensor_on(n->w, n->device);
+    const struct placement *p2 = n->w2 ? tensor_on(n->w2, n->device) : NULL;
+    return panel_scratch(n->w, tensor_layout_on(n->w, n->device),
+                         p && p->pending ? p->pending : p2 ? p2->pending : NULL);
+}
+
+size_t cpu_panel_scratch(const struct call *c)
+{
+    return panel_scratch(c->w, c->layout, c->w_pending ? c->w_pending : c->w2_pending);
+}
+
+static struct cpu_panels panels_of(const struct call *c, const struct tensor *w, const void *data,
+                                   struct pending *pending)
+{
+    return (struct cpu_panels){.kern = kern_of(c),
+                               .w = w,
+                               .data = (uint8_t *)(uintptr_t)data,
+                               .packed = c->layout == LAYOUT_PANELS,
+                               .pending = pending_now(pending)};
+}
+
+struct cpu_panels cpu_panels(const struct call *c)
+{
+    return panels_of(c, c->w, c->w_data, c->w_pending);
+}
+
+struct cpu_panels cpu_panels2(const struct call *c)
+{
+    return panels_of(c, c->w2, c->w2_data, c->w2_pending);
+}
+
+/* From rows of the matrices, one after the other, as in the file. */
+static void make_panel(const struct cpu_panels *s, const void *rows, int64_t stack, int64_t p,
+                       void *out)
+{
+    uint64_t matrix = (uint64_t)tensor_m(s->w) * dtype_row_bytes(s->w->type, tensor_k(s->w));
+    cpu_pack_panel(s->kern, s->w, (const uint8_t *)rows + (uint64_t)stack * matrix, p, out);
+}
+
+const void *cpu_panel(const struct cpu_panels *s, int64_t stack, int64_t p, void *scratch)
+{
+    if (!s->packed) {
+        make_panel(s, s->data, stack, p, scratch);
+        return scratch;
+    }
+    int64_t i = stack * tensor_panels(s->w) + p;
+    uint8_t *at = s->data + (uint64_t)i * dtype_panel_bytes(s->w->type, tensor_k(s->w));
+    if (!s->pending || pending_there(s->pending, i))
+        return at;
+    if (!pending_take(s->pending, i)) { /* another is making it, and may be long about it */
+        make_panel(s, s->w->file, stack, p, scratch);
+        return scratch;
+    }
+    make_panel(s, s->w->file, stack, p, at);
+    pending_made(s->pending, s->w, i);
+    return at;
 }
 
 /* n floats: the 16 rows of most panels, whose copy is a few instructions and no call. */
@@ -106,6 +157,7 @@ static void multiply(const struct call *c, const struct exec *x, int64_t begin, 
     _Alignas(64) float y[ACT_TILE * 64], y2[ACT_TILE * 64];
     struct act_tile kept[KEPT];
     const struct kern *k = kern_of(c);
+    const struct cpu_panels w = cpu_panels(c), w2 = gated ? cpu_panels2(c) : w;
     void (*mm)(const void *, int64_t, const struct act_tile *, float *) = k->mm[c->w->type];
     int64_t kk = tensor_k(c->w);
     int64_t block = TILE_CACHE / (ACT_TILE * kk * (c->src[0].fmt == ACT_F32 ? 4 : 1));
@@ -122,10 +174,9 @@ static void multiply(const struct call *c, const struct exec *x, int64_t begin, 
         for (int64_t t = t0; t < t1 && t < t0 + KEPT; t++)
             kept[t - t0] = value_tile(x, &c->src[0], t);
         for (int64_t p = begin; p < end; p++) {
-            const void *panel = cpu_panel(c, c->w_data, 0, p, scratch), *panel2 = NULL;
+            const void *panel = cpu_panel(&w, 0, p, scratch), *panel2 = NULL;
             if (act)
-                panel2 =
-                    cpu_panel(c, c->w2_data, 0, p, scratch + cpu_panel_scratch(c->w, c->layout));
+                panel2 = cpu_panel(&w2, 0, p, scratch + cpu_panel_scratch(c));
             for (int64_t t = t0; t < t1; t++) {
                 struct act_tile a =
                     t - t0 < KEPT ? kept[t - t0] : value_tile(x, &c->src[0], t);
@@ -188,10 +239,11 @@ static OP_FN(cpu_head_matmul)
     int64_t k = tensor_k(c->w), m_all = tensor_m(c->w), panels = tensor_panels(c->w);
     int64_t rows = exec_rows(x, c->dst.rows, c->dst.rows_mul);
     int pack_rows = dtypes[c->w->type].pack_rows;
+    const struct cpu_panels w = cpu_panels(c);
     for (int64_t u = begin; u < end; u++) {
         int64_t h = u / panels, m = u % panels * pack_rows;
         int64_t n = m_all - m < pack_rows ? m_all - m : pack_rows;
-        const void *panel = cpu_panel(c, c->w_data, h, u % panels, scratch_of(x, ith));
+        const void *panel = cpu_panel(&w, h, u % panels, scratch_of(x, ith));
         for (int64_t t = 0; t * ACT_TILE < rows; t++) {
             struct act_tile all = value_tile(x, &c->src[0], t);
             struct act_tile a = head_tile(&all, c->src[0].fmt, h, k);
@@ -250,7 +302,7 @@ static int can_gate(const struct kern *k, const struct node *n)
 
 static size_t matmul_scratch(const struct node *n)
 {
-    return cpu_panel_scratch(n->w, tensor_layout_on(n->w, n->device)) * (n->w2 ? 2 : 1);
+    return cpu_panel_scratch_of(n) * (n->w2 ? 2 : 1);
 }
 
 const struct cpu_op cpu_product_ops[] = {
