@@ -118,6 +118,7 @@ struct exec {
     uint8_t *scratch; /* per thread: scratch + ith * scratch_bytes */
     size_t scratch_bytes;
     int n_threads, n_nodes; /* thread i is of memory node i % n_nodes */
+    const void *own;        /* the backend's */
 };
 
 typedef void (*observe_fn)(void *ctx, const char *name, int64_t rows, int64_t cols,

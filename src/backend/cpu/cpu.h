@@ -19,6 +19,13 @@ int cpu_ops_impl(const struct kern *kern, const struct node *n, struct op_impl *
 /* ops/pack.c: panel p of a matrix of t from its rows as in a file; kern NULL: in plain C. */
 void cpu_pack_panel(const struct kern *kern, const struct tensor *t, const void *rows, int64_t p,
                     void *out);
+/* Of each attention how many parts of its units are made: who makes the last one merges them, so
+ * that this is shared among threads, too. */
+struct cpu_gathers {
+    const int32_t *at; /* [calls] where the counts of a call begin, -1: it has none */
+    _Atomic(int32_t) *n;
+    int32_t most; /* counts of a call; units beyond are merged later */
+};
 /* run.c */
 uint64_t cpu_job_bytes(const struct plan *p, int n_threads);
 pith_status cpu_prepare(struct device *d, const struct job_params *p, struct job **out,

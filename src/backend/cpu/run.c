@@ -57,6 +57,8 @@ struct job {
     struct arrived *arrived;          /* [threads of the pool]: of groups, at most as many */
     struct adapter_at *adapters;      /* as they were at generation `adapted` */
     uint32_t adapted;
+    struct cpu_gathers gathers;
+    int32_t *gathers_at;
 };
 
 struct runner {
@@ -284,6 +286,15 @@ static void say(struct runner *r, uint64_t word)
         pool_ring(r->pool);
 }
 
+/* No part of the phase's attention is made yet. */
+static void clear_gathers(struct runner *r, const struct phase *ph)
+{
+    const struct cpu_gathers *g = r->x->own;
+    for (int32_t k = ph->first; k < ph->first + ph->n; k++)
+        for (int32_t j = 0; g->at[k] >= 0 && j < g->most; j++)
+            atomic_store_explicit(&g->n[g->at[k] + j], 0, memory_order_relaxed);
+}
+
 /* Called by the thread that finished phase i (or before the first): runs what one thread can do at
  * once, opens the next. */
 static void advance(struct runner *r, int64_t i, int ith)
@@ -297,6 +308,7 @@ static void advance(struct runner *r, int64_t i, int ith)
     for (; next < (uint32_t)r->n && !(stop = cancelled(r)); next++) {
         const struct phase *ph = &p->phases[r->first + (int32_t)next];
         n_units = cpu_phase_units(p, ph, r->x);
+        clear_gathers(r, ph);
         if (n_units > 1)
             break;
         if (n_units == 1)
@@ -481,12 +493,41 @@ static uint64_t scratch_bytes(const struct plan *p)
     return size_align(p->scratch_bytes + 64, 64);
 }
 
+enum { GATHERS = 8 }; /* counts of a call for each thread: twice what is cut into that few parts */
+
+static int32_t n_attentions(const struct plan *p)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < p->n_calls; i++)
+        n += p->calls[i].op == OP_ATTN;
+    return n;
+}
+
+static size_t gathers_bytes(const struct plan *p, int n_threads)
+{
+    return (size_t)n_attentions(p) * GATHERS * (size_t)n_threads * sizeof(int32_t) +
+           (size_t)p->n_calls * sizeof(int32_t) + 1;
+}
+
 uint64_t cpu_job_bytes(const struct plan *p, int n_threads)
 {
     return sizeof(struct job) + adapters_table(p->params.n_sets, p->n_adapted) +
+           gathers_bytes(p, n_threads) +
            (uint64_t)n_threads *
                (sizeof(struct share) + sizeof(struct arrived) + scratch_bytes(p)) +
            experts_bytes(p);
+}
+
+static void set_gathers(struct job *j, const struct plan *p, int n_threads)
+{
+    struct cpu_gathers *g = &j->gathers;
+    int32_t n = 0;
+    g->most = GATHERS * n_threads;
+    g->at = j->gathers_at;
+    g->n = (_Atomic(int32_t) *)(j->gathers_at + p->n_calls);
+    for (int32_t i = 0; i < p->n_calls; i++)
+        j->gathers_at[i] = p->calls[i].op == OP_ATTN ? g->most * n++ : -1;
+    j->x.own = g;
 }
 
 /* The one slab of units that is reserved whole. */
@@ -510,13 +551,15 @@ pith_status cpu_prepare(struct device *d, const struct job_params *p, struct job
         j->x.scratch = mem_alloc(j->x.scratch_bytes * (size_t)n, PITH_MEM_SCRATCH);
         j->adapters = mem_zalloc(adapters_table(p->plan->params.n_sets, p->plan->n_adapted) + 1,
                                  PITH_MEM_SCRATCH);
+        j->gathers_at = mem_zalloc(gathers_bytes(p->plan, n), PITH_MEM_SCRATCH);
     }
-    if (!j || !j->share || !j->arrived || !j->x.scratch || !j->adapters) {
+    if (!j || !j->share || !j->arrived || !j->x.scratch || !j->adapters || !j->gathers_at) {
         cpu_finish(j);
         return error_set(err, PITH_NOMEM, "out of memory for the scratch of %d threads", n);
     }
     j->p = *p;
     j->d = d->priv;
+    set_gathers(j, p->plan, n);
     j->x.plan = p->plan;
     j->x.n_nodes = p->n_nodes;
     j->x.adapters = p->adapters ? j->adapters : NULL;
@@ -541,5 +584,6 @@ void cpu_finish(struct job *j)
     mem_free(j->arrived);
     mem_free(j->x.scratch);
     mem_free(j->adapters);
+    mem_free(j->gathers_at);
     mem_free(j);
 }

@@ -267,6 +267,30 @@ static void attn_span(const struct attn_work *w, int32_t k, int32_t i)
     }
 }
 
+/* The last of all parts of a unit's heads merges them into the first one, in order; those behind it
+ * have nothing to add then. */
+static void attn_gather(const struct attn_work *w, const struct attn_split *split, int64_t u)
+{
+    const struct cpu_gathers *g = w->x->own;
+    const struct call *c = w->c;
+    int64_t unit = u / split->n_parts, dv16 = w->dv16, cols = c->dst.cols;
+    int n_head = ((const struct attn_op *)c->p)->n_head;
+    if (!split->by_span || g->at[c->index] < 0 || unit >= g->most ||
+        atomic_fetch_add_explicit(&g->n[g->at[c->index] + unit], 1, memory_order_acq_rel) + 1 <
+            split->n_parts)
+        return;
+    for (int64_t r = w->tile.row; r < w->tile.row + w->tile.n_rows; r++) {
+        float *first = (float *)value_ptr(w->x, &c->dst) + r * split->n_parts * cols;
+        for (int h = w->head; h < w->head + w->g; h++)
+            for (float *p = first + cols; p < first + split->n_parts * cols; p += cols) {
+                kern_of(c)->attn_merge(&first[h], &first[n_head + h],
+                                       first + 2 * n_head + h * dv16, p + h, p + n_head + h,
+                                       p + 2 * n_head + h * dv16, (int)dv16);
+                p[n_head + h] = 0;
+            }
+    }
+}
+
 /* One unit: a tile's rows with query heads of one kv head over one span, or over all of them in
  * order, state by state. */
 static void attn_unit(const struct call *c, const struct exec *x, int64_t u, int ith)
@@ -303,6 +327,7 @@ static void attn_unit(const struct call *c, const struct exec *x, int64_t u, int
         memcpy(y + 2 * p->n_head + w.head * dv16, w.total.o + r * w.g * dv16,
                (size_t)(w.g * dv16) * sizeof *y);
     }
+    attn_gather(&w, &split, u);
 }
 
 static OP_FN(cpu_attn)
@@ -326,6 +351,8 @@ static OP_FN(cpu_attn_merge)
             float m = -__builtin_inff(), l = 0;
             for (int64_t p = 0; p < parts; p++) {
                 const float *pp = part + p * c->src[0].cols;
+                if (pp[n_head + h] == 0) /* merged before, or of nothing */
+                    continue;
                 k->attn_merge(&m, &l, o, pp + h, pp + n_head + h, pp + 2 * n_head + h * dv16,
                               (int)dv16);
             }
