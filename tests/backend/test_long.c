@@ -1,5 +1,5 @@
 /* test_long.c -- contexts of millions of tokens, by counting: how a step of few rows is cut into
- * work, without the gigabytes it would read. */
+ * work, without the gigabytes it would read; and what becomes of its parts. */
 #include "graph/ops/attention.h"
 #include "graph/step.h"
 #include "run/session/session.h"
@@ -92,6 +92,41 @@ static void one_long_among_short(void)
     pith_model_close(m);
 }
 
+/* A row whose spans are units of their own, merged by who makes the last, has the bits of the same
+ * row at the end of a prompt, where a unit merges its own. */
+static void spans_merged_by_the_last(void)
+{
+    enum { N = 3000, V = 64, ROUNDS = 5 };
+    static int32_t token[N];
+    struct pith_error err;
+    struct pith_synth_params p = small_params("llama", V);
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    p.n_embd = 64;
+    p.n_head = 8;
+    p.n_head_kv = 2;
+    p.n_ctx = sp.n_ctx = 4096;
+    for (int i = 0; i < N; i++)
+        token[i] = i * 7 % V;
+    for (int32_t n_threads = 1; n_threads <= 4; n_threads += 3) {
+        float want[V];
+        int32_t parts = 0;
+        pith_model *m = small_model_on(&p, 512, NULL, n_threads);
+        pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+        REQUIRE(s, "%s", m ? err.msg : "no model");
+        REQUIRE(pith_feed(s, 0, token, N, &err) == PITH_OK, "%s", err.msg);
+        memcpy(want, pith_logits(s, 0), sizeof want);
+        for (int i = 0; i < ROUNDS; i++) {
+            CHECK(pith_truncate(s, 0, N - 1, &err) == PITH_OK);
+            REQUIRE(pith_feed(s, 0, token + N - 1, 1, &err) == PITH_OK, "%s", err.msg);
+            CHECK_MSG(!memcmp(want, pith_logits(s, 0), sizeof want), "%d threads, round %d",
+                      n_threads, i);
+        }
+        CHECK(units_of(s, n_threads, 1, N, N, &parts) == 2 * 3 && parts == 3);
+        pith_session_close(s);
+        pith_model_close(m);
+    }
+}
+
 /* Logits that are more than the caches hold are put past them: each row's are those of the row
  * alone. */
 static void logits_of_many_rows(void)
@@ -135,6 +170,7 @@ int main(void)
 {
     TEST(attention_over_millions);
     TEST(one_long_among_short);
+    TEST(spans_merged_by_the_last);
     TEST(logits_of_many_rows);
     return test_end();
 }
