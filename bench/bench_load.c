@@ -4,10 +4,10 @@
  *
  * mapped, packed, packed while the first prompt runs, and packed with a copy kept in FOLDER (the
  * first start with it writes the copy and is not shown; -: none). Each start is a process of its
- * own: seconds to open and until the first token of a prompt of so many (1), the same in GB/s of the
- * model's file, processor time of all threads until open and until the first token, and the most
- * that was resident, beside the file's size. The best of the repeats. The file should be in the page
- * cache; `cold` has it leave that before each start. */
+ * own: seconds to open and until the first token of a prompt of so many (1), the same in GB/s of
+ * the model's file, processor time of all threads until open and until the first token, and the
+ * most that was resident, beside the file's size. The best of the repeats. The file should be in
+ * the page cache; `cold` has it leave that before each start. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -119,7 +119,8 @@ int main(int argc, char **argv)
     n_tokens = argc > 4 ? atoi(argv[4]) : 1;
     cold = argc > 5 && !strcmp(argv[5], "cold");
     if (!path || n_tokens < 1 || n_tokens > TOKENS_MAX || (argc > 5 && !cold)) {
-        fprintf(stderr, "usage: bench_load MODEL [FOLDER|- [repeats [tokens, at most %d [cold]]]]\n",
+        fprintf(stderr, "usage: bench_load MODEL [FOLDER|- [repeats [tokens [cold]]]], at most %d "
+                        "tokens\n",
                 TOKENS_MAX);
         return 1;
     }

@@ -219,8 +219,8 @@ struct model_opts {
      .choices = CACHE_TYPES, .dflt = "f16", .help = "type of the cached values"},                  \
     {.name = "--weights", ARG_FIELD(opts, member.weights, ARG_CHOICE),                             \
      .choices = "auto|mapped|packed|later", .dflt = "auto",                                        \
-     .help = "weights straight from the file's pages, or packed for the kernels at load, or while " \
-             "the first prompt runs (auto: of large models)"},                                     \
+     .help = "weights straight from the file's pages, or packed for the kernels at load, or "      \
+             "while the first prompt runs (auto: of large models)"},                               \
     {.name = "--cache-dir", .meta = "DIR", ARG_FIELD(opts, member.cache_dir, ARG_TEXT),            \
      .otherwise = "packed/ in $PITH_CACHE or ~/.cache/pith, if you have made it",                  \
      .help = "keep a copy of the packed weights here (as large as the model), so that later "      \

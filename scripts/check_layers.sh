@@ -149,7 +149,8 @@ code src/{graph,run,api}/**/*.{c,h} | grep -v '^src/graph/ops/' |
 code src/**/*.{c,h,inl} | grep -v -e '^src/backend/' -e '^src/graph/memory\.' |
     grep -E -e '(->|\.)handle\b' | rule buffers_are_opaque
 code src/**/*.{c,h,inl} | grep -v -e '^src/backend/' -e '^src/graph/\(memory\|plan_run\)\.' \
-    -e '^src/run/cache/cache\(_nodes\)\?\.c' -e '^src/run/model/\(load\|packed_file\|threads\)\.c' |
+    -e '^src/run/cache/cache\(_nodes\)\?\.c' \
+    -e '^src/run/model/\(load\|pack_later\|packed_file\|threads\)\.c' |
     grep -E '\bbuffer_map *\(' | rule few_look_into_buffers
 
 # What runs a node is the backend's business: the others see what it is called, whether it is slow

@@ -1,8 +1,8 @@
-/* pack_later.c -- see pack_later.h. A model can be used as soon as its keys are read: panels are made
- * in place by the steps that multiply with them, each once (backend/cpu/ops/product.c), so the first
- * prompt reads the file, packs and computes at the same time. A thread of the lowest priority goes
- * through the weights in the order of their use: it asks for the file's next pages, and packs what
- * nobody has used yet whenever a core is idle, as while threads wait for the disk.
+/* pack_later.c -- see pack_later.h. A model can be used as soon as its keys are read: panels are
+ * made in place by the steps that multiply with them, each once (backend/cpu/ops/product.c), so the
+ * first prompt reads the file, packs and computes at the same time. A thread of the lowest priority
+ * goes through the weights in the order of their use: it asks for the file's next pages, and packs
+ * what nobody has used yet whenever a core is idle, as while threads wait for the disk.
  *
  * Nothing is allocated behind the opening, so there is nothing that could fail. Bits are the same
  * by construction: a panel is what it always is, whoever made it and when. A stretch of panels that
@@ -75,8 +75,8 @@ static struct pending *pending_new(struct pith_model *m, const struct tensor *t)
     return p->state && p->stretch ? p : NULL;
 }
 
-/* Is it read at the end of a step? By the largest part of it, that is: the rows of an embedding that
- * a prompt looks up come from the file. */
+/* Is it read at the end of a step? By the largest part of it, that is: the rows of an embedding
+ * that a prompt looks up come from the file. */
 static int is_last(const struct tensor *t)
 {
     return t->use == TENSOR_EMBEDDING || t->use == TENSOR_OUTPUT;

@@ -17,7 +17,8 @@ struct pack_later {
     _Atomic(int) stop;
 };
 
-/* Decides which placed weights are packed later, before they are loaded. Fails for want of memory. */
+/* Decides which placed weights are packed later, before they are loaded. Fails for want of memory.
+ */
 pith_status pack_later_init(struct pith_model *m, struct pith_error *err);
 /* Begins to pack beside, once all else is loaded. A thread that the system refuses is no error:
  * steps pack what they use. */

@@ -113,8 +113,8 @@ static int64_t count_missing(const struct tensor *t, const struct placement *at,
     return n;
 }
 
-/* Forgets panels of a model whose thread has ended: every one, or those that `ctx`'s numbers choose,
- * as ones that another is just making. What was there is damaged. */
+/* Forgets panels of a model whose thread has ended: every one; or those that `ctx`'s numbers
+ * choose, some of them as ones that another is just making. What was there is damaged. */
 static int64_t forget(const struct tensor *t, const struct placement *at, void *ctx)
 {
     struct pending *p = at->pending;
