@@ -56,7 +56,7 @@ struct pith_model_params {
     size_t size;
     /* mapped: straight from the file's pages; packed: interleaved for the kernels, before
      * pith_model_open returns; later: the same, by the steps that first use them and by a thread of
-     * the lowest priority beside, so the model is open at once and its file is read until then. A
+     * lower priority beside, so the model is open at once and its file is read until then. A
      * copy that is to be kept (cache_dir) and check_tensors make packed of later. auto: packed, of
      * models from 32 MiB on later.
      * Packed ones that do not fit into the memory that is left are mapped, which

@@ -1,6 +1,6 @@
 /* pack_later.c -- see pack_later.h. A model can be used as soon as its keys are read: panels are
  * made in place by the steps that multiply with them, each once (backend/cpu/ops/product.c), so the
- * first prompt reads the file, packs and computes at the same time. A thread of the lowest priority
+ * first prompt reads the file, packs and computes at the same time. A thread of a lower priority
  * goes through the weights in the order of their use: it asks for the file's next pages, and packs
  * what nobody has used yet whenever a core is idle, as while threads wait for the disk.
  *
@@ -152,7 +152,8 @@ static void *pack_beside(void *arg)
 {
     struct pith_model *m = arg;
     const struct pack_later *l = &m->later;
-    setpriority(PRIO_PROCESS, 0, 19); /* of this thread alone */
+    setpriority(PRIO_PROCESS, 0, 5); /* of this thread alone; much lower, and those who
+                                         wait for a page fault of its would wait for long */
     fp_enter();
     for (int32_t i = 0; i < l->n && i < AHEAD; i++)
         ask_for(m, &l->stretches[i]);
