@@ -245,13 +245,22 @@ INLINE void mm32_slices(vf *acc, const uint8_t *w, const int8_t *x, const float 
     }
 }
 
-static int columns_ahead = 256;
+/* Few columns run at the pace of memory; how far ahead to ask for it is up to the processor. Where
+ * that is far, weights of 4 and 5 bits take twice as much (Zen 3, docs/benchmarks.md). */
+enum { SHORT_AHEAD = 256 };
+static int columns_ahead = SHORT_AHEAD;
+#define COLUMNS_AHEAD columns_ahead
 
-/* Few columns run at the pace of memory; how far ahead to ask for it is up to the processor. */
+INLINE int bytes_ahead(const int bits)
+{
+    const int far = columns_ahead > SHORT_AHEAD && bits < 8;
+    return far ? 2 * columns_ahead : columns_ahead;
+}
+
 INLINE void prefetch32(const uint8_t *p, const int bytes, const struct form32 f, const int NC)
 {
     if (LANES == 8 && NC < 3)
-        prefetch_close(p, bytes, columns_ahead);
+        prefetch_close(p, bytes, bytes_ahead(f.weight_bits));
     else if (NC >= (f.weight_bits == 8 ? 3 : 2))
         prefetch(p, bytes);
 }
