@@ -9,10 +9,10 @@
  * and 197 ns), memory is 80 % of 8 channels of DDR4-3200 a socket, a complex reads 50 GB/s: an
  * assumption, from the width of its link. Cores are as the ones here.
  *
- * A line has an owner and readers. Who writes it pays for the farthest of them, and nobody else has
- * it meanwhile; a read is served after those before it, for READ_SERVE of their latency (assumed;
- * between 0.2 and 1 the picture is the same), or by a
- * neighbour of the same complex. Threads are simulated action by action, in order of time:
+ * A line has an owner and readers. Who writes it pays for the farthest of them, and nobody else
+ * has it meanwhile; a read is served after those before it, for READ_SERVE of their latency
+ * (assumed), or by a neighbour of the same complex. Threads are simulated action by action, in
+ * order of time:
  *
  *     flat     a chunk counts in a line of all; one bell for all; idle threads look at every share
  *     groups   what backend/cpu/run.c does with many threads: shares count in a line of the group,

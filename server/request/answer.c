@@ -557,11 +557,8 @@ static void finish_and_free(void *what)
  * they do. 0: it has to be done here. */
 static int leave_finish(struct answer *a)
 {
-    enum {
-        FINISH_AT_ONCE = 8192,
-        BYTES = 128
-    }; /* tokens and log-probabilities, or so many bytes
-          of text: a few milliseconds */
+    /* tokens and log-probabilities, or so many bytes of text: a few milliseconds */
+    enum { FINISH_AT_ONCE = 8192, BYTES = 128 };
     return a->n_made + a->n_logprobs + a->n_repeated / BYTES >= FINISH_AT_ONCE &&
            answer_leave(a->x, a->m, a, finish_and_free);
 }

@@ -283,7 +283,7 @@ static void model_params_range(void)
     } rows[] = {{"n_threads", -1, 0, 0, 0}, {"n_threads", 1025, 0, 0, 0},
                 {"n_batch", 1, -1, 0, 0},   {"n_batch", 1, 65537, 0, 0},
                 {"n_outputs", 1, 0, -1, 0}, {"n_outputs", 1, 16, 17, 0},
-                {"weights", 1, 0, 0, -1},   {"weights", 1, 0, 0, 3}};
+                {"weights", 1, 0, 0, -1},   {"weights", 1, 0, 0, 4}};
     struct pith_error err;
     const char *path = tiny_write(&llama, 1);
     for (size_t i = 0; path && i < sizeof rows / sizeof rows[0]; i++) {

@@ -187,19 +187,19 @@ def test_memory_of_a_key(model):
 
 def test_answers(model):
     """An answer counts while it is made: logprobs as JSON are the most of it. One that passes what
-    a request may have ends there, a stream of the same tokens keeps nothing, and all is given
+    a request may have ends there, a stream keeps what is told of 512 tokens, and all is given
     back."""
-    with Server(model, *KEYS, "--request-memory", "2M", "--ctx", "4096") as s:
+    with Server(model, *KEYS, "--request-memory", "1400000", "--ctx", "4096") as s:
         ask = completion("w1", 3000, logprobs=5)
         status, answer, _ = s.post("/v1/completions", ask, **A)
         check("answer_is_too_large", status == 400 and "--request-memory" in
               answer["error"]["message"] and answer["error"]["code"] == "request_too_expensive",
               answer if status != 200 else status)
-        check("it_was_counted", 1 << 20 < of_key(s, "pith:key_bytes_peak") < 4 << 20,
+        check("it_was_counted", 1 << 19 < of_key(s, "pith:key_bytes_peak") < 2 << 20,
               of_key(s, "pith:key_bytes_peak"))
         check("answer_is_given_back", gives_back(s), of_key(s, "pith:key_bytes"))
         status, text, _ = s.post("/v1/completions", {**ask, "stream": True}, **A)
-        check("stream_keeps_nothing", status == 200 and b"[DONE]" in text
+        check("stream_keeps_little", status == 200 and b"[DONE]" in text
               and text.count(b"data: ") >= 3000 and gives_back(s), text[-300:])
         status, answer, _ = s.post("/completion", {"prompt": "w1", "n_predict": 3000, "n_probs": 5,
                                                    "ignore_eos": True}, **A)

@@ -235,8 +235,7 @@ static void observe(const struct runner *r, const struct call *c)
         return;
     if (c->dst.ld == c->dst.cols)
         r->run->observe(r->run->observe_ctx, c->name, exec_rows(x, c->dst.rows, c->dst.rows_mul),
-            c->dst.cols,
-                   value_ptr(x, &c->dst));
+                        c->dst.cols, value_ptr(x, &c->dst));
 }
 
 /* What a call weighs in the time of its phase: a core reads a byte in about the time of 24 int8

@@ -30,11 +30,12 @@
  * With more than FLAT_MOST threads these are *groups*, of one memory node and as a rule of one
  * complex of cores. A line that all wait for goes to each of 128 cores in turn, and so does one
  * that all count in; a line of a group leaves its complex once. So each group has a bell of its
- * own, which whoever rings writes, one plain store after the other: nobody passes it on, so that nobody
- * waits for one who has lost his core. Stores of two ringers may come to a group in either order.
- * The latest word is in `said`: who has told a word looks there when he is done, and tells again if
- * it is no longer his. Each round of stores has a number of its own (ticket), so a bell never comes
- * back to what somebody saw. Whoever divides work counts in groups, too (backend/cpu/run.c).
+ * own, which whoever rings writes, one plain store after the other: nobody passes it on, so that
+ * nobody waits for one who has lost his core. Stores of two ringers may come to a group in
+ * either order. The latest word is in `said`: who has told a word looks there when he is done,
+ * and tells again if it is no longer his. Each round of stores has a number of its own (ticket),
+ * so a bell never comes back to what somebody saw. Whoever divides work counts in groups, too
+ * (backend/cpu/run.c).
  *
  * A thread that was descheduled with work in its hands has all others wait for the end of its
  * neighbour's time slice, milliseconds. Whoever waits for it sees its processor time stand still

@@ -275,7 +275,7 @@ static void attn_gather(const struct attn_work *w, const struct attn_split *spli
     const struct call *c = w->c;
     int64_t unit = u / split->n_parts, dv16 = w->dv16, cols = c->dst.cols;
     int n_head = ((const struct attn_op *)c->p)->n_head;
-    if (!split->by_span || g->at[c->index] < 0 || unit >= g->most ||
+    if (!split->by_span || !g || g->at[c->index] < 0 || unit >= g->most ||
         atomic_fetch_add_explicit(&g->n[g->at[c->index] + unit], 1, memory_order_acq_rel) + 1 <
             split->n_parts)
         return;
