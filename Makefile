@@ -181,10 +181,11 @@ exact     = $(if $(filter $(addprefix src/,backend/% tensor/% graph/%) \
             $(if $(filter src/backend/cpu/arm/%,$1),$(ORDER))
 # A program that is handed out (STATIC=1) is small where nothing is computed: bits are the same.
 # Nobody unwinds the stack of a stripped one, nor through a program's own files (debuggers read
-# other tables); callers of the library may.
+# other tables), nor through what has to do with text and architectures, which call nobody of
+# outside; callers of the library may.
 FAST     := src/base/% src/tensor/% src/text/vocab/% src/text/grammar/% src/run/sample/% \
             $(addprefix src/backend/cpu/,run.c x86/% logits/% ops/%)
-small     = $(if $(or $(filter 1,$(STATIC)),$(filter cli/% server/%,$1)), \
+small     = $(if $(or $(filter 1,$(STATIC)),$(filter cli/% server/% src/text/% src/arch/%,$1)), \
             -fno-asynchronous-unwind-tables) \
             $(if $(and $(filter 1,$(STATIC)),$(filter-out $(FAST),$1)),-Os)
 convert   = $(if $(filter src/base/% src/format/% src/text/%,$1),-Wconversion)

@@ -147,8 +147,9 @@ uint32_t cu_flash_shared(int size, int few); /* bytes of shared memory that a bl
  * tiles of CU_WIDE rows of the weight one of these, if it can be, for so many rows of x; the maps
  * of one. */
 void cu_wgmma_find(struct cu_gpu *v);
-int cu_wgmma_has(const struct device *d, enum op op, const struct tensor *w);
-void cu_wgmma_use(const struct cu_gpu *v, const struct call *c, int64_t rows, struct gpu_launch *l);
+int cu_wgmma_has(const struct device *d, enum op op, enum gpu_code as);
+void cu_wgmma_use(const struct cu_gpu *v, const struct call *c, enum gpu_code as, int64_t rows,
+                  struct gpu_launch *l);
 pith_status cu_wgmma_maps(struct cu_gpu *v, const struct gpu_launch *l, struct cu_map_args *out,
                           struct pith_error *err);
 uint32_t cu_wgmma_shared(int tile); /* bytes of shared memory that a block asks for */

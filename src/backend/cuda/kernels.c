@@ -265,7 +265,7 @@ int cu_impl(const struct device *d, const struct node *n, struct op_impl *out)
         enum gpu_code code = cu_code_of(d, n->w);
         out->kernel = products[n->w->type][code == GPU_NONE    ? 0
                                            : code == GPU_BYTES ? 1
-                                                               : 2 + cu_wgmma_has(d, n->op, n->w)];
+                                                               : 2 + cu_wgmma_has(d, n->op, code)];
         out->by_rows = code == GPU_F16 || code == GPU_BF16;
     }
     if (n->op == OP_ATTN && cu_flash_size(d, n->p, n->n_states, n->state[0])) {

@@ -140,7 +140,7 @@ static pith_status pick_product(struct job *j, cu_stream s, const struct call *c
         l->kernel.spec[2] = tile;
         use_tiles(c, rows, tile, tile, (enum gpu_family)CU_HALF, l);
         if (wide)
-            cu_wgmma_use(j->v, c, gpu_rows_of(&c->src[0], k), l);
+            cu_wgmma_use(j->v, c, cu_code_of(&j->v->dev, c->w), gpu_rows_of(&c->src[0], k), l);
     } else if (many) {
         use_tiles(c, rows, CU_TILE_M, CU_TILE_N, (enum gpu_family)CU_MMA, l);
     }

@@ -24,9 +24,8 @@ void cu_wgmma_find(struct cu_gpu *v)
         v->has_wgmma |= cu.function(&f, v->module[i], "pith_wgmma_f16_128") == CU_SUCCESS;
 }
 
-int cu_wgmma_has(const struct device *d, enum op op, const struct tensor *w)
+int cu_wgmma_has(const struct device *d, enum op op, enum gpu_code as)
 {
-    enum gpu_code as = cu_code_of(d, w);
     return cu_of(d)->has_wgmma && op != OP_MOE_MATMUL && (as == GPU_F16 || as == GPU_BF16) &&
            !cu_masked("wgmma");
 }
@@ -48,9 +47,10 @@ static int tile_for(const struct cu_gpu *v, const struct gpu_launch *l, int64_t 
 }
 
 /* A map's matrix begins at a multiple of 16 bytes: tensors do, but that is the loader's affair. */
-void cu_wgmma_use(const struct cu_gpu *v, const struct call *c, int64_t rows, struct gpu_launch *l)
+void cu_wgmma_use(const struct cu_gpu *v, const struct call *c, enum gpu_code as, int64_t rows,
+                  struct gpu_launch *l)
 {
-    if (!cu_wgmma_has(&v->dev, c->op, c->w) || l->args.w % 16 || rows > UINT32_MAX)
+    if (!cu_wgmma_has(&v->dev, c->op, as) || l->args.w % 16 || rows > UINT32_MAX)
         return;
     l->kernel.family = (enum gpu_family)CU_WGMMA;
     l->args.p[ROWS_AT] = (uint32_t)rows;

@@ -93,6 +93,8 @@ pith_status model_open_threads(struct pith_model *m, struct pith_error *err);
 void model_spread_weights(struct pith_model *m);
 /* pith_measure_threads */
 pith_status machine_threads(int ms, struct pith_threads *out, struct pith_error *err);
+/* Opens device i, counted through all backends. */
+pith_status device_open_ith(int i, struct device **out, struct pith_error *err);
 /* Limits of a device; n_threads of the host: of CPUs. */
 pith_status machine_measure_on(struct device *d, int n_threads, int ms, struct pith_machine *out,
                                struct pith_error *err);

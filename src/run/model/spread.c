@@ -216,8 +216,7 @@ int devices_count(void)
     return n;
 }
 
-/* Opens device i, counted through all backends. */
-static pith_status open_device(int i, struct device **out, struct pith_error *err)
+pith_status device_open_ith(int i, struct device **out, struct pith_error *err)
 {
     int b = 0, k = i;
     while (b < N_BACKENDS && k >= count_of(backends[b]))
@@ -230,23 +229,12 @@ static pith_status open_device(int i, struct device **out, struct pith_error *er
     return backends[b]->open(k, 0, out, err);
 }
 
-pith_status device_measure(int i, int ms, struct pith_machine *out, struct pith_error *err)
-{
-    struct device *d;
-    pith_status st = open_device(i, &d, err);
-    if (st != PITH_OK)
-        return st;
-    st = machine_measure_on(d, 0, ms, out, err);
-    d->backend->close(d);
-    return st;
-}
-
 pith_status device_info(int i, struct pith_device_info *out, struct pith_error *err)
 {
     static const char *const kinds[] = {"cpu", "gpu", "integrated", "software"};
     struct device *d;
     struct mem_left left = {0};
-    pith_status st = open_device(i, &d, err);
+    pith_status st = device_open_ith(i, &d, err);
     if (st != PITH_OK)
         return st;
     d->backend->memory(d, &left);

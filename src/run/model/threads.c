@@ -235,3 +235,14 @@ pith_status machine_measure(int n_threads, int ms, struct pith_machine *out, str
     d->backend->close(d);
     return st;
 }
+
+pith_status device_measure(int i, int ms, struct pith_machine *out, struct pith_error *err)
+{
+    struct device *d;
+    pith_status st = device_open_ith(i, &d, err);
+    if (st != PITH_OK)
+        return st;
+    st = machine_measure_on(d, 0, ms, out, err);
+    d->backend->close(d);
+    return st;
+}
