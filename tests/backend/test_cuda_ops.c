@@ -175,25 +175,26 @@ static void what_four_warps_do_not_multiply(void)
     struct call c = {.op = OP_MATMUL, .w = &t};
     struct gpu_launch l = {.kernel.family = (enum gpu_family)CU_HALF, .args.w = 32};
     v.dev.priv = &v;
-    CHECK(cu_wgmma_has(&v.dev, OP_MATMUL, &t) && cu_wgmma_has(&v.dev, OP_HEAD_MATMUL, &t));
-    CHECK(!cu_wgmma_has(&v.dev, OP_MOE_MATMUL, &t));
+    CHECK(cu_wgmma_has(&v.dev, OP_MATMUL, cu_code_of(&v.dev, &t)));
+    CHECK(cu_wgmma_has(&v.dev, OP_HEAD_MATMUL, cu_code_of(&v.dev, &t)));
+    CHECK(!cu_wgmma_has(&v.dev, OP_MOE_MATMUL, cu_code_of(&v.dev, &t)));
     t.dims[1] = 68;
-    CHECK(!cu_wgmma_has(&v.dev, OP_MATMUL, &t));
+    CHECK(!cu_wgmma_has(&v.dev, OP_MATMUL, cu_code_of(&v.dev, &t)));
     t.dims[1] = 64;
     setenv("PITH_CUDA_MASK", "wgmma", 1);
-    CHECK(!cu_wgmma_has(&v.dev, OP_MATMUL, &t));
+    CHECK(!cu_wgmma_has(&v.dev, OP_MATMUL, cu_code_of(&v.dev, &t)));
     unsetenv("PITH_CUDA_MASK");
     t.type = DT_Q8_0;
-    CHECK(!cu_wgmma_has(&v.dev, OP_MATMUL, &t));
+    CHECK(!cu_wgmma_has(&v.dev, OP_MATMUL, cu_code_of(&v.dev, &t)));
     t.type = DT_BF16;
     l.args.w = 8;
-    cu_wgmma_use(&v, &c, 100, &l);
+    cu_wgmma_use(&v, &c, cu_code_of(&v.dev, &t), 100, &l);
     CHECK((int)l.kernel.family == CU_HALF);
     l.args.w = 32;
-    cu_wgmma_use(&v, &c, 100, &l);
+    cu_wgmma_use(&v, &c, cu_code_of(&v.dev, &t), 100, &l);
     CHECK((int)l.kernel.family == CU_WGMMA);
     v.dev.reproducible = 1;
-    CHECK(!cu_wgmma_has(&v.dev, OP_MATMUL, &t));
+    CHECK(!cu_wgmma_has(&v.dev, OP_MATMUL, cu_code_of(&v.dev, &t)));
     for (int i = 0; i < 3 && standin_is_used(); i++) {
         static const char *const set[][2] = {
             {"STANDIN_ARCH", "90"}, {"STANDIN_ARCH", "100"}, {"STANDIN_SHARED", "102400"}};
