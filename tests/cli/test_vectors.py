@@ -42,6 +42,11 @@ def tokenizer(path):
     verdict("tokenize_" + name, wrong, len(cases))
 
 
+# Texts of recorded cases that the immutable sandbox refused: their templates change lists that they
+# made themselves, which ours may (see tests/text/test_template.c).
+OWN = json.load(open("tests/data/kimi.json"))
+
+
 def template(path):
     name = os.path.basename(path)[:-len(".jinja")]
     cases = json.load(open(path[:-len(".jinja")] + ".cases.json"))
@@ -53,8 +58,9 @@ def template(path):
                  "eos_token": c["eos_token"], "now": c.get("now"), **(c.get("kwargs") or {})}
         p = subprocess.run([PITH, "template", path], input=json.dumps(given), capture_output=True,
                            text=True)
-        if "expected" in c:
-            good = p.returncode == 0 and p.stdout == c["expected"]
+        want = c.get("expected", OWN.get(name, {}).get(c["name"]))
+        if want is not None:
+            good = p.returncode == 0 and p.stdout == want
         elif "raised" in c:
             good = p.returncode == 2 and c["raised"] in p.stderr
         else:
