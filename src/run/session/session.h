@@ -288,8 +288,8 @@ pith_status self_extend(struct pith_session *s, int32_t seq, int32_t ga_n, int32
 /* Tokens that can be fed before the next call of it. */
 int64_t self_extend_room(const struct pith_session *s, int32_t seq, int32_t ga_n, int32_t ga_w,
                          int64_t groups);
-/* snapshot.c: one sequence, or all (seq -1), to and from a file or memory. A load that fails has
- * changed nothing. */
+/* snapshot.c, snapshot_load.c: one sequence, or all (seq -1), to and from a file or memory. A load
+ * that fails has changed nothing. */
 struct pith_sampler; /* NULL: none */
 struct session_note { /* of the caller's; n 0: none */
     const void *p;
