@@ -329,7 +329,8 @@ PITH_API int64_t pith_tokens(const pith_session *s, int32_t seq, int32_t *ids, s
 /* Save and load: one sequence, or all of the session with seq -1, with K, V, recurrent state, edits
  * and the last logits. Files are written under another name, synced and renamed. A load checks
  * everything first: another model, cache type, format or numerics version, damage or want of room
- * is an error that names it, and changes nothing, as does pith_cancel. It replaces the sequence, or
+ * is an error that names it, and changes nothing, as does pith_cancel. Damage is a number that is
+ * not finite, too, whatever the checksums say: PITH_FORMAT. It replaces the sequence, or
  * all of them. A file is read a page at a time, into pages beside those that are replaced where the
  * pool has them. What was said is in a file: its owner alone may read it (mode 0600). */
 PITH_API pith_status pith_save(const pith_session *s, int32_t seq, const char *path,

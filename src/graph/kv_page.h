@@ -78,6 +78,9 @@ void kv_get_page(const struct state *kv, const uint8_t *page, int first, int n, 
 void kv_put_page(const struct state *kv, uint8_t *page, int first, int n, const void *k,
                  const void *v);
 
+/* Is every number of such a page finite, or every scale of its blocks? */
+int kv_page_finite(const struct state *kv, const void *k, const void *v);
+
 /* One head's part of CACHE_GATHER (step.h). rotate turns a row of d_k numbers by the angles of a
  * delta; NULL: the definition does. */
 struct cache_op;

@@ -552,6 +552,109 @@ static void test_forged(void)
     pith_model_close(m);
 }
 
+/* Loads what has one number poked to each of three values, every way that there is. */
+static void poke(const char *what, pith_session *s, uint8_t *p, size_t n, size_t sec, size_t at,
+                 int bytes, const uint32_t value[3])
+{
+    uint8_t was[4];
+    memcpy(was, p + at, (size_t)bytes);
+    for (int i = 0; i < 3; i++) { /* infinity, no number, the largest that is one */
+        struct pith_error err = {0};
+        int done = 0;
+        memcpy(p + at, &value[i], (size_t)bytes);
+        seal(p, sec);
+        pith_status st = pith_load_memory(s, 0, p, n, &err);
+        CHECK_MSG(i == 2 ? st == PITH_OK
+                         : st == PITH_FORMAT && (strstr(err.msg, "not finite") ||
+                                                 strstr(err.msg, "no number")),
+                  "%s, value %d: status %d, %s", what, i, (int)st, err.msg);
+        put_file(in_dir("one"), p, n);
+        CHECK_MSG(pith_load(s, 0, in_dir("one"), NULL) == st, "%s, value %d: of a file", what, i);
+        pith_loader *w = pith_loader_open(s, 1, p, n, &err);
+        pith_status pieces = w ? PITH_OK : err.code;
+        while (w && pieces == PITH_OK && !done)
+            pieces = pith_loader_next(w, 1, &done, &err);
+        pith_loader_close(w);
+        CHECK_MSG(pieces == st, "%s, value %d: in pieces %d, %s", what, i, (int)pieces, err.msg);
+        CHECK(pith_truncate(s, 1, 0, &err) == PITH_OK);
+    }
+    memcpy(p + at, was, (size_t)bytes);
+    seal(p, sec);
+}
+
+/* A number that is none, or infinite, under the right checksum, in each type of cache. */
+static void test_forged_numbers(void)
+{
+    static const struct {
+        const char *type;
+        int bytes, block; /* bytes of a number, or of a scale and from one to the next */
+        int second;       /* a block's other scale, 0: none */
+        uint32_t value[3];
+    } kinds[] = {{"f32", 4, 4, 0, {0x7f800000, 0xffc00001, 0x7f7fffff}},
+                 {"f16", 2, 2, 0, {0xfc00, 0x7e00, 0x7bff}},
+                 {"bf16", 2, 2, 0, {0x7f80, 0xffc1, 0x7f7f}},
+                 {"q8_0", 2, 34, 0, {0x7c00, 0xfe00, 0xfbff}},
+                 {"q5_1", 2, 24, 2, {0xfc00, 0x7e00, 0x7bff}},
+                 {"q5_0", 2, 22, 0, {0xfc00, 0x7e00, 0x7bff}},
+                 {"q4_1", 2, 20, 2, {0xfc00, 0x7c01, 0x7bff}},
+                 {"q4_0", 2, 18, 0, {0x7c00, 0x7e00, 0x7bff}},
+                 {"iq4_nl", 2, 18, 0, {0x7c00, 0x7e00, 0x7bff}}};
+    static const uint32_t logit[3] = {0x7f800000, 0x7fc00000, 0xff800000};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        pith_model *m = synth("gemma2", 1, NULL);
+        pith_session *s = open_session(m, 2, 250, kinds[i].type);
+        size_t n, n_now, sec, last;
+        uint64_t length;
+        REQUIRE(s, "no session");
+        feed(s, 0, 100, 1);
+        uint8_t *p = snapshot(s, 0, &n), *now;
+        sec = section(p, n, 3);
+        memcpy(&length, p + sec + 8, sizeof length);
+        last = sec + 16 + length - (size_t)kinds[i].block;
+        poke(kinds[i].type, s, p, n, sec, sec + 16 + 4, kinds[i].bytes, kinds[i].value);
+        poke(kinds[i].type, s, p, n, sec, sec + 16 + 4 + 37 * (size_t)kinds[i].block,
+             kinds[i].bytes, kinds[i].value);
+        poke(kinds[i].type, s, p, n, sec, last + (size_t)kinds[i].second, kinds[i].bytes,
+             kinds[i].value);
+        sec = section(p, n, 5);
+        poke("logits", s, p, n, sec, sec + 16 + 8 + 4 * 7, 4, logit);
+        CHECK(pith_load_memory(s, 0, p, n, NULL) == PITH_OK);
+        now = snapshot(s, 0, &n_now);
+        CHECK(n_now == n && !memcmp(now, p, n));
+        free(p);
+        free(now);
+        pith_session_close(s);
+        pith_model_close(m);
+    }
+}
+
+/* The same of recurrent state. */
+static void test_forged_state(void)
+{
+    static const char *const names[] = {"mamba", "rwkv7", "jamba"};
+    static const uint32_t value[3] = {0xff800000, 0x7fc00000, 0x7f7fffff};
+    int n_done = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[1024];
+        size_t n;
+        snprintf(path, sizeof path, "%s/golden/arch/%s.gguf", test_shared(), names[i]);
+        pith_model *m = access(path, R_OK) ? NULL : pith_model_open(path, NULL, NULL);
+        pith_session *s = m ? open_session(m, 2, 250, "f16") : NULL;
+        if (!s)
+            continue;
+        feed(s, 0, 100, 1);
+        uint8_t *p = snapshot(s, 0, &n);
+        size_t sec = section(p, n, 4);
+        poke(names[i], s, p, n, sec, sec + 16 + 4 + 8, 4, value);
+        free(p);
+        pith_session_close(s);
+        pith_model_close(m);
+        n_done++;
+    }
+    if (!n_done)
+        SKIP("golden/arch has no recurrent model");
+}
+
 /* A page more than the tables name, in the last group. */
 static void test_page_of_nobody(void)
 {
@@ -1095,6 +1198,8 @@ int main(void)
     TEST(test_damaged_file);
     TEST(test_mismatch);
     TEST(test_forged);
+    TEST(test_forged_numbers);
+    TEST(test_forged_state);
     TEST(test_page_of_nobody);
     TEST(test_forged_positions);
     TEST(test_too_long);

@@ -50,6 +50,9 @@ pith_status page_read(const struct cache *c, int group, int32_t place, int32_t n
                       struct pith_error *err);
 pith_status page_write(struct cache *c, int group, int32_t place, const uint8_t *in,
                        struct pith_error *err); /* a new one */
+/* Is every number of it finite? What a model computes is; what was forged need not be, and one row
+ * that reads it has no numbers any more. */
+int page_finite(const struct cache *c, int group, const uint8_t *in);
 /* cache_edit.c: makes what editing needs, and the slots of q (NULL: of none). */
 pith_status cache_edit_init(struct cache *c, struct cache_seq *q, struct pith_error *err);
 /* cache_edit.c: the call that settled q is over; failed: its edits are pending again. */

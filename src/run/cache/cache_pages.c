@@ -233,6 +233,19 @@ pith_status page_write(struct cache *c, int group, int32_t place, const uint8_t 
     return st;
 }
 
+int page_finite(const struct cache *c, int group, const uint8_t *in)
+{
+    int finite = 1;
+    for (const struct state *kv = c->states; kv < c->states + c->n_states && finite; kv++) {
+        if (kv->group != group)
+            continue;
+        int64_t k = kv_canonical_k(kv), v = kv_canonical_v(kv);
+        finite = kv_page_finite(kv, in, in + k);
+        in += k + v;
+    }
+    return finite;
+}
+
 /* ---------------------------------------------------------------- pages of sequences */
 
 int32_t cache_find(const struct cache_seq *q, int64_t pos)

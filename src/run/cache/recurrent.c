@@ -39,6 +39,8 @@ pith_status recurrent_shape(struct recurrent *r, struct state *states, int32_t n
     r->block_bytes = recurrent_layout(states, n_states, r->device_bytes);
     if (!r->block_bytes)
         return PITH_OK;
+    r->states = states;
+    r->n_states = n_states;
     uint64_t budget = p->cache_limit / 10 > 64 << 20 ? p->cache_limit / 10 : 64 << 20, bytes;
     r->every = FIRST_EVERY;
     while (r->every < p->n_ctx &&
@@ -352,6 +354,19 @@ pith_status recurrent_write(const struct recurrent *r, int32_t block, const void
             st = buffer_write(slabs_at(&r->blocks[d], (uint64_t)block), from, r->device_bytes[d],
                               NULL, err);
     return st;
+}
+
+int recurrent_finite(const struct recurrent *r, const void *in)
+{
+    int finite = 1;
+    for (const struct state *s = r->states; s < r->states + r->n_states && finite; s++) {
+        const uint8_t *p = in; /* what lies between states is nobody's */
+        for (int d = 0; d < s->device; d++)
+            p += r->device_bytes[d];
+        for (int i = 0; i < STATE_PARTS && !state_is(s, STATE_PAGED) && finite; i++)
+            finite = dtype_check(DT_F32, p + s->off[i], s->n[i]) < 0;
+    }
+    return finite;
 }
 
 int32_t recurrent_hold(struct recurrent *r, int32_t seq, int32_t n)

@@ -33,6 +33,8 @@ struct recurrent {
     uint64_t block_bytes;                /* of all devices */
     uint64_t device_bytes[MAX_DEVICES];  /* of a block, on each */
     struct slabs blocks[MAX_DEVICES];
+    const struct state *states; /* [n_states] as they were laid out, the session's */
+    int32_t n_states;
     int32_t n_made, n_free;
     int32_t *free_list, *refs; /* [n_blocks] */
     struct recurrent_seq *seq; /* [n_seq] */
@@ -92,6 +94,8 @@ pith_status recurrent_read(const struct recurrent *r, int32_t block, void *out,
                            struct pith_error *err);
 pith_status recurrent_write(const struct recurrent *r, int32_t block, const void *in,
                             struct pith_error *err);
+/* Is every number of such contents finite? */
+int recurrent_finite(const struct recurrent *r, const void *in);
 /* For the prefix store: the block of a checkpoint (-1: there is none), counted once more; one to be
  * filled (-1: no memory); one less. */
 int32_t recurrent_hold(struct recurrent *r, int32_t seq, int32_t n);

@@ -155,7 +155,12 @@ static const char *fault(const struct store_disk *d, const struct cache *c,
     if (memcmp(in + n, &sum, sizeof sum) != 0)
         return "its checksum differs";
     head_of(d->store, c, e, part, &want);
-    return memcmp(in, &want, sizeof want) ? "it is of another page or model" : NULL;
+    if (memcmp(in, &want, sizeof want))
+        return "it is of another page or model";
+    in += sizeof want;
+    return (part < c->n_own ? page_finite(c, part, in) : recurrent_finite(d->store->recurrent, in))
+               ? NULL
+               : "a number is not finite";
 }
 
 int store_disk_read(struct store_disk *d, struct cache *c, const struct store_entry *e, int part,

@@ -15,6 +15,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <float.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -73,6 +74,7 @@ struct load {
     int group, n_begun;               /* of a file's pages: groups whose number has been read */
     uint64_t from_at;                 /* where they are read; 0: not begun */
     int32_t n_taken[STEP_MAX_GROUPS]; /* of each group the first so many pages */
+    int infinite;                     /* one of them has a number that is not finite */
     XXH3_state_t sum;
     struct sampler_state state;
     const uint8_t *accepted; /* NULL: the snapshot has no sampler */
@@ -407,6 +409,24 @@ static pith_status check_sequence(const struct load *v, struct image *m, struct 
     return PITH_OK;
 }
 
+static pith_status infinite_page(const struct load *v, struct pith_error *err)
+{
+    return damaged_section(v, PAGES, err, "a number of K or V is not finite");
+}
+
+/* Of pages in memory; those of a file are looked at as they come. */
+static pith_status check_numbers(const struct load *v, struct pith_error *err)
+{
+    const struct cache *c = &v->s->cache;
+    for (int g = 0; g < c->n_groups && !v->stream; g++) {
+        const uint8_t *p = v->at[PAGES].p + v->pages[g];
+        for (int32_t i = 0; i < v->n_pages[g]; i++, p += page_canonical(c, g))
+            if (!page_finite(c, g, p))
+                return infinite_page(v, err);
+    }
+    return PITH_OK;
+}
+
 static pith_status check_pages(struct load *v, struct pith_error *err)
 {
     uint64_t at = 0, n = v->at[PAGES].n;
@@ -441,10 +461,13 @@ static pith_status check_rest(struct load *v, struct pith_error *err)
         int32_t last = 0;
         for (uint32_t k = 0; k < n && !c.failed; k++, v->n_blocks++) {
             int32_t at = (int32_t)cursor_u32(&c, "positions");
-            cursor_skip(&c, 4 + s->recurrent.block_bytes, "block");
+            cursor_skip(&c, 4, "zero");
+            const uint8_t *block = cursor_bytes(&c, s->recurrent.block_bytes, "block");
             /* ascending; the present may be a checkpoint too */
             if (at < 1 || at < last || at > v->image[i].h.n)
                 return damaged_section(v, 3, err, "its positions are impossible");
+            if (block && !recurrent_finite(&s->recurrent, block))
+                return damaged_section(v, 3, err, "a number is not finite");
             last = at;
         }
         if (last != v->image[i].h.n)
@@ -459,6 +482,12 @@ static pith_status check_rest(struct load *v, struct pith_error *err)
     if (c.failed || c.at != c.n || v->logits_of < -1 || v->logits_of >= v->n_seq ||
         n != (v->logits_of < 0 ? 0 : (uint32_t)s->n_cols))
         return damaged_section(v, 4, err, "its length is wrong");
+    for (uint32_t i = 0; i < n; i++) {
+        float x;
+        memcpy(&x, v->logits + i * sizeof x, sizeof x);
+        if (!(x <= FLT_MAX)) /* -inf is what a token has that never comes */
+            return damaged_section(v, 4, err, "a logit is no number or infinity");
+    }
     return PITH_OK;
 }
 
@@ -659,8 +688,10 @@ static pith_status stream_page(struct load *v, struct pith_error *err)
         return st;
     v->from_at += bytes;
     XXH3_64bits_update(&v->sum, v->page, bytes);
+    v->infinite |= !page_finite(c, g, v->page);
     v->taken[g][*n] = page_take(c, g, slots);
-    return page_write(c, g, v->taken[g][(*n)++], v->page, err);
+    int32_t place = v->taken[g][(*n)++];
+    return v->infinite ? PITH_OK : page_write(c, g, place, v->page, err);
 }
 
 /* Pages of so many bytes, one in memory at a time, from where the last call ended; *done: all are
@@ -689,6 +720,8 @@ static pith_status stream_pages(struct load *v, uint64_t most, int *done, struct
         st = read_from(v, v->from_at, &want, sizeof want, err);
     if (st == PITH_OK && want != XXH3_64bits_digest(&v->sum))
         st = damaged_section(v, PAGES, err, "its checksum differs");
+    if (st == PITH_OK && v->infinite)
+        st = infinite_page(v, err);
     *done = st == PITH_OK;
     if (st != PITH_OK)
         drop_pages(v, v->n_taken);
@@ -812,6 +845,7 @@ static pith_status load_begin(struct load *v, struct pith_error *err)
     TRY(check_rest(v, err));
     TRY(check_sampler(v, err));
     TRY(make_room(v, err));
+    TRY(check_numbers(v, err));
 fail:
     return st;
 }

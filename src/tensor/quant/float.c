@@ -103,9 +103,33 @@ float BF16_dot(const void *blocks, const struct act_tile *a, int c, int64_t n)
     return acc;
 }
 
+static uint64_t load_u64(const uint8_t *p)
+{
+    uint64_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+/* Of n bytes so many of the first, a multiple of 64, in which no exponent has all bits: numbers of
+ * one width side by side in a word. `exponent` has the bits of each, `one` the lowest of them:
+ * added to all of them it goes to the sign, where nothing else is. */
+static int64_t finite_bytes(const uint8_t *p, int64_t n, uint64_t exponent, uint64_t one)
+{
+    int64_t at = 0;
+    for (; at + 64 <= n; at += 64) {
+        uint64_t all = 0;
+        for (int i = 0; i < 64; i += 8)
+            all |= (load_u64(p + at + i) & exponent) + one;
+        if (all & (exponent << 1) & ~exponent)
+            break;
+    }
+    return at;
+}
+
 int64_t F32_check(const void *blocks, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++)
+    int64_t i = finite_bytes(blocks, 4 * n, 0x7f8000007f800000, 0x0080000000800000) / 4;
+    for (; i < n; i++)
         if ((load_u32((const uint8_t *)blocks + 4 * i) & 0x7f800000) == 0x7f800000)
             return i;
     return -1;
@@ -113,7 +137,8 @@ int64_t F32_check(const void *blocks, int64_t n)
 
 static int64_t check_u16(const uint8_t *p, int64_t n, uint16_t exponent)
 {
-    for (int64_t i = 0; i < n; i++)
+    uint64_t four = 0x0001000100010001, one = exponent & (~(unsigned)exponent + 1);
+    for (int64_t i = finite_bytes(p, 2 * n, exponent * four, one * four) / 2; i < n; i++)
         if ((load_u16(p + 2 * i) & exponent) == exponent)
             return i;
     return -1;
