@@ -21,7 +21,7 @@ static const struct arg args[] = {
     {.name = "--retries", ARG_FIELD(struct opts, pull.retries, ARG_INT), .lo = 0, .hi = 1000,
      .dflt = "6",
      .help = "tries after one that failed and may work the next time; one that brought a MiB "
-         "starts the count anew"},
+         "starts the count anew; none while nobody there has answered"},
     {.name = "--backoff", .meta = "SECONDS", ARG_FIELD(struct opts, pull.backoff, ARG_REAL),
      .lo = 0, .hi = 60, .dflt = "1",
      .help = "wait before the first of them, then twice as long each time; or as the server asks"},

@@ -57,6 +57,8 @@ struct http_client {
     CURL *curl;
     const struct http_request *q;
     struct http_answer *a;
+    int is_heard,    /* a server has said something since this was opened */
+        nobody;      /* none has, and there is none */
     int is_first;    /* the server that was asked, not one it sent us to */
     size_t n_thrown; /* bytes of an answer nobody reads */
     int stopped;     /* by on_data */
@@ -173,6 +175,7 @@ static size_t on_header(char *p, size_t one, size_t n, void *ctx)
     struct http_client *h = ctx;
     struct http_answer *a = h->a;
     n *= one;
+    h->is_heard = 1;
     if (n > 5 && !memcmp(p, "HTTP/", 5)) { /* also behind an interim answer */
         const char *blank = memchr(p, ' ', n);
         forget(a, 0);
@@ -279,8 +282,17 @@ static void add(struct curl_slist **list, const char *name, const char *value)
     *list = more ? more : *list;
 }
 
+/* No such host, or nobody who listens there. A name that is mistyped stays so. */
+static int nobody_is_there(CURLcode rc)
+{
+    return rc == CURLE_COULDNT_RESOLVE_HOST || rc == CURLE_COULDNT_RESOLVE_PROXY ||
+           rc == CURLE_COULDNT_CONNECT;
+}
+
 static enum http_end end_of(struct http_client *h, CURLcode rc)
 {
+    if (h->nobody)
+        return HTTP_REFUSED;
     switch (rc) {
     case CURLE_OK:
         return HTTP_DONE;
@@ -354,6 +366,7 @@ static enum http_end request(struct http_client *h, const char *url)
         snprintf(h->why, sizeof h->why, "nothing came for %.3g s", q->timeout);
     else if (rc && !*h->why)
         snprintf(h->why, sizeof h->why, "%s", lib.easy_strerror(rc));
+    h->nobody = nobody_is_there(rc) && !h->is_heard;
     lib.easy_setopt(c, CURLOPT_HTTPHEADER, NULL);
     lib.slist_free_all(headers);
     return end_of(h, rc);
@@ -377,7 +390,10 @@ enum http_end http_client_get(struct http_client *h, const struct http_request *
         h->is_first = i == 0;
         end = request(h, url);
         if (end != HTTP_DONE)
-            snprintf(why, cap, "%s", h->why);
+            snprintf(why, cap, "%s%s", h->why,
+                     h->nobody ? "; check the address and the network: nothing has come yet, so "
+                                 "there is no other try"
+                               : "");
         if (end != HTTP_DONE || a->status < 300 || a->status > 399 || a->status == 304)
             break;
         char *next = i < MOST_REDIRECTS ? follow(url, a->location) : NULL;

@@ -436,7 +436,17 @@ def test_broken(c):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         closed = "http://127.0.0.1:%d" % free.getsockname()[1]
-    c.bad("nobody_there", p, p.pull(closed + "/x.gguf", "--retries", "1"), 3, "tried 2 times")
+    # nobody has said anything yet: told at once, however many tries there might be
+    r = p.pull(closed + "/x.gguf", "--retries", "1000")
+    c.bad("nobody_there", p, r, 3, "check the address")
+    check("nobody_there_is_told_once", "trying again" not in r[2] and "tried" not in r[2], r)
+    # a label of a name has at most 63 letters: no resolver asks anybody about this one
+    r = p.pull("https://" + "no" * 40 + ".invalid/x.gguf", "--retries", "1000")
+    c.bad("no_such_host", p, r, 3, "check the address")
+    check("no_such_host_is_told_once", "trying again" not in r[2], r)
+    p = c.fresh(go(closed + "/x.gguf"))
+    r = p.pull("hf:o/r", "--retries", "2")
+    c.bad("gone_after_it_has_spoken", p, r, 3, "tried 3 times")
 
 
 def test_lies(c):
