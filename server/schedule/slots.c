@@ -109,8 +109,9 @@ int slots_give_up(struct sched *s)
     return 1;
 }
 
-/* Bytes that are copied at once, and time that is spent on it between two steps. */
-enum { PIECE = 256 << 10, PIECES_NS = 4000000 };
+/* Bytes that are copied at once; how many such pieces there are between two steps at most, and the
+ * time that they take. */
+enum { PIECE = 256 << 10, MOST_PIECES = 16, PIECES_NS = 4000000 };
 
 /* What the prefix store has of the tokens of a key begins to be copied, as bytes; nothing is
  * computed for it. */
@@ -185,8 +186,9 @@ void slot_copy_on(void *ctx)
         j->copy = 0;
         return;
     }
-    while (copy_piece(j->s, c))
-        if (clock_now() > until)
+    metrics_add(j->s->hosted->metrics, M_SLOT_TURNS, 1);
+    for (int n = 1; copy_piece(j->s, c); n++)
+        if (n == MOST_PIECES || clock_now() > until)
             return;
     if (!c->failed) {
         j->text.kept = c->text->kept;
@@ -263,7 +265,8 @@ void slot_load_on(void *ctx)
         j->copy = 0;
         return;
     }
-    while (st == PITH_OK && !done && clock_now() <= until) {
+    metrics_add(j->s->hosted->metrics, M_SLOT_TURNS, 1);
+    for (int n = 0; st == PITH_OK && !done && n < MOST_PIECES && clock_now() <= until; n++) {
         st = pith_loader_next(c->loader, PIECE, &done, &err);
         metrics_add(j->s->hosted->metrics, M_SLOT_PIECES, st == PITH_OK);
     }

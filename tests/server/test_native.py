@@ -491,10 +491,11 @@ def test_saving_lets_others_go_on(folder):
 
         _, rest = begin([read])
         s.wait_for(lambda: len(at) > 20)
-        began = time.monotonic()
+        began, steps = time.monotonic(), s.metric("pith:steps_total")
         out, both = begin([lambda i=i: s.post("/slots/%d?action=save" % i,
                                               {"filename": "rich%d" % i}) for i in range(2)])
         saved = both()
+        steps = s.metric("pith:steps_total") - steps
         ends.append(1)
         rest()
         gaps = [b - a for a, b in zip(at, at[1:]) if b > began]
@@ -503,13 +504,17 @@ def test_saving_lets_others_go_on(folder):
                                            for a in saved), saved)
         check("the stream goes on while it is copied", max(gaps) < sum(gaps) / 4, say)
         pieces = s.metric("pith:slot_pieces_total")
-        check("in pieces, between which there are steps", pieces >= 2 * (n // 64), pieces)
+        turns = s.metric("pith:slot_turns_total")
+        check("in pieces, between which there are steps", pieces >= 2 * (n // 64)
+              and 16 * turns >= pieces and steps >= turns - 2, (pieces, turns, steps))
     with Server(*flags) as s:
         got = [s.post("/slots/%d?action=restore" % i, {"filename": "rich%d" % i})[1]
                for i in range(2)]
         check("both are whole", all(g["n_loaded"] >= n - 64 for g in got), got)
         pieces = s.metric("pith:slot_pieces_total")
-        check("restored in pieces", pieces >= 2 * (n // 64), pieces)
+        turns = s.metric("pith:slot_turns_total")
+        check("restored in pieces", pieces >= 2 * (n // 64) and 16 * turns >= pieces,
+              (pieces, turns))
 
 
 def written(tokens):
