@@ -117,6 +117,10 @@ struct pith_model_params {
     /* 1: experts that are pages of a file are read when they are touched, and not asked for before
      * that (pith_session_read_ahead). */
     int32_t no_read_ahead;
+    /* 1: blocks behind the layers that predict further on (pith_model_info.n_nextn) are loaded,
+     * too, for sessions of draft heads (pith_session_params.role). PITH_UNSUPPORTED: the file has
+     * none, or its family's cannot be run; PITH_MISSING: one lacks tensors. */
+    int32_t draft_heads;
 };
 #define PITH_MODEL_PARAMS_INIT PITH_SIZED(struct pith_model_params)
 
@@ -150,7 +154,10 @@ struct pith_model_info {
     int32_t encoder; /* 1: an encoder reads the text, which pith_encode gives to it, and the decoder
                       * writes its answer; sequences, tokens and logits are the decoder's */
     int32_t decoder_start; /* the first token of that answer, which is fed; -1: no encoder */
-    int32_t n_nextn; /* blocks behind the layers that predict further on; they are not run yet */
+    int32_t n_nextn; /* blocks behind the layers that predict further on: draft heads, which run
+                        where they are asked for (pith_model_params.draft_heads) */
+    int32_t n_embd_projector; /* columns of the rows that its projector makes embedding rows of; 0:
+                                 it has none */
 };
 #define PITH_MODEL_INFO_INIT PITH_SIZED(struct pith_model_info)
 PITH_API pith_status pith_model_get_info(const pith_model *m, struct pith_model_info *out,

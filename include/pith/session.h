@@ -73,11 +73,25 @@ struct pith_session_params {
      * PITH_RANGE: the model has no such tap; the message tells which there are. PITH_UNSUPPORTED:
      * it has, but nothing is there before this visit. */
     const char *const *taps;
+    /* What its rows go through; its states, sequences, outputs, taps and edits are this role's
+     * alone. Draft heads and projectors have no adapters, no prefix store, and do not pool.
+     *   PITH_ROLE_DECODER    the model, with its encoder if it has one
+     *   PITH_ROLE_DRAFT      draft head `draft`, 0 .. n_nextn - 1. Its rows are tokens, each with
+     *                        the vector [E] of the row before it (pith_batch.both), which is not
+     *                        added but joined to it: a tap of the decoder's session, or of this
+     *                        one's. Outputs are logits of the token after the row's; "visit.1" is
+     *                        what the head's layer leaves
+     *   PITH_ROLE_PROJECTOR  rows are vectors [n_embd_projector] (pith_batch.embd), outputs
+     *                        embedding rows [E] for the decoder. It takes a sequence whole, as
+     *                        models that are not causal do
+     * PITH_UNSUPPORTED: the model has no such role, or was opened without draft_heads;
+     * PITH_RANGE: no such role, or head. */
+    int32_t role, draft;
 };
 #define PITH_SESSION_PARAMS_INIT                                                                   \
     {                                                                                              \
         sizeof(struct pith_session_params), 0, 0, 0, NULL, NULL, PITH_POOL_FILE, 0, 0, 0, NULL, 0, \
-            0, 0, 0, 0, 0, NULL                                                                    \
+            0, 0, 0, 0, 0, NULL, 0, 0                                                              \
     }
 
 /* PITH_NOMEM, and nothing is taken: with its cache full it would not fit into the memory that is
@@ -176,7 +190,7 @@ struct pith_batch {
      * nothing is read. */
     const uint8_t *role;
 };
-enum { PITH_ROLE_DECODER, PITH_ROLE_ENCODER };
+enum { PITH_ROLE_DECODER, PITH_ROLE_ENCODER, PITH_ROLE_DRAFT, PITH_ROLE_PROJECTOR };
 enum { PITH_ADAPTER_SEQUENCE = -1, PITH_ADAPTER_NONE = -2 };
 enum { PITH_ROOT = -1, PITH_APPENDED = -2 };
 #define PITH_BATCH_INIT PITH_SIZED(struct pith_batch)

@@ -169,7 +169,7 @@ static pith_status take_shape(struct arch_model *m, struct pith_error *err)
     m->model = arena_alloc(m->arena, a->model_bytes + 1);
     m->layers = arena_array(m->arena, n + more, a->layer_bytes);
     m->nextn = arena_array(m->arena, more + 1, sizeof *m->nextn);
-    m->rope = arena_array(m->arena, n, sizeof *m->rope);
+    m->rope = arena_array(m->arena, n + more, sizeof *m->rope);
     m->state_of = arena_array(m->arena, visits, sizeof *m->state_of);
     if (arena_ok(m->arena)) {
         memset(m->state_of, -1, visits * sizeof *m->state_of);
@@ -231,6 +231,12 @@ static pith_status check_head(const struct arch_model *m, struct pith_error *err
          io->dense_2 ? tensor_m(io->dense_2) : 0, "columns, as dense_2.weight has rows"},
         {io->rank_b, io->rank_b ? tensor_k(io->rank_b) : 0, arch_n_labels(m),
          "as cls.output.weight has rows"},
+        {io->mm_in_b, io->mm_in_b ? tensor_k(io->mm_in_b) : 0, io->mm_in ? tensor_m(io->mm_in) : 0,
+         "as mm.0.weight has rows"},
+        {io->mm_out, io->mm_out ? tensor_k(io->mm_out) : 0, io->mm_in ? tensor_m(io->mm_in) : 0,
+         "columns, as mm.0.weight has rows"},
+        {io->mm_out_b, io->mm_out_b && !io->mm_out ? tensor_k(io->mm_out_b) : 0, 0,
+         "as there is no mm.2.weight"},
     };
     for (size_t i = 0; i < sizeof part / sizeof *part; i++)
         if (part[i].t && part[i].found != part[i].wanted)
@@ -245,9 +251,9 @@ pith_status arch_ready(struct arch_model *m, struct pith_error *err)
     pith_status st = check_head(m, err);
     if (st == PITH_OK && m->arch->ready)
         st = m->arch->ready(m, err);
-    for (struct state *s = m->states; s < m->states + m->n_states; s++)
-        if (s->rows != STATE_RECURRENT && !s->rope && !s->unturned)
-            s->rope = m->rope[s->layer];
+    if (st == PITH_OK)
+        st = arch_make_views(m, err);
+    arch_turn_states(m);
     return st == PITH_OK && !arena_ok(m->arena) ? out_of_memory(m, err) : st;
 }
 
@@ -363,6 +369,8 @@ static int64_t dim_size(const struct arch_model *m, int d, int32_t l)
     switch (d) {
     case DIM_E:
         return hp->n_embd;
+    case DIM_E2:
+        return 2 * (int64_t)hp->n_embd;
     case DIM_V:
         return hp->n_vocab;
     case DIM_SAID:

@@ -25,7 +25,8 @@ struct arch_model;
 /* Symbolic dimensions of tensor rows. */
 enum dim {
     DIM_END,
-    DIM_E, /* embedding */
+    DIM_E, /* embedding; twice that */
+    DIM_E2,
     DIM_V, /* vocabulary */
     DIM_SAID, /* rows of the output matrix: mostly the same */
     DIM_Q, /* rows of q: heads x d_k; k; v; what attention gives; q, k and v */
@@ -88,6 +89,12 @@ struct tensor_spec {
         IO("cls.norm.weight", cls_norm, DIM(DIM_E), .optional = 1),                                \
         IO("cls.output.weight", rank, DIM(DIM_ANY, DIM_E), .optional = 1),                         \
         IO("cls.output.bias", rank_b, DIM(DIM_ANY), .optional = 1)
+/* What makes rows of embeddings of a tower's rows. */
+#define IO_PROJECTOR                                                                               \
+    IO("mm.0.weight", mm_in, DIM(DIM_ANY, DIM_ANY), .optional = 1),                                \
+        IO("mm.0.bias", mm_in_b, DIM(DIM_ANY), .optional = 1),                                     \
+        IO("mm.2.weight", mm_out, DIM(DIM_E, DIM_ANY), .optional = 1),                             \
+        IO("mm.2.bias", mm_out_b, DIM(DIM_E), .optional = 1)
 
 /* What nearly every model has at its two ends. The stack (stack.c) embeds by it and gives the
  * output; absent ones are NULL, an absent output matrix is the embedding. */
@@ -98,16 +105,18 @@ struct arch_io {
     struct tensor *dense_2, *dense_2_b, *dense_3; /* embeddings go through them at the end */
     struct tensor *cls, *cls_b, *cls_norm; /* the head that scores a pooled row: a layer of its */
     struct tensor *rank, *rank_b;          /* own, and the labels */
+    struct tensor *mm_in, *mm_in_b, *mm_out, *mm_out_b; /* the projector's */
 };
 
 /* A block behind the layers that predicts further on [DeepSeek-V3, arXiv:2412.19437, sec. 2.2]:
  * h = eh_proj [norm(embedding), norm(hidden)], a layer, a head of its own or the model's. The
- * layer's tensors are those of layer n_layer + k, as far as the file has them. Nothing is run of it
- * yet, so nothing is placed. */
+ * layer's tensors are those of layer n_layer + k, as far as the file has them. Nothing of it is
+ * placed unless drafts are to be made (struct arch_model, drafts). */
 struct arch_nextn {
     struct tensor *eh_proj, *enorm, *hnorm; /* [E, 2 E], [E], [E] */
     struct tensor *embed, *head, *norm;     /* [V, E], [V, E], [E]; NULL: the model's */
 };
+extern const struct tensor_spec arch_nextn_tensors[]; /* of that struct; ends with name NULL */
 
 /* ---------------------------------------------------------------- graphs */
 
@@ -133,7 +142,10 @@ struct arch_role {
     const char *carried[CARRY_MAX]; /* names of values of the carry that taps can ask for; x[0], the
                                        residual stream, needs none */
 };
-enum role { ROLE_DECODER, ROLE_ENCODER, N_ROLES };
+/* A draft head's rows are a token with the vector of the row before it; what begins and ends its
+ * graph is the same for all families, which say its visit. A projector's rows are vectors of
+ * another width, which it makes embedding rows of (roles.c). */
+enum role { ROLE_DECODER, ROLE_ENCODER, ROLE_DRAFT, ROLE_PROJECTOR, N_ROLES };
 
 /* A value that is given out on its way through a role's graph (tap.c): value `value` of the carry
  * as a visit is given it; visit n of n is what the last one leaves, and TAP_END x[0] behind the
@@ -149,6 +161,7 @@ struct arch_tap {
 /* What a graph is to give: logits, or embeddings (of each row, or pooled). */
 struct arch_want {
     enum role role;
+    int32_t draft; /* ROLE_DRAFT: which head */
     int pooled;
     enum pool_kind pool;
     int rank; /* scores of the pooled rows instead */
@@ -204,7 +217,8 @@ struct arch_model {
     void *model;                  /* model-level tensor pointers of the family's own */
     void *layers;                 /* n_layer + n_nextn times layer_bytes */
     struct arch_nextn *nextn;     /* [n_nextn] */
-    const struct rope_set **rope; /* [n_layer]; how K is rotated, unless a state has its own */
+    const struct rope_set **rope; /* [n_layer + n_nextn]; how K is rotated, unless a state has its
+                                     own */
     int32_t n_visits;             /* the decoder's; layers, unless derive says otherwise, */
     int32_t *layer_of;            /* [n_visits] and which each is of; NULL: visit i of layer i */
     int32_t n_encoder_visits;     /* of layers 0, 1 ..; 0: there is no encoder beside the decoder */
@@ -213,6 +227,13 @@ struct arch_model {
     int32_t n_states, cap_states;
     /* [the greater number of visits] what each visit names, of both roles; -1: nothing */
     int32_t (*state_of)[STATE_SLOTS];
+    /* Roles with states of their own see the model as one of its own, with the same weights
+     * (roles.c): visits, their layers and states are theirs. */
+    enum role runs;            /* ROLE_DECODER: the model itself, and its encoder */
+    int drafts;                /* 1: what predicts further on is to be run */
+    struct arch_model *draft;  /* [n_nextn], NULL: nothing is run of these */
+    struct arch_model *projector; /* NULL: the file has none; hp.n_embd is its rows' width */
+    const struct arch_nextn *head; /* ROLE_DRAFT: its own */
 };
 
 const struct arch *arch_find(const char *name); /* NULL: unknown */
@@ -230,6 +251,15 @@ pith_status arch_open_synthetic(struct arch_model *m, struct gguf_writer *w,
                                 struct pith_error *err);
 /* Once the weights are bound: what depends on them. */
 pith_status arch_ready(struct arch_model *m, struct pith_error *err);
+/* States without a rotation of their own get their layer's. */
+void arch_turn_states(struct arch_model *m);
+/* What a graph of this role is built of; NULL: the model has no such role. */
+const struct arch_model *arch_view(const struct arch_model *m, enum role role, int32_t draft);
+/* For arch_ready: the views of m. For arch_build: how graphs of these roles begin and end. */
+pith_status arch_make_views(struct arch_model *m, struct pith_error *err);
+node arch_draft_begin(const struct arch_model *m, struct graph *g, const struct embed_op *embed);
+void arch_draft_end(const struct arch_model *m, struct graph *g, struct carry *c);
+void arch_projector_end(const struct arch_model *m, struct graph *g, struct carry *c);
 /* The scores that its head gives; 0: it has none. */
 int32_t arch_n_labels(const struct arch_model *m);
 /* The tap of a name: "visit.3", "visit.3.NAME", "end", and with "encoder." before it. PITH_RANGE
@@ -265,6 +295,11 @@ const char *arch_path(const struct arch_model *m);
  */
 void arch_state(struct arch_model *m, int32_t i, int slot, struct state s);
 void arch_share(struct arch_model *m, int32_t i, int slot, int32_t of);
+/* Layers of the file: those that are run, and those that predict further on. */
+static inline int32_t arch_blocks(const struct arch_model *m)
+{
+    return m->hp.n_layer + (m->runs == ROLE_DECODER ? m->hp.n_nextn : 0);
+}
 static inline int32_t arch_layer_of(const struct arch_model *m, int32_t i)
 {
     return m->layer_of ? m->layer_of[i] : i;

@@ -415,7 +415,8 @@ static void check_common(struct keys *k)
         k->st = error_set(k->err, PITH_SHAPE,
                           "%s: %d experts in %d groups of which %d are used: not whole groups",
                           arch_path(k->m), hp->n_expert, hp->n_expert_groups, hp->n_groups_used);
-    for (int32_t l = 0; l < hp->n_layer && hp->n_head && hp->n_head_kv && k->st == PITH_OK; l++)
+    int32_t n = hp->n_head && hp->n_head_kv ? arch_blocks(k->m) : 0;
+    for (int32_t l = 0; l < n && k->st == PITH_OK; l++)
         if (hp->n_head_kv[l] > 0 && (hp->n_head[l] < 1 || hp->n_head[l] % hp->n_head_kv[l]))
             k->st = error_set(k->err, PITH_SHAPE,
                               "%s: layer %d has %d query heads over %d key/value heads: not a "

@@ -21,7 +21,8 @@ enum rope_scaling { ROPE_SCALE_NONE, ROPE_SCALE_LINEAR, ROPE_SCALE_YARN, ROPE_SC
 struct hparams {
     int32_t n_vocab, n_ctx_train, n_embd;
     int32_t n_embd_out;                 /* of an embedding that comes out; 0: n_embd */
-    int32_t n_layer, n_nextn;           /* layers run; those after them that predict further on */
+    int32_t n_layer, n_nextn; /* layers run; those after them that predict further on, which
+                                 per-layer arrays cover, too (arch_blocks) */
     int32_t *n_head, *n_head_kv, *n_ff; /* [n_layer] */
     int32_t d_k, d_v;                   /* head dimensions; of windowed layers */
     int32_t d_k_swa, d_v_swa;

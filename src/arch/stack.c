@@ -20,7 +20,9 @@ static void end_norm(const struct arch_model *m, struct graph *g, struct carry *
 static node logits(const struct arch_model *m, struct graph *g, node x)
 {
     const struct arch_io *io = &m->io;
-    x = graph_matmul(g, io->output ? io->output : io->tok_embd, io->output_b, x, "output");
+    const struct tensor *own = m->head ? m->head->head : NULL;
+    x = graph_matmul(g, own ? own : io->output ? io->output : io->tok_embd,
+                     own ? NULL : io->output_b, x, "output");
     if (m->hp.logit_scale != 0 && m->hp.logit_scale != 1)
         x = graph_scale(g, x, m->hp.logit_scale, "logits_scale");
     if (m->hp.logit_softcap > 0)
@@ -93,7 +95,9 @@ void arch_build(const struct arch_model *m, const struct arch_want *want, struct
                              .n_swapped = m->hp.n_swapped,
                              .from = m->hp.swap_from,
                              .to = m->hp.swap_to};
-    struct carry c = {{graph_embed(g, m->io.tok_embd, &embed)}};
+    struct carry c = {{want->role == ROLE_DRAFT       ? arch_draft_begin(m, g, &embed)
+                       : want->role == ROLE_PROJECTOR ? graph_vector(g, "vector")
+                                                      : graph_embed(g, m->io.tok_embd, &embed)}};
     int encodes = want->role == ROLE_ENCODER;
     int32_t n = encodes ? m->n_encoder_visits : m->n_visits;
     g->stack = role->stack;
@@ -107,11 +111,14 @@ void arch_build(const struct arch_model *m, const struct arch_want *want, struct
         role->visit(m, g, i, &c);
     }
     g->layer = m->hp.n_layer;
-    if (g->tail) /* the last visit may have left all rows */
+    if (selects && !late) /* the last visit may have left all rows */
         select_rows(g, &c);
     g->tail = 0;
     take_taps(want, g, n, &c);
-    (role->end ? role->end : end_norm)(m, g, &c);
+    (role->end                      ? role->end
+     : want->role == ROLE_DRAFT     ? arch_draft_end
+     : want->role == ROLE_PROJECTOR ? arch_projector_end
+                                    : end_norm)(m, g, &c);
     take_taps(want, g, TAP_END, &c);
     if (encodes)
         return;
@@ -121,7 +128,7 @@ void arch_build(const struct arch_model *m, const struct arch_want *want, struct
         g->logits = logits(m, g, c.x[0]);
     else
         g->embd = want->pooled ? graph_pool(g, c.x[0], want->pool, "pool") : c.x[0];
-    if (!want->logits && !want->rank && m->io.dense_2) {
+    if (!want->logits && !want->rank && m->runs != ROLE_PROJECTOR && m->io.dense_2) {
         g->embd = graph_matmul(g, m->io.dense_2, m->io.dense_2_b, g->embd, "dense_2");
         if (m->io.dense_3)
             g->embd = graph_matmul(g, m->io.dense_3, NULL, g->embd, "dense_3");

@@ -24,7 +24,7 @@ static void tell(const struct arch_model *m, enum role role, char *out, size_t c
 static pith_status unknown(const struct arch_model *m, const char *name, struct pith_error *err)
 {
     char own[200], read[200] = "";
-    tell(m, ROLE_DECODER, own, sizeof own);
+    tell(m, m->runs, own, sizeof own);
     if (m->n_encoder_visits)
         tell(m, ROLE_ENCODER, read, sizeof read);
     return error_set(err, PITH_RANGE, "%s has no tap \"%.80s\"; wanted one of %s%s%s",
@@ -56,7 +56,7 @@ pith_status arch_tap_find(const struct arch_model *m, const char *name, struct a
                           struct pith_error *err)
 {
     const char *at = name;
-    *out = (struct arch_tap){.visit = TAP_END};
+    *out = (struct arch_tap){.role = m->runs, .visit = TAP_END};
     if (m->n_encoder_visits && !strncmp(at, "encoder.", 8)) {
         out->role = ROLE_ENCODER;
         at += 8;

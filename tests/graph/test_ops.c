@@ -777,6 +777,24 @@ static void tables_are_read_by_token_position_and_value(void)
             }
 }
 
+static node build_vector(struct graph *g, node x, void *ctx)
+{
+    (void)x, (void)ctx;
+    return graph_vector(g, "vector");
+}
+
+/* The step's own rows, whatever their numbers are. */
+static void vectors_are_as_given(void)
+{
+    for (int n = 1; n <= 40; n++) {
+        int T = 1 + n % 7;
+        memcpy(want, in, sizeof *in * (size_t)(T * n));
+        bench_check((struct bench_case){
+                        .build = build_vector, .in = in, .T = T, .n = n, .rows = T, .cols = n},
+                    want, "vector");
+    }
+}
+
 static node build_number(struct graph *g, node x, void *ctx)
 {
     (void)x;
@@ -1289,6 +1307,7 @@ int main(void)
     TEST(rows_are_held_cut_and_measured);
     TEST(each_head_has_its_matrix);
     TEST(tables_are_read_by_token_position_and_value);
+    TEST(vectors_are_as_given);
     TEST(tokens_have_numbers);
     TEST(ngrams_find_their_rows);
     TEST(heads_are_multiplied_by_heads);

@@ -114,6 +114,7 @@ const struct tensor_spec decoder_tensors[] = {
     IO("rope_factors_short.weight", rope_short, DIM(DIM_ROT2), .need = F_LONG_FACTORS,
        .group = G_FACTORS),
     IO_RANK,
+    IO_PROJECTOR,
     IO("dense_2.weight", dense_2, DIM(DIM_ANY, DIM_E), .need = F_AFTER_POOL, .group = G_DENSE),
     IO("dense_3.weight", dense_3, DIM(DIM_E, DIM_ANY), .need = F_AFTER_POOL, .group = G_DENSE),
 
@@ -772,7 +773,7 @@ pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
     int before = place_of(m) <= NORM_SANDWICH;
     if (has_experts(m) && !hp->n_ff_shexp) /* a width of 0 says nothing */
         hp->n_ff_shexp = (int32_t)width_of_shared(m, 0);
-    for (int32_t l = 0; l < hp->n_layer; l++) {
+    for (int32_t l = 0; l < arch_blocks(m); l++) {
         int moe = hp->n_expert && is_moe(m, l);
         first_moe = moe && first_moe < 0 ? l : first_moe;
         m->layer_features[l] = layer_kind(hp, l, moe);
@@ -790,7 +791,7 @@ pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
         m->features |= F_FUSED_EXPS;
     else if (first_moe >= 0 && v->gate_may && !arch_has(m, first_moe, "ffn_gate_exps.weight", 1))
         m->features |= F_UNGATED_EXPS;
-    key_pattern(hp->windowed, hp->n_layer, v->full_first);
+    key_pattern(hp->windowed, arch_blocks(m), v->full_first);
     if (may_be_rms(m) && by_rms(m))
         hp->norm_eps = hp->rms_eps;
     if (hp->n_expert && !hp->n_ff_exp)
@@ -898,7 +899,7 @@ pith_status decoder_ready(struct arch_model *m, struct pith_error *err)
             p.factors = p.far = NULL;
         local = rope_set_new(m, &p);
     }
-    for (int32_t l = 0; l < hp->n_layer; l++)
+    for (int32_t l = 0; l < arch_blocks(m); l++)
         if (is_rotated(m, l))
             m->rope[l] = hp->window && hp->windowed[l] ? local : full;
     return PITH_OK;

@@ -235,7 +235,10 @@ extern const size_t decoder_layer_bytes;
 #define DECODER_PARTS                                                                              \
     .keys = decoder_keys, .tensors = decoder_tensors, .layer_bytes = sizeof(struct decoder_layer), \
     .derive = decoder_derive, .states = decoder_states, .ready = decoder_ready,                    \
-    .role = {[ROLE_DECODER] = {.begin = decoder_begin, .visit = decoder_visit, .end = decoder_end}}
+    .role = {[ROLE_DECODER] = {.begin = decoder_begin,                                             \
+                               .visit = decoder_visit,                                             \
+                               .end = decoder_end},                                                \
+             [ROLE_DRAFT] = {.visit = decoder_visit}}
 
 struct decoder_layer {
     struct tensor *attn_norm, *attn_norm_b, *ffn_norm, *ffn_norm_b;

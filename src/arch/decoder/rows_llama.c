@@ -58,7 +58,7 @@ static pith_status slopes(struct arch_model *m, struct pith_error *err)
 {
     float *const *c = m->hp.xielu;
     (void)err;
-    for (int32_t l = 0; l < m->hp.n_layer; l++) {
+    for (int32_t l = 0; l < arch_blocks(m); l++) {
         c[0][l] = (float)softplus((double)c[0][l]);
         c[1][l] = (float)((double)c[2][l] + softplus((double)c[1][l]));
     }

@@ -45,7 +45,7 @@ DECODER_RENAMED(arch_dbrx, "dbrx", RENAMED("ffn_norm.weight", "attn_output_norm.
 static pith_status dense_as_stream(struct arch_model *m, struct pith_error *err)
 {
     (void)err;
-    for (int32_t l = 0; l < m->hp.n_layer; l++)
+    for (int32_t l = 0; l < arch_blocks(m); l++)
         m->hp.n_ff[l] = m->hp.n_embd;
     return PITH_OK;
 }
@@ -142,10 +142,10 @@ static pith_status first_of_four_bare(struct arch_model *m, struct pith_error *e
     if (!hp->window)
         return PITH_OK;
     hp->window = 4096;
-    hp->rotated = arena_array(m->arena, (size_t)hp->n_layer, sizeof *hp->rotated);
+    hp->rotated = arena_array(m->arena, (size_t)arch_blocks(m), sizeof *hp->rotated);
     if (!hp->rotated)
         return error_set(err, PITH_NOMEM, "out of memory while reading %s", arch_path(m));
-    for (int32_t l = 0; l < hp->n_layer; l++)
+    for (int32_t l = 0; l < arch_blocks(m); l++)
         hp->rotated[l] = l % 4 != 0 || hp->n_layer == 4;
     return PITH_OK;
 }

@@ -25,7 +25,7 @@
 
 static pith_status half_width(struct arch_model *m, struct pith_error *err)
 {
-    for (int32_t l = 0; l < m->hp.n_layer; l++) {
+    for (int32_t l = 0; l < arch_blocks(m); l++) {
         if (m->hp.n_ff[l] % 2)
             return error_set(err, PITH_RANGE,
                              "%s: feed_forward_length of layer %d is %d, wanted an even number",

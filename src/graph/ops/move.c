@@ -2,6 +2,7 @@
  *
  *   EMBED   z [T, E] = scale W[token of the row], W [V, E]; or the step's own embedding row, as it
  *           is; or the sum of the two. Tokens of a list are embedded as others
+ *   VECTOR  z [T, E] = the step's embedding row of the row, whatever its token is
  *   GATHER  z [T, n] = scale W[i], W [V, n]: i is the row's token or position, the same for all
  *           rows, or a number of a value. Numbers beyond the table's are its first or last row
  *   TOKEN_NUMBER  z [T, 1] = the number that a list has for the row's token; else `other`
@@ -66,6 +67,33 @@ const struct op_info op_embed = {.name = "embed",
 node graph_embed(struct graph *g, const struct tensor *w, const struct embed_op *p)
 {
     return graph_node(g, &(struct node){.op = OP_EMBED, .w = w, .p = p}, "embed");
+}
+
+/* ---------------------------------------------------------------- VECTOR */
+
+static void shape_vector(struct graph *g, struct node *n)
+{
+    n->rows = ROWS_T;
+    n->cols = g->n_embd;
+}
+
+static OP_FN(ref_vector)
+{
+    (void)ith;
+    int64_t n = c->dst.cols;
+    for (int64_t r = begin; r < end; r++)
+        memcpy(value_row(x, &c->dst, r), step_embd(x->step) + r * n, (size_t)n * sizeof(float));
+}
+
+const struct op_info op_vector = {.name = "vector",
+                                  .kind = OP_ROWS,
+                                  .flags = OP_MOVER,
+                                  .shape = shape_vector,
+                                  .reference = ref_vector};
+
+node graph_vector(struct graph *g, const char *name)
+{
+    return graph_node(g, &(struct node){.op = OP_VECTOR}, name);
 }
 
 /* ---------------------------------------------------------------- GATHER */

@@ -41,6 +41,7 @@ struct pool_op {
 };
 
 node graph_embed(struct graph *g, const struct tensor *w, const struct embed_op *p); /* [T, E] */
+node graph_vector(struct graph *g, const char *name); /* [T, g->n_embd] */
 node graph_select(struct graph *g, node x, const char *name);                    /* [R, cols] */
 node graph_pool(struct graph *g, node x, enum pool_kind kind, const char *name); /* [N, cols] */
 node graph_view(struct graph *g, node x, int64_t first, int64_t cols, const char *name);

@@ -344,72 +344,70 @@ static int32_t nextn_layer(const struct arch_model *a, struct slice name)
                : -1;
 }
 
-/* Where a block keeps a tensor of its own, and its shape; NULL: it has none of that name. */
-static struct tensor **nextn_slot(struct arch_model *a, int32_t l, const char *name,
-                                  int64_t dims[4], int *n_dims)
+/* The row of the block's own tensors that has this name; NULL: it has none. */
+static const struct tensor_spec *nextn_spec(const struct arch_model *a, int32_t l, const char *name)
 {
-    struct arch_nextn *x = &a->nextn[l - a->hp.n_layer];
-    const int64_t e = a->hp.n_embd, v = a->hp.n_vocab;
-    const struct {
-        const char *name;
-        struct tensor **slot;
-        int64_t rows, cols; /* rows 0: a vector */
-    } own[] = {{"eh_proj", &x->eh_proj, e, 2 * e},   {"enorm", &x->enorm, 0, e},
-               {"hnorm", &x->hnorm, 0, e},           {"embed_tokens", &x->embed, v, e},
-               {"shared_head_head", &x->head, v, e}, {"shared_head_norm", &x->norm, 0, e}};
-    char full[96];
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
-        snprintf(full, sizeof full, "blk.%d.nextn.%s.weight", l, own[i].name);
-        if (strcmp(full, name))
-            continue;
-        *n_dims = own[i].rows ? 2 : 1;
-        memcpy(dims, (int64_t[4]){own[i].rows ? own[i].rows : own[i].cols, own[i].cols},
-               4 * sizeof *dims);
-        return own[i].slot;
+    char full[160];
+    for (const struct tensor_spec *t = arch_nextn_tensors; t->name; t++) {
+        arch_tensor_name(a, t, l, full, sizeof full);
+        if (!strcmp(full, name))
+            return t;
     }
     return NULL;
 }
 
-/* One of a layer's, by any row that has its name and shape: which rows are used is the layers' to
- * say, and this one may be of another kind. */
+static struct tensor **nextn_slot(struct arch_model *a, int32_t l, const struct tensor_spec *t)
+{
+    return (struct tensor **)((uint8_t *)&a->nextn[l - a->hp.n_layer] + t->at);
+}
+
+/* One of a layer's: by a row that such layers use, or else by any that has its name and shape, for
+ * of families without draft heads which rows are used is only known of the layers before. */
 static int bind_as_layer(struct binder *b, const struct gguf_tensor *t, const char *name, int32_t l)
 {
     struct arch_model *a = &b->m->arch;
-    int64_t dims[4], found[4];
+    const struct tensor_spec *by = NULL;
+    int64_t dims[4], found[4], kept[4] = {0};
     char full[160];
     for (const struct tensor_spec *s = a->arch->tensors; s->name; s++) {
-        if (!s->layer)
+        if (!s->layer || (by && !arch_tensor_used(a, s, l)))
             continue;
         arch_tensor_name(a, s, l, full, sizeof full);
         int n = strcmp(full, name) ? 0 : arch_tensor_dims(a, s, l, dims);
         if (!n || !fits(t, s->use, n, dims, found) || !usable(t, n, s->use))
             continue;
-        *arch_tensor_slot(a, s, l) = take(b, t, name, s->use, n, found);
-        return 1;
+        if (by && arch_tensor_used(a, by, l))
+            break;
+        by = s;
+        memcpy(kept, found, sizeof kept);
     }
-    return 0;
+    if (by)
+        *arch_tensor_slot(a, by, l) =
+            take(b, t, name, by->use, arch_tensor_dims(a, by, l, dims), kept);
+    return by != NULL;
 }
 
-/* Nothing of these blocks is run: one that is not known or has another shape is no fault, but is
- * told. */
+/* A tensor that is not known or has another shape is no fault, but is told. */
 static void bind_nextn(struct binder *b)
 {
     struct pith_model *m = b->m;
+    struct arch_model *a = &m->arch;
     int64_t dims[4] = {0}, found[4];
-    int n_other = 0, n = 0;
+    int n_other = 0, n_found = 0;
     char name[160], first[160] = "";
     for (uint64_t i = 0; i < gguf_n_tensors(m->gguf); i++) {
         const struct gguf_tensor *t = gguf_tensor_at(m->gguf, i);
-        int32_t l = nextn_layer(&m->arch, t->name);
+        int32_t l = nextn_layer(a, t->name);
         if (l < 0)
             continue;
-        b->seen[i] = 1;
+        n_found += b->seen[i] = 1;
         snprintf(name, sizeof name, "%.*s", (int)(t->name.n < 150 ? t->name.n : 150), t->name.p);
-        struct tensor **slot = nextn_slot(&m->arch, l, name, dims, &n);
-        int own = slot && fits(t, TENSOR_PLAIN, n, dims, found) && usable(t, n, TENSOR_PLAIN);
+        const struct tensor_spec *s = nextn_spec(a, l, name);
+        int n = s ? arch_tensor_dims(a, s, l, dims) : 0;
+        int own = s && fits(t, TENSOR_PLAIN, n, dims, found) && usable(t, n, TENSOR_PLAIN);
         if (own)
-            *slot = take(b, t, name, TENSOR_PLAIN, n, found);
-        if (!own && (slot || !bind_as_layer(b, t, name, l)) && !n_other++)
+            *nextn_slot(a, l, s) = take(b, t, name, TENSOR_PLAIN, n, found);
+        if (!own && (s || !bind_as_layer(b, t, name, l)) && !n_other++)
             memcpy(first, name, sizeof first);
     }
     if (n_other)
@@ -418,6 +416,40 @@ static void bind_nextn(struct binder *b)
             "%s%d tensors of blocks that predict further on are not known in this shape, the "
             "first being %s",
             m->note.n ? "; " : "", n_other, first);
+    if (n_found > n_other && !a->drafts)
+        str_printf(&m->note, "%s%d tensors of blocks that predict further on are not loaded%s",
+                   m->note.n ? "; " : "", n_found - n_other,
+                   a->arch->role[ROLE_DRAFT].visit ? " (draft_heads)" : "");
+}
+
+/* A bound tensor of a block becomes one of the model's. */
+static void keep_nextn(struct binder *b, const struct tensor_spec *t, struct tensor *w, int32_t l)
+{
+    struct pith_model *m = b->m;
+    char name[160], what[200];
+    if (!w && !t->optional && !t->group) {
+        arch_tensor_name(&m->arch, t, l, name, sizeof name);
+        snprintf(what, sizeof what, "missing %s, of a draft head", name);
+        fault(b, PITH_MISSING, what);
+    }
+    if (!w || w->index >= 0)
+        return;
+    w->layer = l;
+    w->index = m->n_tensors;
+    m->tensors[m->n_tensors++] = w;
+}
+
+/* The blocks are to run: each has all that a layer needs, and what joins token and vector. */
+static void keep_heads(struct binder *b)
+{
+    struct arch_model *a = &b->m->arch;
+    for (int32_t l = a->hp.n_layer; l < a->hp.n_layer + a->hp.n_nextn; l++) {
+        for (const struct tensor_spec *t = arch_nextn_tensors; t->name; t++)
+            keep_nextn(b, t, *nextn_slot(a, l, t), l);
+        for (const struct tensor_spec *t = a->arch->tensors; t->name; t++)
+            if (t->layer && arch_tensor_used(a, t, l))
+                keep_nextn(b, t, *arch_tensor_slot(a, t, l), l);
+    }
 }
 
 /* The architecture knows it, and has no use for it. */
@@ -449,9 +481,11 @@ pith_status model_bind(struct pith_model *m, struct pith_error *err)
             for (int32_t l = s->layer ? 0 : -1; l < (s->layer ? m->arch.hp.n_layer : 0); l++)
                 if (arch_tensor_used(&m->arch, s, l))
                     bind_one(&b, s, l);
+        bind_nextn(&b);
+        if (m->arch.drafts && arena_ok(&m->arena))
+            keep_heads(&b);
         for (int32_t i = 0; i < m->n_tensors && arena_ok(&m->arena); i++)
             bind_scale(&b, m->tensors[i]);
-        bind_nextn(&b);
         int n_groups = 0;
         for (const struct tensor_spec *s = m->arch.arch->tensors; s->name; s++)
             n_groups = s->group > n_groups ? s->group : n_groups;

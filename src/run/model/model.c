@@ -49,6 +49,7 @@ static void fill_info(struct pith_model *m)
     in->n_embd_out = hp->n_embd_out ? hp->n_embd_out : hp->n_embd;
     in->n_layer = hp->n_layer;
     in->n_nextn = hp->n_nextn;
+    in->n_embd_projector = m->arch.projector ? m->arch.projector->hp.n_embd : 0;
     in->n_head = hp->n_head[0];
     in->n_head_kv = hp->n_head_kv[0];
     in->n_ctx_train = hp->n_ctx_train;
@@ -78,6 +79,8 @@ static void fill_info(struct pith_model *m)
             n = n / stack * used;
             bytes = bytes / stack * used;
         }
+        if (t->layer >= hp->n_layer) /* a draft head's: no row of the decoder goes through it */
+            continue;
         in->token_bytes += bytes;
         in->token_ops += t->n_dims > 1 ? 2 * n : 0;
         if (t->use == TENSOR_EMBEDDING || t->use == TENSOR_OUTPUT)
@@ -106,12 +109,32 @@ fail:
     return st;
 }
 
+/* Draft heads are asked for: is there what they are made of? */
+static pith_status take_drafts(struct pith_model *m, struct pith_error *err)
+{
+    const struct arch_model *a = &m->arch;
+    if (!m->params.draft_heads)
+        return PITH_OK;
+    if (!a->hp.n_nextn)
+        return error_set(err, PITH_UNSUPPORTED,
+                         "%s has no blocks that predict further on (nextn_predict_layers); open "
+                         "it without draft_heads",
+                         gguf_path(m->gguf));
+    if (!a->arch->role[ROLE_DRAFT].visit)
+        return error_set(err, PITH_UNSUPPORTED,
+                         "%s: draft heads of %s cannot be run yet; open it without draft_heads",
+                         gguf_path(m->gguf), a->arch->name);
+    m->arch.drafts = 1;
+    return PITH_OK;
+}
+
 static pith_status open_all(struct pith_model *m, const char *path, struct pith_error *err)
 {
     pith_status st = PITH_OK;
     TRY(check_params(&m->params, err));
     TRY(open_keys(m, path, err));
     if (!m->params.vocab_only) {
+        TRY(take_drafts(m, err));
         TRY(model_open_threads(m, err));
         TRY(model_open_devices(m, err));
         TRY(model_bind(m, err));

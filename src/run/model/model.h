@@ -133,8 +133,9 @@ pith_status device_measure(int i, int ms, struct pith_machine *out, struct pith_
 /* Which device has which layer, and which weights were sent elsewhere. */
 pith_status model_spread(struct pith_model *m, struct pith_error *err);
 /* Where what a session keeps will lie (struct state, device), once its types are chosen: with the
- * layer, or where all that reads and writes it can run. */
-pith_status model_place_states(struct pith_model *m, struct state *states, struct pith_error *err);
+ * layer, or where all that reads and writes it can run. a: the model, or a view of it. */
+pith_status model_place_states(struct pith_model *m, const struct arch_model *a,
+                               struct state *states, struct pith_error *err);
 /* Where each node runs: beside its states; where its weights were sent; on the device of its layer;
  * on the first, if that has no kernel for it. What is divided by rows becomes parts first. */
 pith_status model_place_nodes(const struct pith_model *m, struct graph *g, struct pith_error *err);

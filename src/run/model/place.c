@@ -60,7 +60,8 @@ static pith_status show_graph(struct pith_model *m, const struct arch_want *want
                               void *ctx, struct pith_error *err)
 {
     struct graph g;
-    pith_status st = model_graph(m, m->arch.states, want, &g, err);
+    pith_status st =
+        model_graph(m, arch_view(&m->arch, want->role, want->draft)->states, want, &g, err);
     if (st == PITH_OK)
         st = model_place_nodes(m, &g, err);
     if (st == PITH_OK)
@@ -82,6 +83,11 @@ pith_status model_graphs(struct pith_model *m, int32_t rank, see_graph see, void
         st = show_graph(m, &want[1], see, ctx, err);
     if (st == PITH_OK && arch_n_labels(&m->arch))
         st = show_graph(m, &want[2], see, ctx, err);
+    for (int32_t k = 0; m->arch.draft && !rank && k < m->arch.hp.n_nextn && st == PITH_OK; k++)
+        st = show_graph(m, &(struct arch_want){.role = ROLE_DRAFT, .draft = k, .logits = 1}, see,
+                        ctx, err);
+    if (st == PITH_OK && m->arch.projector && !rank)
+        st = show_graph(m, &(struct arch_want){.role = ROLE_PROJECTOR}, see, ctx, err);
     return st;
 }
 
@@ -102,7 +108,9 @@ static pith_status find_readers(struct pith_model *m, struct pith_error *err)
         m->tensors[i]->n_at = m->tensors[i]->multiplied = 0;
         m->tensors[i]->packed_bytes = 0;
     }
-    pith_status st = model_place_states(m, m->arch.states, err);
+    pith_status st = model_place_states(m, &m->arch, m->arch.states, err);
+    for (int32_t k = 0; m->arch.draft && k < m->arch.hp.n_nextn && st == PITH_OK; k++)
+        st = model_place_states(m, &m->arch.draft[k], m->arch.draft[k].states, err);
     if (st == PITH_OK)
         st = model_graphs(m, 0, read_by, m, err);
     for (int32_t i = 0; i < m->n_tensors; i++)

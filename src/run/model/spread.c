@@ -663,7 +663,7 @@ static int move_states(const struct pith_model *m, struct graph *g, struct state
 pith_status model_graph(struct pith_model *m, struct state *states, const struct arch_want *want,
                         struct graph *g, struct pith_error *err)
 {
-    const struct arch_model *a = &m->arch;
+    const struct arch_model *a = arch_view(&m->arch, want->role, want->draft);
     graph_init(g);
     g->n_layer = a->hp.n_layer;
     g->n_embd = a->hp.n_embd;
@@ -675,18 +675,20 @@ pith_status model_graph(struct pith_model *m, struct state *states, const struct
 }
 
 /* A state has a device on which every role can use it. */
-pith_status model_place_states(struct pith_model *m, struct state *states, struct pith_error *err)
+pith_status model_place_states(struct pith_model *m, const struct arch_model *a,
+                               struct state *states, struct pith_error *err)
 {
-    struct arch_want want = {.logits = m->gives_logits};
-    int moved = m->n_devices > 1, n_roles = m->arch.n_encoder_visits ? 2 : 1;
+    int32_t draft = a->runs == ROLE_DRAFT ? (int32_t)(a - m->arch.draft) : 0;
+    struct arch_want want = {.logits = m->gives_logits, .draft = draft};
+    int moved = m->n_devices > 1, n_roles = a->n_encoder_visits ? 2 : 1;
     pith_status st = PITH_OK;
-    for (int32_t i = 0; i < m->arch.n_states; i++)
+    for (int32_t i = 0; i < a->n_states; i++)
         states[i].device = model_layer_device(m, states[i].layer);
     while (moved && st == PITH_OK) {
         moved = 0;
         for (int role = 0; role < n_roles && st == PITH_OK; role++) {
             struct graph g;
-            want.role = (enum role)role;
+            want.role = role ? (enum role)role : a->runs;
             st = model_graph(m, states, &want, &g, err);
             while (st == PITH_OK && move_states(m, &g, states))
                 moved = n_roles > 1; /* what one role moved another may mind */

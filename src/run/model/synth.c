@@ -104,6 +104,21 @@ static pith_status check_asked(const struct synth *s, struct pith_error *err)
     return PITH_OK;
 }
 
+/* Blocks behind the layers that predict further on: a layer each, and what they have besides. */
+static void each_of_heads(struct synth *s,
+                          void (*fn)(struct synth *, const struct tensor_spec *, int32_t l))
+{
+    const struct arch_model *m = &s->m;
+    for (int32_t l = m->hp.n_layer; l < arch_blocks(m) && m->arch->role[ROLE_DRAFT].visit; l++) {
+        for (const struct tensor_spec *t = m->arch->tensors; t->name; t++)
+            if (t->layer && is_written(s, t, l))
+                fn(s, t, l);
+        for (const struct tensor_spec *t = arch_nextn_tensors; t->name; t++)
+            if (!t->optional || arch_tensor_asked(m, t->name))
+                fn(s, t, l);
+    }
+}
+
 static void each_tensor(struct synth *s,
                         void (*fn)(struct synth *, const struct tensor_spec *, int32_t l))
 {
@@ -114,13 +129,23 @@ static void each_tensor(struct synth *s,
         for (const struct tensor_spec *t = s->m.arch->tensors; t->name; t++)
             if (t->layer && is_written(s, t, l))
                 fn(s, t, l);
+    each_of_heads(s, fn);
+}
+
+/* What may have any size is as wide as the model. */
+static int dims_of(const struct synth *s, const struct tensor_spec *t, int32_t l, int64_t dims[4])
+{
+    int n = arch_tensor_dims(&s->m, t, l, dims);
+    for (int i = 0; i < n; i++)
+        dims[i] = dims[i] < 0 ? s->m.hp.n_embd : dims[i];
+    return n;
 }
 
 static void declare(struct synth *s, const struct tensor_spec *t, int32_t l)
 {
     char name[160];
     int64_t dims[4];
-    int n = arch_tensor_dims(&s->m, t, l, dims);
+    int n = dims_of(s, t, l, dims);
     arch_tensor_name(&s->m, t, l, name, sizeof name);
     gguf_writer_tensor(s->w, name, type_for(s, t->use, n, dims[n - 1]), n, dims);
 }
@@ -129,7 +154,7 @@ static void declare(struct synth *s, const struct tensor_spec *t, int32_t l)
 static void measure(struct synth *s, const struct tensor_spec *t, int32_t l)
 {
     int64_t dims[4];
-    int n = arch_tensor_dims(&s->m, t, l, dims);
+    int n = dims_of(s, t, l, dims);
     s->longest = dims[n - 1] > s->longest ? dims[n - 1] : s->longest;
 }
 
@@ -148,7 +173,7 @@ static void fill_integers(struct synth *s, int64_t rows, int64_t k, struct rng *
 static void fill(struct synth *s, const struct tensor_spec *t, int32_t l)
 {
     int64_t dims[4], rows = 1;
-    int n = arch_tensor_dims(&s->m, t, l, dims);
+    int n = dims_of(s, t, l, dims);
     int64_t k = dims[n - 1];
     enum dtype type = type_for(s, t->use, n, k);
     struct rng rng;

@@ -66,7 +66,7 @@ void adapt_deinit(struct pith_session *s)
         drop_set(&s->sets[i]);
     mem_free(s->sets);
     mem_free(s->slot_set);
-    for (int i = 0; i < N_ROLES; i++)
+    for (int i = 0; i < SESSION_ROLES; i++)
         mem_free(s->adapters[i].use);
 }
 

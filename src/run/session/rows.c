@@ -42,7 +42,7 @@ static void fill_rows(struct pith_session *s, const struct pith_batch *b, int32_
     for (int32_t i = from; i < from + n; i++) {
         int32_t r = s->seq_rows[seq_of(s, b, i)]++;
         s->order[i - from] = r;
-        step_plus(t)[r] = is_both(b, i);
+        step_plus(t)[r] = is_both(b, i) && s->arch->runs == ROLE_DECODER;
         step_adapter(t)[r] = set_of(s, b, i);
         step_parent(t)[r] =
             tree_has(b, i) && b->parent[i] >= 0 ? s->order[b->parent[i] - from] : -1;

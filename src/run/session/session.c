@@ -46,6 +46,46 @@ static enum pool_kind pool_of_rank(const struct pith_model *m)
     return m->arch.hp.causal ? POOL_LAST : POOL_CLS;
 }
 
+/* Which role its rows are for. */
+static pith_status take_role(struct pith_session *s, const struct pith_session_params *p,
+                             struct pith_error *err)
+{
+    static const enum role roles[] = {[PITH_ROLE_DECODER] = ROLE_DECODER,
+                                      [PITH_ROLE_DRAFT] = ROLE_DRAFT,
+                                      [PITH_ROLE_PROJECTOR] = ROLE_PROJECTOR};
+    const struct arch_model *m = &s->model->arch;
+    if (p->role < 0 || p->role > PITH_ROLE_PROJECTOR || p->role == PITH_ROLE_ENCODER)
+        return error_set(err, PITH_RANGE,
+                         "role is %d, wanted %d (decoder), %d (draft head) or %d (projector); an "
+                         "encoder runs in its decoder's session (pith_encode)",
+                         p->role, PITH_ROLE_DECODER, PITH_ROLE_DRAFT, PITH_ROLE_PROJECTOR);
+    enum role role = roles[p->role];
+    if (role == ROLE_DRAFT && !m->draft)
+        return error_set(err, PITH_UNSUPPORTED,
+                         "%s has %d blocks that predict further on%s; open the model with "
+                         "draft_heads",
+                         s->model->info.arch, m->hp.n_nextn,
+                         m->hp.n_nextn ? ", which are not loaded" : "");
+    if (role == ROLE_PROJECTOR && !m->projector)
+        return error_set(err, PITH_UNSUPPORTED, "%s: the file has no projector (mm.0.weight)",
+                         arch_path(m));
+    if (p->draft && (role != ROLE_DRAFT || p->draft < 0 || p->draft >= m->hp.n_nextn))
+        return error_set(err, PITH_RANGE, "draft is %d, the session has draft heads 0..%d",
+                         p->draft, role == ROLE_DRAFT ? m->hp.n_nextn - 1 : 0);
+    if (role != ROLE_DECODER && (p->n_adapters || p->store_bytes || p->store_dir))
+        return error_set(err, PITH_UNSUPPORTED,
+                         "a session of a %s has no adapters and no prefix store",
+                         role == ROLE_DRAFT ? "draft head" : "projector");
+    if (role != ROLE_DECODER && p->pooling != PITH_POOL_FILE && p->pooling != PITH_POOL_NONE)
+        return error_set(err, PITH_UNSUPPORTED, "a session of a %s does not pool",
+                         role == ROLE_DRAFT ? "draft head" : "projector");
+    s->draft = p->draft;
+    s->arch = arch_view(m, role, p->draft);
+    s->n_roles = s->arch->n_encoder_visits ? 2 : 1;
+    s->causal = s->arch->hp.causal;
+    return PITH_OK;
+}
+
 static pith_status take_params(struct pith_session *s, const struct pith_session_params *p,
                                struct cache_params *cp, struct pith_error *err)
 {
@@ -79,8 +119,9 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
     if (p->n_batch < 0 || p->n_batch > 65536)
         return error_set(err, PITH_RANGE, "n_batch is %d, wanted 0..65536", p->n_batch);
     s->n_batch = p->n_batch ? p->n_batch : m->params.n_batch;
-    s->n_roles = m->arch.n_encoder_visits ? 2 : 1;
-    s->causal = m->arch.hp.causal;
+    pith_status st = take_role(s, p, err);
+    if (st != PITH_OK)
+        return st;
     if (p->memory_bytes < 0)
         return error_set(err, PITH_RANGE,
                          "memory_bytes is %lld, wanted 0 (all that is left) or more",
@@ -95,6 +136,8 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
         return error_set(err, PITH_RANGE, "n_tokens is %lld, wanted at least 1",
                          (long long)p->n_tokens);
     int pooling = p->pooling == PITH_POOL_FILE ? m->arch.hp.pooling : (int)p->pooling;
+    if (s->arch->runs != ROLE_DECODER)
+        pooling = PITH_POOL_NONE;
     if (pooling < PITH_POOL_NONE || pooling > PITH_POOL_RANK)
         return error_set(err, PITH_UNSUPPORTED, "pooling %d; known are none, mean, cls, last, rank",
                          pooling);
@@ -120,7 +163,7 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
     if (!cache_type(p->cache_type_k, &cp->k_type, "K", err) ||
         !cache_type(p->cache_type_v, &cp->v_type, "V", err))
         return PITH_UNSUPPORTED;
-    pith_status st = taps_take_params(s, p, err);
+    st = taps_take_params(s, p, err);
     return st == PITH_OK ? adapt_take_params(s, p, err) : st;
 }
 
@@ -167,21 +210,24 @@ static pith_status build(struct pith_session *s, enum role role, struct pith_err
     const struct pith_model *m = s->model;
     struct graph *g = &s->role[role].graph;
     struct arch_want want = {.role = role};
+    int says = s->arch->runs == ROLE_DRAFT || (s->arch->runs == ROLE_DECODER && m->gives_logits);
     if (role == ROLE_DECODER)
-        want = (struct arch_want){.pooled = s->pooled,
+        want = (struct arch_want){.role = s->arch->runs,
+                                  .draft = s->draft,
+                                  .pooled = s->pooled,
                                   .pool = s->pool_kind,
                                   .rank = s->ranks,
-                                  .logits = m->gives_logits && !s->pooled};
+                                  .logits = says && !s->pooled};
     want.taps = s->tap;
     want.n_taps = s->n_taps;
     graph_init(g);
-    g->n_layer = m->arch.hp.n_layer;
+    g->n_layer = s->arch->hp.n_layer;
     g->states = s->states;
     g->n_states = s->n_states;
-    g->n_embd = m->arch.hp.n_embd;
+    g->n_embd = s->arch->hp.n_embd;
     g->n_ctx = s->rope_ctx;
     g->adapter_rank = s->adapter_rank;
-    arch_build(&m->arch, &want, g);
+    arch_build(s->arch, &want, g);
     pith_status st = graph_finish(g, err);
     if (st != PITH_OK)
         return st;
@@ -266,7 +312,7 @@ static void size_buffers(struct pith_session *s)
 {
     int64_t bytes =
         step_bytes(s->n_batch, s->cap_outputs, s->role[ROLE_DECODER].plan.params.cap_N,
-                   s->cache.cap_pages, s->cache.n_groups, s->model->arch.hp.n_embd);
+                   s->cache.cap_pages, s->cache.n_groups, s->arch->hp.n_embd);
     s->step_reserved = size_align((uint64_t)bytes, PAGE);
     s->kept_bytes = (uint64_t)s->cap_outputs * (uint64_t)s->n_cols * sizeof(float);
 }
@@ -323,7 +369,7 @@ static pith_status open_roles(struct pith_session *s, struct pith_error *err)
 
 /* What is made of graphs; it moves as a whole. */
 struct made {
-    struct session_role role[N_ROLES];
+    struct session_role role[SESSION_ROLES];
     uint32_t generation;
 };
 
@@ -358,7 +404,7 @@ static void drop_role(struct session_role *r)
 
 static void drop_made(struct made *m)
 {
-    for (int i = 0; i < N_ROLES; i++)
+    for (int i = 0; i < SESSION_ROLES; i++)
         drop_role(&m->role[i]);
 }
 
@@ -392,7 +438,6 @@ fail:
 
 static pith_status allocate(struct pith_session *s, struct pith_error *err)
 {
-    const struct pith_model *m = s->model;
     const struct plan *p = &s->role[ROLE_DECODER].plan;
     pith_status st = open_roles(s, err);
     if (st != PITH_OK)
@@ -421,7 +466,7 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
         s->lane[i].step = (struct step *)(void *)((uint8_t *)s->lane[0].step +
                                                   s->step_reserved * (uint64_t)i);
         step_init(s->lane[i].step, s->n_batch, s->cap_outputs, p->params.cap_N,
-                  s->cache.cap_pages, s->cache.n_groups, m->arch.hp.n_embd);
+                  s->cache.cap_pages, s->cache.n_groups, s->arch->hp.n_embd);
     }
     session_use_lane(s, 0);
     s->run.cancel = &s->cancel;
@@ -487,12 +532,13 @@ static pith_status prepare(struct pith_session *s, const struct pith_session_par
     pith_status st = take_params(s, params, cp, err);
     if (st != PITH_OK)
         return st;
-    s->n_states = m->arch.n_states;
+    s->n_states = s->arch->n_states;
     s->states = mem_array((size_t)s->n_states + 1, sizeof *s->states, PITH_MEM_META);
     if (!s->states)
         return error_set(err, PITH_NOMEM, "out of memory while opening a session");
     uint64_t device_bytes[MAX_DEVICES];
-    memcpy(s->states, m->arch.states, (size_t)s->n_states * sizeof *s->states);
+    if (s->n_states)
+        memcpy(s->states, s->arch->states, (size_t)s->n_states * sizeof *s->states);
     for (struct state *t = s->states; t < s->states + s->n_states; t++) {
         t->rope = rope_set_for(t->rope, s->rope_ctx);
         if (!t->fixed) {
@@ -500,7 +546,7 @@ static pith_status prepare(struct pith_session *s, const struct pith_session_par
             t->v_type = cp->v_type;
         }
     }
-    st = model_place_states(m, s->states, err);
+    st = model_place_states(m, s->arch, s->states, err);
     if (st != PITH_OK)
         return st;
     uint64_t state_bytes = recurrent_layout(s->states, s->n_states, device_bytes);
@@ -602,7 +648,7 @@ void session_close(struct pith_session *s)
     if (!s)
         return;
     pipeline_stop(s);
-    for (int i = 0; i < N_ROLES; i++)
+    for (int i = 0; i < SESSION_ROLES; i++)
         close_runs(&s->role[i]);
     mem_decommit(s->lane[0].step, s->step_committed, PITH_MEM_SCRATCH);
     mem_release(s->lane[0].step, s->step_reserved * (uint64_t)s->n_lanes);
@@ -617,7 +663,7 @@ void session_close(struct pith_session *s)
     mem_free(s->seq_tried);
     mem_free(s->order);
     mem_free((void *)s->output);
-    for (int i = 0; i < N_ROLES; i++)
+    for (int i = 0; i < SESSION_ROLES; i++)
         drop_role(&s->role[i]);
     adapt_deinit(s);
     store_deinit(&s->store);
@@ -750,6 +796,14 @@ static pith_status check_row(const struct pith_session *s, const struct pith_bat
         return error_set(err, PITH_RANGE,
                          "row %d is to be a token and an embedding row, and has no %s", i,
                          b->embd ? "token" : "embedding row");
+    if (s->arch->runs == ROLE_DRAFT && !is_both(b, i))
+        return error_set(err, PITH_RANGE,
+                         "row %d of a draft head is %s; wanted a token with its vector (both)", i,
+                         is_embd(b, i) ? "a vector alone" : "a token alone");
+    if (s->arch->runs == ROLE_PROJECTOR && (is_both(b, i) || !is_embd(b, i)))
+        return error_set(err, PITH_RANGE,
+                         "row %d of a projector is a token; wanted a vector of %d (embd)", i,
+                         s->arch->hp.n_embd);
     if (is_drawn(b, i) || is_embd(b, i))
         return PITH_OK;
     if (!b->token)

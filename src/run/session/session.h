@@ -22,6 +22,10 @@ enum { PREFILL_ROWS = 16 }; /* up to one tile of columns a step reads weights, b
 
 enum { SESSION_LANES = 4 }; /* steps under way at the same time, at most (pipeline.c) */
 
+/* Plans of a session: what its rows go through, the decoder or whatever role it was opened for, at
+ * ROLE_DECODER; and the encoder beside it. */
+enum { SESSION_ROLES = 2 };
+
 /* What a role of the model runs by. */
 struct session_role {
     struct graph graph; /* owns what the plan points at */
@@ -47,7 +51,9 @@ struct lane {
 struct pith_session {
     struct pith_model *model;
     struct mem_account account; /* its blocks, but for itself */
-    struct session_role role[N_ROLES];
+    const struct arch_model *arch; /* the model's, or that of the role it runs */
+    int32_t draft;                 /* of draft heads: which */
+    struct session_role role[SESSION_ROLES];
     int n_roles; /* 1: the decoder alone; 2: an encoder besides */
     struct cache cache;
     struct store store;
@@ -72,7 +78,7 @@ struct pith_session {
     struct run run;
     uint32_t generation; /* of the model's placements that the plans are made for */
     /* For devices: what the sets add to each product, of each role. */
-    struct adapter_sets adapters[N_ROLES];
+    struct adapter_sets adapters[SESSION_ROLES];
     struct adapter_set *sets; /* [n_sets] */
     int32_t *slot_set;        /* [n_sets] the set in each slot, -1: none, SLOT_EMPTY: it is empty */
     int32_t n_sets, adapter_rank;
@@ -112,6 +118,13 @@ struct pith_session {
 
 enum { SLOT_EMPTY = -2 };
 
+/* Of the model, as the role sees it: rows of one role mean nothing to another. */
+static inline void session_fingerprint(const struct pith_session *s, uint64_t h[2])
+{
+    h[0] = s->model->fingerprint[0] ^ ((uint64_t)s->arch->runs << 32 | (uint32_t)s->draft);
+    h[1] = s->model->fingerprint[1];
+}
+
 /* The set of adapters that a sequence has, -1: none. */
 static inline int32_t session_set(const struct pith_session *s, int32_t seq)
 {
@@ -124,7 +137,9 @@ static inline int32_t session_kept_token(const struct pith_session *s, const str
                                          int32_t r)
 {
     int32_t seq = step_seq(t)[step_seg(t)[r]];
-    return step_plus(t)[r] || step_adapter(t)[r] != session_set(s, seq) ? -1 : step_token(t)[r];
+    int other = s->arch->runs != ROLE_DECODER || step_plus(t)[r] ||
+                step_adapter(t)[r] != session_set(s, seq);
+    return other ? -1 : step_token(t)[r];
 }
 
 struct pith_session *session_open(struct pith_model *m, const struct pith_session_params *params,

@@ -35,7 +35,7 @@ struct layout snapshot_layout(const struct pith_session *s, int32_t seq)
                        .whole = seq < 0,
                        .numerics = NUMERICS_VERSION,
                        .far = (uint32_t)rope_is_far(&s->model->arch, s->rope_ctx)};
-    memcpy(y.fingerprint, s->model->fingerprint, sizeof y.fingerprint);
+    session_fingerprint(s, y.fingerprint);
     for (int32_t i = 0; i < s->n_states; i++) {
         const struct state *kv = &s->states[i];
         const struct cache_group *g = kv->group < 0 ? NULL : &s->cache.group[kv->group];

@@ -21,14 +21,20 @@ pith_status taps_take_params(struct pith_session *s, const struct pith_session_p
     if (!s->tap)
         return error_set(err, PITH_NOMEM, "out of memory for %d taps", n);
     for (int32_t i = 0; i < n && st == PITH_OK; i++)
-        st = arch_tap_find(&s->model->arch, p->taps[i], &s->tap[i], err);
+        st = arch_tap_find(s->arch, p->taps[i], &s->tap[i], err);
     s->n_taps = n;
     return st;
 }
 
+/* Tap i is of the encoder. */
+static int is_read(const struct pith_session *s, int32_t i)
+{
+    return s->tap[i].role == ROLE_ENCODER;
+}
+
 static const struct plan *plan_of(const struct pith_session *s, int32_t i)
 {
-    return &s->role[s->tap[i].role].plan;
+    return &s->role[is_read(s, i) ? ROLE_ENCODER : ROLE_DECODER].plan;
 }
 
 /* Elements of all its rows; 0: the host can see them where they are. */
@@ -97,7 +103,7 @@ const float *session_tap(struct pith_session *s, int32_t tap, int32_t row, struc
         return NULL;
     }
     const struct arch_tap *t = &s->tap[tap];
-    int reads = t->role == ROLE_ENCODER;
+    int reads = is_read(s, tap);
     int32_t first = reads ? 0 : s->tap_first, n = reads ? s->n_tap_read : s->n_tapped;
     if (!n) {
         error_set(err, PITH_STATE, "tap %s: %s", t->name,
