@@ -3,6 +3,7 @@
 #include "graph/cut.h"
 
 #include <stdio.h>
+#include <string.h>
 #include "graph/ops/moe.h"
 #include "graph/ops/move.h"
 #include "graph/ops/rows.h"
@@ -18,6 +19,8 @@ struct cut {
      * columns. Of a MOE_SORT that is not cut: what the parts there are for. */
     const struct tensor *by;
     node routing;
+    const struct tensor *heads; /* parts are heads, where this one's slices are; NULL: they may be
+                                   cut anywhere */
 };
 
 struct cutter {
@@ -52,6 +55,12 @@ static node picked(struct cutter *c, const struct node *n)
     return z;
 }
 
+/* Parts of it are without the bias. */
+static int lacks_bias(const struct node *n)
+{
+    return n->b && !n->b->n_slices;
+}
+
 static node whole(struct cutter *c, const struct node *n)
 {
     struct cut *k = &c->of[n->id];
@@ -66,7 +75,7 @@ static node whole(struct cutter *c, const struct node *n)
         run[i] = (struct column_run){.src = i, .n = 1, .width = k->part[i]->cols};
     }
     k->whole = as(graph_columns(c->g, k->part, k->n, run, k->n, n->name), n);
-    if (n->b && k->whole)
+    if (lacks_bias(n) && k->whole)
         k->whole = as(graph_affine(c->g, k->whole, NULL, n->b, n->name), n);
     return k->whole;
 }
@@ -85,12 +94,13 @@ static int cut_product(struct cutter *c, const struct node *n)
     if (!op_has(n->op, OP_BY_ROWS) || !n->w->n_slices || n->w->slice[0]->file_row)
         return 0;
     struct node like = *n;
-    like.b = NULL;
     like.src[0] = whole(c, n->src[0]);
     for (int32_t i = 0; i < n->w->n_slices; i++) {
         like.w = n->w->slice[i];
+        like.b = n->b && !lacks_bias(n) ? n->b->slice[i] : NULL;
         put_part(c, n, &like, like.w->first);
     }
+    c->of[n->id].heads = n->w->by_heads ? n->w : NULL;
     return 1;
 }
 
@@ -111,7 +121,7 @@ static int cut_sum(struct cutter *c, const struct node *n)
     if (!op_has(n->op, OP_BY_ROWS) || !n->w->n_slices || !n->w->slice[0]->file_row)
         return 0;
     const struct cut *x = &c->of[n->src[0]->id];
-    int in_parts = !n->src[0]->b && fits(x, n->w);
+    int in_parts = !lacks_bias(n->src[0]) && fits(x, n->w);
     node z = NULL;
     for (int32_t i = 0; i < n->w->n_slices; i++) {
         const struct tensor *s = n->w->slice[i];
@@ -149,7 +159,7 @@ static int cut_columns(struct cutter *c, const struct node *n)
     if (!op_has(n->op, OP_BY_COLUMNS) || !a || !a->n || a->by)
         return 0;
     for (int s = 0; s < n->n_src; s++)
-        if (n->src[s]->b || !cut_alike(a, &c->of[n->src[s]->id]))
+        if (lacks_bias(n->src[s]) || !cut_alike(a, &c->of[n->src[s]->id]))
             return 0;
     int64_t first = 0;
     for (int32_t i = 0; i < a->n; i++) {
@@ -159,6 +169,73 @@ static int cut_columns(struct cutter *c, const struct node *n)
         put_part(c, n, &like, first);
         first += a->part[i]->cols;
     }
+    return 1;
+}
+
+/* ---------------------------------------------------------------- heads */
+
+/* Works on stretches of columns, and a head is one or more of them. */
+static int cut_stretches(struct cutter *c, const struct node *n)
+{
+    const struct op_info *info = op_infos[n->op];
+    const struct cut *a = n->n_src ? &c->of[n->src[0]->id] : NULL;
+    if (!info->stretch || !a || !a->heads || lacks_bias(n->src[0]))
+        return 0;
+    int64_t each = info->stretch(n), first = 0;
+    for (int32_t i = 0; i < a->n; i++)
+        if (!a->part[i] || a->part[i]->cols % each)
+            return 0;
+    struct node like = *n;
+    for (int s = 1; s < n->n_src; s++)
+        like.src[s] = whole(c, n->src[s]);
+    for (int32_t i = 0; i < a->n; i++) {
+        like.src[0] = a->part[i];
+        like.near = a->heads->slice[i];
+        put_part(c, n, &like, first);
+        first += a->part[i]->cols;
+    }
+    c->of[n->id].heads = a->heads;
+    return 1;
+}
+
+/* What share i of the state has of x: part i, where x lies in such parts, or those columns. */
+static node heads_of(struct cutter *c, const struct node *x, const struct state *kv, int32_t i)
+{
+    const struct cut *k = &c->of[x->id];
+    const struct state *s = &c->g->states[kv->shares + i];
+    int64_t each = x->cols / kv->n_head_kv;
+    if (k->heads && k->n == kv->n_shares && !lacks_bias(x) &&
+        (x->n_states || (k->part[i] && k->part[i]->cols == each * s->n_head_kv)))
+        return k->part[i];
+    return as(graph_view(c->g, whole(c, x), each * s->first_head, each * s->n_head_kv, x->name), x);
+}
+
+/* K and V of a state lie with several devices: each writes its heads, and attends by them. */
+static int cut_heads(struct cutter *c, const struct node *n)
+{
+    const struct op_info *info = op_infos[n->op];
+    const struct state *kv = n->n_states ? n->state[0] : NULL;
+    if (!kv || !kv->n_shares)
+        return 0;
+    for (int32_t i = 0; i < kv->n_shares && info->heads; i++) {
+        const struct state *s = &c->g->states[kv->shares + i];
+        struct node like = *n;
+        void *p = info->params_bytes ? arena_alloc(&c->g->arena, info->params_bytes) : NULL;
+        if (p)
+            memcpy(p, n->p, info->params_bytes);
+        if (info->params_bytes && (!p || !info->heads(n, s->first_head, s->n_head_kv, p)))
+            break;
+        like.p = p;
+        like.state[0] = s;
+        for (int k = 0; k < n->n_src; k++)
+            like.src[k] = heads_of(c, n->src[k], kv, i);
+        like.w = n->w ? n->w->slice[i] : NULL;
+        put_part(c, n, &like, s->first_head);
+    }
+    struct cut *k = &c->of[n->id];
+    k->heads = kv->by;
+    if (k->n < kv->n_shares)
+        graph_mismatch(c->g, n, "heads of several devices", k->n, kv->n_shares);
     return 1;
 }
 
@@ -302,8 +379,8 @@ pith_status graph_cut(struct graph *g, struct pith_error *err)
     g->layer = -1; /* names have their layer already */
     for (; n && c.of; n = next) {
         next = n->next;
-        if (!cut_product(&c, n) && !cut_sum(&c, n) && !cut_columns(&c, n) && !cut_experts(&c, n) &&
-            !cut_rows(&c, n) && !sum_experts(&c, n))
+        if (!cut_product(&c, n) && !cut_sum(&c, n) && !cut_heads(&c, n) && !cut_stretches(&c, n) &&
+            !cut_columns(&c, n) && !cut_experts(&c, n) && !cut_rows(&c, n) && !sum_experts(&c, n))
             take_over(&c, n);
     }
     g->layer = g->n_layer;

@@ -83,6 +83,12 @@ struct op_info {
     /* A node that brings pieces of x side by side (ops/move.h): what an operand goes through whose
      * heads lie apart, where the op that reads it does not know of heads. NULL: not this op. */
     struct node *(*pieces)(struct graph *g, struct node *x, const struct column_run *run);
+    /* Columns of its first operand, neighbours, that make as many of its result by themselves; it
+     * reads its other operands whole. NULL: all make all. */
+    int64_t (*stretch)(const struct node *n);
+    /* Of an op that does for each head of its state the same by itself: makes of its parameters
+     * those for heads [first, first + n) of K and V; 0: it cannot. NULL: it is not such an op. */
+    int (*heads)(const struct node *of, int32_t first, int32_t n, void *params);
     /* The definition in plain C, the units it works in (NULL: rows) and the scratch bytes it takes
      * of each thread (NULL: none). */
     op_fn reference;

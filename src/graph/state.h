@@ -43,6 +43,7 @@ enum state_flag {
 enum { STATE_PARTS = 4 }; /* arrays of a recurrent state */
 
 struct rope_set;
+struct tensor;
 
 struct state {
     enum state_rows rows;
@@ -62,6 +63,11 @@ struct state {
     int by_distance;             /* scores depend on how many slots lie between: so positions of a
                                     sequence have to follow one another */
     int64_t n[STATE_PARTS];      /* recurrent: floats of each part, 0: none */
+    /* Heads that several devices share (cut.h): of each that has some, a state of its own, the
+     * n_shares from `shares` on; what was divided has no pages itself, and `by` is a matrix whose
+     * slices are where the shares are. Of a share: its first head, and its device + 1. */
+    int32_t shares, n_shares, first_head, sent;
+    const struct tensor *by;
 
     /* Filled by run/. */
     int32_t device;           /* where it lies, and all that reads and writes it runs */

@@ -59,6 +59,7 @@ struct tensor {
     struct tensor **slice; /* [n_slices] its rows (or columns; of a stack: matrices), in order, as
                               weights of their own */
     int32_t n_slices;      /* 0: it is whole */
+    int32_t by_heads;      /* 1: slices are heads of attention, where their K and V are */
     const struct tensor *whole; /* of a slice: of which weight, from which row, column, matrix on */
     int64_t first;
     /* The file's: for whoever fills placements, and for constants that the host computes. */

@@ -479,11 +479,13 @@ static void columns_of_every_type(void)
         }
 }
 
+static void make_heads(const char *arch, const char *type, int32_t n_head, int32_t n_head_kv);
+
 /* Where bits of one device are wanted, or a CPU takes part, rows it is, which is told. */
 static void who_keeps_bits_has_rows(void)
 {
     struct pith_error err;
-    make_model("llama", "q8_0", 0);
+    make_heads("llama", "q8_0", 4, 2);
     record();
     pith_model *m = open_on("2", &COLUMNS(.reproducible = 1, .strict = 1), &err);
     REQUIRE(m, "%s", err.msg);
@@ -538,6 +540,245 @@ static void columns_of_families(void)
         REQUIRE(m, "%s: %s", archs[i], err.msg);
         check_near(m, i % 2 ? "f32" : "q8_0", archs[i]);
         pith_model_close(m);
+        unlink(path);
+    }
+}
+
+/* ---------------------------------------------------------------- heads */
+
+static void make_heads(const char *arch, const char *type, int32_t n_head, int32_t n_head_kv)
+{
+    int blocks = !strcmp(type, "q4_K"); /* as many numbers as the heads together have */
+    struct pith_synth_params p = small_params(arch, V);
+    snprintf(out, sizeof out, "%s/trace.json", tmp_dir);
+    p.type = type;
+    p.n_embd = 64;
+    p.n_layer = LAYERS;
+    p.n_ff = 96;
+    p.n_head = n_head;
+    p.n_head_kv = n_head_kv;
+    p.head_dim = blocks ? 64 : 32;
+    model_file(path, p);
+}
+
+/* "FAR1 3, FAR0 1": heads of the first layer's K and V, as the session has them. */
+static const char *heads_of(const pith_session *s)
+{
+    static char text[256];
+    size_t n = 0;
+    *text = 0;
+    for (int32_t i = 0; i < s->states[0].n_shares; i++) {
+        const struct state *k = &s->states[s->states[0].shares + i];
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s%s %d", n ? ", " : "",
+                              s->model->devices[k->device]->name, k->n_head_kv);
+    }
+    return text;
+}
+
+static void check_heads(pith_model *m, const char *wanted)
+{
+    struct pith_error err;
+    pith_session *s = pith_session_open(m, NULL, &err);
+    REQUIRE(s, "%s", err.msg);
+    CHECK_MSG(!strcmp(heads_of(s), wanted), "heads: %s, wanted %s", heads_of(s), wanted);
+    CHECK_MSG(!*wanted == (s->states[0].group >= 0), "group %d", s->states[0].group);
+    pith_session_close(s);
+}
+
+/* Rows of q, k and v, pages, and columns of what comes behind lie where the heads do. */
+static void heads_go_by_shares(void)
+{
+    struct pith_error err;
+    make_heads("llama", "q8_0", 8, 4);
+    record();
+    pith_model *m = open_on("2", &ROWS(.tensor_split = "1,3"), &err);
+    REQUIRE(m, "%s", err.msg);
+    int64_t by_rows = brought(m);
+    check_heads(m, "");
+    pith_model_close(m);
+    m = open_on("2", &COLUMNS(.tensor_split = "1,3", .strict = 1), &err);
+    REQUIRE(m, "%s", err.msg);
+    check_heads(m, "FAR1 3, FAR0 1");
+    check_spread(m, "blk.0.attn_q.weight", "FAR1 192, FAR0 64");
+    check_spread(m, "blk.1.attn_k.weight", "FAR1 96, FAR0 32");
+    check_spread(m, "blk.2.attn_v.weight", "FAR1 96, FAR0 32");
+    check_spread(m, "blk.0.attn_output.weight", "FAR1 192, FAR0 64");
+    report_has(m, "rows of 16 matrices, columns of 6, experts of 0 stacks are split: ");
+    report_has(m, "; attention of 3 layers by heads");
+    /* No q, k and v come back, and none of what is between goes out: x and angles go, sums come. */
+    CHECK_MSG(brought(m) < by_rows / 2, "%d columns are brought, by rows %d", (int)brought(m),
+              (int)by_rows);
+    check_near(m, "q8_0", "shares of 1 and 3");
+    pith_model_close(m);
+    m = open_on("2", &COLUMNS(.tensor_split = "1,3", .reproducible = 1), &err);
+    REQUIRE(m, "%s", err.msg);
+    check_heads(m, "FAR1 3, FAR0 1");
+    check_spread(m, "blk.0.attn_output.weight", "FAR1 48, FAR0 16");
+    check_bits(m, N_TOKENS, NULL, "reproducible");
+    check_bits(m, 1, NULL, "reproducible");
+    pith_model_close(m);
+    m = open_on("3", &COLUMNS(.main_gpu = 0, .observe = 1), &err);
+    REQUIRE(m, "%s", err.msg);
+    check_heads(m, "FAR1 1, FAR2 2, FAR0 1");
+    check_near(m, "q8_0", "over three");
+    pith_model_close(m);
+    m = open_on("2", &COLUMNS(.tensor_split = "0,1"), &err);
+    REQUIRE(m, "%s", err.msg);
+    check_heads(m, "FAR1 4");
+    check_bits(m, 7, NULL, "all heads elsewhere");
+    pith_model_close(m);
+    m = open_on("2", &COLUMNS(.tensor_split = "1,0"), &err);
+    REQUIRE(m, "%s", err.msg);
+    check_heads(m, "");
+    pith_model_close(m);
+    unlink(path);
+}
+
+/* Bits of one device in every family whose heads can be divided: biases, norms of heads, windows,
+ * sinks, slopes, factors, layers that share K and V, tempered rows. What cannot be is told. */
+static void heads_of_families(void)
+{
+    static const struct {
+        const char *arch;
+        int layers; /* by heads; of the others: why not */
+        const char *why;
+    } cases[] = {{"qwen2", 3, NULL},
+                 {"gemma3", 3, NULL},
+                 {"gpt-oss", 3, NULL},
+                 {"qwen3moe", 3, NULL},
+                 {"phi3", 3, NULL},
+                 {"llama4", 3, NULL},
+                 {"olmo2", 0, "; of 3 not by heads: q, k and v are no products of their own"},
+                 {"gemma3n", 3, NULL},
+                 {"deepseek2", 0, NULL},
+                 {"cohere2", 3, NULL},
+                 {"mpt", 0, "; of 3 not by heads: q, k and v are no products of their own"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i += EACH(4)) {
+        struct pith_error err;
+        make_heads(cases[i].arch, i % 2 ? "f16" : "q8_0", 4, 4 >> (i % 2));
+        record();
+        pith_model *m =
+            open_on("2", &COLUMNS(.reproducible = 1, .main_gpu = (int)i % 2, .observe = i % 3 == 0),
+                    &err);
+        REQUIRE(m, "%s: %s", cases[i].arch, err.msg);
+        struct slicing of;
+        model_sliced(m, &of);
+        CHECK_MSG(of.layers == cases[i].layers, "%s: %d layers by heads (%s)", cases[i].arch,
+                  of.layers, of.why_no_heads);
+        if (cases[i].why)
+            report_has(m, cases[i].why);
+        check_bits(m, N_TOKENS, NULL, cases[i].arch);
+        check_bits(m, 3, NULL, cases[i].arch);
+        if (i % 3)
+            check_bits(m, N_TOKENS, "2", cases[i].arch);
+        pith_model_close(m);
+        unlink(path);
+    }
+}
+
+/* One head of K and V is nothing to divide; --strict refuses that. Columns that are no whole blocks
+ * keep rows behind divided heads. */
+static void too_few_heads(void)
+{
+    struct pith_error err;
+    make_heads("llama", "q8_0", 4, 1);
+    record();
+    pith_model *m = open_on("2", &COLUMNS(.reproducible = 1), &err);
+    REQUIRE(m, "%s", err.msg);
+    check_heads(m, "");
+    check_bits(m, 5, NULL, "one head");
+    report_has(m, "; of 3 not by heads: one head of K and V");
+    pith_model_close(m);
+    m = open_on("2", &COLUMNS(.strict = 1), &err);
+    CHECK_MSG(!m && err.code == PITH_UNSUPPORTED &&
+                  strstr(err.msg, "--strict: attention of layer 0 is not divided by heads: it has "
+                                  "one head of K and V"),
+              "%s", m ? "opened" : err.msg);
+    pith_model_close(m);
+    unlink(path);
+    make_heads("llama", "q4_K", 4, 2); /* 256 columns: less than two pieces of 256 */
+    m = open_on("2", &COLUMNS(.main_gpu = 0), &err);
+    REQUIRE(m, "%s", err.msg);
+    check_heads(m, "FAR1 1, FAR0 1");
+    check_spread(m, "blk.0.attn_output.weight", "FAR1 32, FAR0 32");
+    pith_model_close(m);
+    unlink(path);
+}
+
+static int feed_some(pith_session *s, int32_t seq, int32_t n, int32_t salt, float *last)
+{
+    int32_t token[N_TOKENS * 4];
+    struct pith_error err;
+    for (int32_t i = 0; i < n; i++)
+        token[i] = token_at(i + salt);
+    int ok = pith_feed(s, seq, token, (size_t)n, &err) == PITH_OK;
+    CHECK_MSG(ok, "%s", err.msg);
+    if (ok)
+        memcpy(last, pith_logits(s, 0), V * sizeof *last);
+    return ok;
+}
+
+/* A script of edits; logits after each part. */
+static void edited(pith_session *s, float got[4][V])
+{
+    struct pith_error err;
+    feed_some(s, 0, 90, 1, got[0]);
+    CHECK_MSG(pith_copy(s, 1, 0, 0, -1, &err) == PITH_OK, "%s", err.msg);
+    CHECK_MSG(pith_remove(s, 0, 70, 80, &err) == PITH_OK, "%s", err.msg);
+    CHECK_MSG(pith_shift(s, 0, 80, -1, -10, &err) == PITH_OK, "%s", err.msg);
+    feed_some(s, 0, 5, 2, got[1]);
+    feed_some(s, 1, 5, 2, got[2]);
+    CHECK_MSG(pith_remove(s, 1, 85, -1, &err) == PITH_OK, "%s", err.msg);
+    feed_some(s, 1, 3, 9, got[3]);
+}
+
+/* Edits, copies and snapshots of a cache whose heads are on two devices. */
+static void divided_caches_are_caches(void)
+{
+    static const char *const archs[] = {"llama", "gemma3"};
+    for (size_t a = 0; a < sizeof archs / sizeof *archs; a++) {
+        struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+        float got[2][4][V], then[3][V];
+        struct pith_error err;
+        uint8_t *saved = NULL;
+        size_t n = 0;
+        sp.n_seq = 2;
+        sp.cache_type_k = sp.cache_type_v = a ? "q8_0" : "f16";
+        make_heads(archs[a], "q8_0", 4, 2);
+        for (int i = 0; i < 2; i++) {
+            const struct pith_model_params how = {.size = sizeof how,
+                                                  .reproducible = 1,
+                                                  .split = i ? PITH_SPLIT_TENSOR
+                                                             : PITH_SPLIT_LAYER};
+            pith_model *m = open_on("2", &how, &err);
+            pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+            pith_session *t = m ? pith_session_open(m, &sp, &err) : NULL;
+            REQUIRE(s && t, "%s", err.msg);
+            CHECK(!strcmp(heads_of(s), i ? "FAR1 1, FAR0 1" : ""));
+            edited(s, got[i]);
+            if (i) { /* another layout's */
+                CHECK_MSG(pith_load_memory(t, -1, saved, n, &err) != PITH_OK, "loaded");
+                free(saved);
+            }
+            CHECK_MSG(pith_save_memory(s, -1, NULL, 0, &n, &err) == PITH_OK, "%s", err.msg);
+            saved = malloc(n);
+            CHECK_MSG(pith_save_memory(s, -1, saved, n, &n, &err) == PITH_OK, "%s", err.msg);
+            CHECK_MSG(pith_load_memory(t, -1, saved, n, &err) == PITH_OK, "%s", err.msg);
+            feed_some(s, 0, 2, 4, then[0]);
+            feed_some(t, 0, 2, 4, then[1]);
+            CHECK_MSG(!memcmp(then[0], then[1], sizeof then[0]), "%s: loaded: other bits",
+                      archs[a]);
+            CHECK_MSG(!i || !memcmp(then[0], then[2], sizeof then[0]), "%s: behind edits",
+                      archs[a]);
+            memcpy(then[2], then[0], sizeof then[0]);
+            pith_session_close(s);
+            pith_session_close(t);
+            pith_model_close(m);
+        }
+        free(saved);
+        for (int i = 0; i < 4; i++)
+            CHECK_MSG(!memcmp(got[0][i], got[1][i], sizeof got[0][i]), "%s: part %d: other bits",
+                      archs[a], i);
         unlink(path);
     }
 }
@@ -745,6 +986,10 @@ int main(void)
     TEST(who_keeps_bits_has_rows);
     TEST(too_few_columns);
     TEST(columns_of_families);
+    TEST(heads_go_by_shares);
+    TEST(heads_of_families);
+    TEST(too_few_heads);
+    TEST(divided_caches_are_caches);
     TEST(over_logical_cpus);
     TEST(devices_work_together);
     TEST(the_report_tells);

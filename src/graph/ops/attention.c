@@ -176,6 +176,13 @@ static size_t cache_write_scratch(const struct node *n)
     return kv_row_scratch(n->state[0]);
 }
 
+/* It has none. */
+static int cache_write_heads(const struct node *of, int32_t first, int32_t n, void *params)
+{
+    (void)of, (void)first, (void)n, (void)params;
+    return 1;
+}
+
 static OP_FN(ref_cache_write)
 {
     const struct state *kv = c->state[0];
@@ -205,6 +212,7 @@ const struct op_info op_cache_write = {.name = "cache_write",
                                        .kind = OP_ROWS,
                                        .flags = OP_WRITES_STATE,
                                        .shape = shape_cache_write,
+                                       .heads = cache_write_heads,
                                        .reference = ref_cache_write,
                                        .scratch = cache_write_scratch};
 
@@ -249,6 +257,18 @@ static void shape_attn(struct graph *g, struct node *n)
     if (p->list && (p->table || p->slopes))
         graph_mismatch(g, n, "lists beside what distances add", 1, 0);
     n->cols = p->n_head * (2 + kv_padded(kv->d_v));
+}
+
+static int attn_heads(const struct node *of, int32_t first, int32_t n, void *params)
+{
+    struct attn_op *p = params;
+    int32_t each = p->n_head / of->state[0]->n_head_kv;
+    if (p->table || p->list || of->n_states != 1)
+        return 0;
+    p->n_head = each * n;
+    if (p->slopes)
+        p->slopes += each * first;
+    return 1;
 }
 
 /* Room for the span partials of small steps over long contexts: of a few rows that see all of it.
@@ -512,6 +532,7 @@ const struct op_info op_attn = {.name = "attn",
                                 .flags = OP_READS_STATE | OP_OPAQUE,
                                 .params_bytes = sizeof(struct attn_op),
                                 .shape = shape_attn,
+                                .heads = attn_heads,
                                 .room = attn_room,
                                 .cost = attn_cost,
                                 .reference = ref_attn,
@@ -558,6 +579,7 @@ const struct op_info op_attn_merge = {.name = "attn_merge",
                                       .kind = OP_ROWS,
                                       .params_bytes = sizeof(struct attn_op),
                                       .shape = shape_attn_merge,
+                                      .heads = attn_heads,
                                       .reference = ref_attn_merge,
                                       .scratch = attn_scratch_bytes};
 
@@ -701,6 +723,12 @@ float temper_at(const struct temper_op *p, int32_t pos)
     return (float)(1 + (double)p->t * fmath_log((double)spans + 1));
 }
 
+static int64_t temper_stretch(const struct node *n)
+{
+    (void)n;
+    return 1;
+}
+
 static OP_FN(ref_temper)
 {
     const struct temper_op *p = c->p;
@@ -719,6 +747,7 @@ const struct op_info op_temper = {.name = "temper",
                                   .flags = OP_IN_PLACE,
                                   .params_bytes = sizeof(struct temper_op),
                                   .shape = shape_like,
+                                  .stretch = temper_stretch,
                                   .reference = ref_temper};
 
 node graph_temper(struct graph *g, node x, const struct temper_op *p, const char *name)

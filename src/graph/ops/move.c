@@ -287,10 +287,17 @@ static OP_FN(ref_select)
                (size_t)c->dst.cols * sizeof(float));
 }
 
+static int64_t select_stretch(const struct node *n)
+{
+    (void)n;
+    return 1;
+}
+
 const struct op_info op_select = {.name = "select",
                                   .kind = OP_ROWS,
                                   .flags = OP_MOVER,
                                   .shape = shape_select,
+                                  .stretch = select_stretch,
                                   .reference = ref_select};
 
 node graph_select(struct graph *g, node x, const char *name)

@@ -22,6 +22,11 @@ static void shape_norm(struct graph *g, struct node *n)
         graph_mismatch(g, n, "norm weight", tensor_k(n->w), p->width);
 }
 
+static int64_t norm_stretch(const struct node *n)
+{
+    return ((const struct norm_op *)n->p)->width;
+}
+
 static node norm_of(struct graph *g, enum op op, node x, const struct tensor *w, struct norm_op p,
                     const char *name)
 {
@@ -66,6 +71,7 @@ const struct op_info op_rms_norm = {.name = "rms_norm",
                                     .flags = OP_IN_PLACE | OP_HEADS,
                                     .params_bytes = sizeof(struct norm_op),
                                     .shape = shape_norm,
+                                    .stretch = norm_stretch,
                                     .reference = ref_rms_norm};
 
 node graph_rms_norm(struct graph *g, node x, const struct tensor *w, int64_t width, float eps,
@@ -100,6 +106,7 @@ const struct op_info op_layer_norm = {.name = "layer_norm",
                                       .flags = OP_IN_PLACE | OP_HEADS,
                                       .params_bytes = sizeof(struct norm_op),
                                       .shape = shape_norm,
+                                      .stretch = norm_stretch,
                                       .reference = ref_layer_norm};
 
 node graph_layer_norm(struct graph *g, node x, int64_t width, float eps, const char *name)
@@ -129,6 +136,7 @@ const struct op_info op_l2_norm = {.name = "l2_norm",
                                    .flags = OP_IN_PLACE | OP_HEADS,
                                    .params_bytes = sizeof(struct norm_op),
                                    .shape = shape_norm,
+                                   .stretch = norm_stretch,
                                    .reference = ref_l2_norm};
 
 node graph_l2_norm(struct graph *g, node x, int64_t width, float eps, const char *name)

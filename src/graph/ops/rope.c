@@ -112,6 +112,11 @@ static void shape_rope(struct graph *g, struct node *n)
         graph_mismatch(g, n, "rotated part", p->first + p->set->n_rot, p->width);
 }
 
+static int64_t rope_stretch(const struct node *n)
+{
+    return ((const struct rope_op *)n->p)->width;
+}
+
 static size_t rope_scratch(const struct node *n)
 {
     const struct rope_op *p = n->p;
@@ -165,6 +170,7 @@ const struct op_info op_rope = {.name = "rope",
                                 .flags = OP_IN_PLACE | OP_HEADS,
                                 .params_bytes = sizeof(struct rope_op),
                                 .shape = shape_rope,
+                                .stretch = rope_stretch,
                                 .reference = ref_rope,
                                 .scratch = rope_scratch};
 

@@ -39,6 +39,13 @@ static void shape_pair(struct graph *g, struct node *n)
         graph_mismatch(g, n, "second operand", b->cols, a->cols);
 }
 
+/* Each column by itself. */
+static int64_t one_column(const struct node *n)
+{
+    (void)n;
+    return 1;
+}
+
 /* z[i] = expression of a = first operand, b = second (or a), for all rows. */
 #define ELEMENTWISE(name, params, expr)                                                            \
     static OP_FN(name)                                                                             \
@@ -93,6 +100,7 @@ const struct op_info op_scale = {.name = "scale",
                                  .flags = OP_IN_PLACE,
                                  .params_bytes = sizeof(struct scale_op),
                                  .shape = shape_like,
+                                 .stretch = one_column,
                                  .reference = ref_scale};
 const struct op_info op_softcap = {.name = "softcap",
                                    .kind = OP_ROWS,
@@ -410,6 +418,7 @@ const struct op_info op_clamp = {.name = "clamp",
                                  .flags = OP_IN_PLACE,
                                  .params_bytes = sizeof(struct clamp_op),
                                  .shape = shape_like,
+                                 .stretch = one_column,
                                  .reference = ref_clamp};
 
 node graph_clamp(struct graph *g, node x, float lo, float hi, const char *name)

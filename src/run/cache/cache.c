@@ -76,6 +76,8 @@ static pith_status lay_out(struct cache *c, struct state *states, enum cache_of 
         if (!state_is(k, STATE_PAGED) || kept_as(k) != of)
             continue;
         k->group = -1;
+        if (k->n_shares)
+            continue;
         c->by_distance |= k->by_distance;
         c->axes |= k->rope && k->rope->axis;
         pith_status st = check_rows(k, i, err);

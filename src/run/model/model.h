@@ -34,6 +34,19 @@ struct column_pair {
     int64_t unit;                /* 0: any */
 };
 
+/* Heads of a state (heads.c): can they be divided (`are`, unless `why` not), at multiples of what. */
+struct heads_of {
+    const char *why;
+    int64_t unit;
+    int are;
+};
+
+/* Rows (columns) of a weight that go along with each head of a state; -1: of none. */
+struct by_heads {
+    int32_t state, columns;
+    int64_t each;
+};
+
 struct pith_model {
     _Atomic(int) refs;
     pthread_mutex_t placing;      /* of placements, once the model is open */
@@ -57,6 +70,8 @@ struct pith_model {
                                            matrices are whole */
     int by_columns;                     /* where there are pairs, since nobody minds other bits */
     struct column_pair *pair;           /* [n_tensors] of the file; NULL: nobody asked */
+    struct heads_of *heads;             /* [n_states] of the architecture; NULL: as `pair` */
+    struct by_heads *by_heads;          /* [n_tensors] of the file */
     int8_t *sent;                       /* [n_tensors] the device it was sent to by name; -1 */
     struct weight_buffers {
         struct buffer *buffer;
@@ -151,12 +166,33 @@ int64_t model_slice_rows(const struct pith_model *m, const struct tensor *t,
                          int64_t rows[MAX_DEVICES]);
 /* columns.c: notes the pairs of a graph, for PITH_SPLIT_TENSOR. */
 void model_find_pairs(struct pith_model *m, const struct graph *g);
+/* `all` over t's devices by their shares, at multiples of unit. */
+void model_deal(const struct takers *t, int64_t all, int64_t unit, int64_t n[MAX_DEVICES]);
+/* heads.c: what of K and V is divided by heads, for PITH_SPLIT_TENSOR. Room for the notes, and those
+ * of a graph. */
+enum { MOST_KINDS = 8 }; /* groups of pages that a cache has */
+#define ONE_HEAD "one head of K and V"
+pith_status model_heads_begin(struct pith_model *m, struct pith_error *err);
+void model_find_heads(struct pith_model *m, const struct graph *g);
+/* How many heads of a state of the architecture each of m->slicing gets, and of how many in all; 0:
+ * they stay together, and *why says why (NULL: nobody would divide them). */
+int64_t model_share_heads(const struct pith_model *m, int32_t state, int64_t heads[MAX_DEVICES],
+                          const char **why);
+/* The same of the rows (columns: 1) of t that go along with them. */
+int64_t model_head_rows(const struct pith_model *m, const struct tensor *t,
+                        int64_t rows[MAX_DEVICES]);
+int model_head_columns(const struct pith_model *m, const struct tensor *t);
+/* The architecture's states get those that have the heads of each device. */
+pith_status model_share_states(struct pith_model *m, struct pith_error *err);
 /* Makes the slices, weights of the model that were sent to their devices. */
 pith_status model_slice(struct pith_model *m, struct pith_error *err);
 /* What is divided, and its bytes on each device; what could have been and why it is not. */
 enum { SLICING_WHYS = 4 };
 struct slicing {
     int32_t matrices, columns, stacks; /* by rows; by columns; by experts */
+    int32_t layers;                    /* whose K and V are divided by heads */
+    int32_t no_heads;                  /* .. are not, though that was asked for */
+    const char *why_no_heads;          /* of the last of them */
     int32_t no_columns;                /* by rows, though columns were asked for */
     const char *why_no_columns;
     uint64_t bytes[MAX_DEVICES];

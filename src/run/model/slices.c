@@ -52,17 +52,36 @@ static int64_t unit_of_pair(const struct pith_model *m, const struct tensor *t, 
 /* Is it the second of a pair, whose first is divided? */
 static int is_by_columns(const struct pith_model *m, const struct tensor *t)
 {
+    if (model_head_columns(m, t))
+        return 1;
     const struct tensor *before = m->by_columns && !t->whole ? m->pair[t->index].before : NULL;
     return before && !why_whole(m, before) && !why_whole(m, t) && unit_of_pair(m, t, tensor_k(t));
+}
+
+void model_deal(const struct takers *t, int64_t all, int64_t unit, int64_t n[MAX_DEVICES])
+{
+    double sum = 0;
+    int64_t at = 0;
+    int last = 0;
+    for (int i = 0; i < t->n; i++) {
+        sum += t->share[i];
+        int64_t end = (int64_t)((double)all / (double)unit * (sum / t->sum) + 0.5) * unit;
+        end = end > all ? all : end;
+        n[i] = end - at;
+        at = end;
+        last = t->share[i] > 0 ? i : last;
+    }
+    n[last] += all - at; /* less than a piece */
 }
 
 int64_t model_slice_rows(const struct pith_model *m, const struct tensor *t,
                          int64_t rows[MAX_DEVICES])
 {
     const struct takers *by = &m->slicing;
-    int64_t all = t->dims[0], at = 0, unit = dtypes[t->type].pack_rows;
-    double sum = 0;
-    int last = 0;
+    int64_t all = t->dims[0], unit = dtypes[t->type].pack_rows;
+    int64_t of_heads = by->n ? model_head_rows(m, t, rows) : 0;
+    if (of_heads)
+        return of_heads;
     memset(rows, 0, MAX_DEVICES * sizeof *rows);
     if (!by->n || why_whole(m, t))
         return 0;
@@ -74,15 +93,7 @@ int64_t model_slice_rows(const struct pith_model *m, const struct tensor *t,
         all = tensor_k(t);
     if (unit_of_pair(m, t, all))
         unit = unit_of_pair(m, t, all);
-    for (int i = 0; i < by->n; i++) {
-        sum += by->share[i];
-        int64_t end = (int64_t)((double)all / (double)unit * (sum / by->sum) + 0.5) * unit;
-        end = end > all ? all : end;
-        rows[i] = end - at;
-        at = end;
-        last = by->share[i] > 0 ? i : last;
-    }
-    rows[last] += all - at; /* less than a panel */
+    model_deal(by, all, unit, rows);
     return rows[by->n - 1] != all ? all : 0;
 }
 
@@ -122,6 +133,7 @@ static struct tensor *new_slice(struct pith_model *m, struct tensor *t, int64_t 
     else
         take_rows(s, t, first, n);
     s->index = m->n_tensors;
+    s->by_heads = 0;
     s->whole = t;
     s->first = first;
     m->tensors[m->n_tensors++] = s;
@@ -133,7 +145,9 @@ static void slice(struct pith_model *m, struct tensor *t)
     int64_t rows[MAX_DEVICES], first = 0;
     if (!model_slice_rows(m, t, rows))
         return;
+    int64_t of_heads[MAX_DEVICES];
     t->slice = arena_array(&m->arena, (size_t)m->slicing.n, sizeof *t->slice);
+    t->by_heads = model_head_rows(m, t, of_heads) && !model_head_columns(m, t);
     for (int i = 0; t->slice && i < m->slicing.n; i++) {
         struct tensor *s = rows[i] ? new_slice(m, t, first, rows[i]) : NULL;
         first += rows[i];
@@ -178,7 +192,27 @@ pith_status model_slice(struct pith_model *m, struct pith_error *err)
                              "pieces of %lld",
                              m->tensors[i]->name, (long long)tensor_k(m->tensors[i]),
                              (long long)m->pair[i].unit);
-    return PITH_OK;
+    for (int32_t i = 0; i < m->arch.n_states && m->heads && m->params.strict; i++) {
+        const char *why;
+        int64_t heads[MAX_DEVICES];
+        if (!model_share_heads(m, i, heads, &why) && why && !strcmp(why, ONE_HEAD))
+            return error_set(err, PITH_UNSUPPORTED,
+                             "--strict: attention of layer %d is not divided by heads: it has %s",
+                             m->arch.states[i].layer, why);
+    }
+    return model_share_states(m, err);
+}
+
+/* Layers by what becomes of their heads. Shares of states come behind those of the architecture. */
+static void tell_of_heads(const struct pith_model *m, struct slicing *out)
+{
+    for (int32_t i = 0; i < m->arch.n_states && m->heads && !m->arch.states[i].sent; i++) {
+        const char *why;
+        int64_t heads[MAX_DEVICES];
+        out->layers += model_share_heads(m, i, heads, &why) != 0;
+        out->no_heads += why != NULL;
+        out->why_no_heads = why ? why : out->why_no_heads;
+    }
 }
 
 void model_sliced(const struct pith_model *m, struct slicing *out)
@@ -187,10 +221,12 @@ void model_sliced(const struct pith_model *m, struct slicing *out)
     out->why_no_columns = m->params.reproducible ? "bits of one device are wanted"
                           : !m->by_columns       ? "a CPU takes part, and keeps its bits"
                                                  : "they have too few";
+    if (m->slicing.n)
+        tell_of_heads(m, out);
     for (int32_t i = 0; i < m->n_tensors && m->slicing.n; i++) {
         const struct tensor *t = m->tensors[i];
         const char *why = t->n_slices ? "" : why_whole(m, t);
-        out->matrices += t->n_slices && !has_experts(t) && !t->slice[0]->file_row;
+        out->matrices += t->n_slices && t->n_dims > 1 && !has_experts(t) && !t->slice[0]->file_row;
         out->columns += t->n_slices && t->slice[0]->file_row;
         out->no_columns += lacks_columns(m, t);
         out->stacks += t->n_slices && has_experts(t);

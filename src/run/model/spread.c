@@ -614,7 +614,7 @@ static int32_t wanted_device(const struct pith_model *m, const struct node *n)
 {
     int32_t home = model_layer_device(m, n->layer), best = home;
     if (n->n_states)
-        return home;
+        return n->state[0]->sent ? n->state[0]->sent - 1 : home;
     const struct tensor *by = n->near ? n->near : n->w;
     if (by && m->sent[by->index] >= 0)
         return m->sent[by->index];
@@ -683,7 +683,8 @@ pith_status model_place_states(struct pith_model *m, const struct arch_model *a,
     int moved = m->n_devices > 1, n_roles = a->n_encoder_visits ? 2 : 1;
     pith_status st = PITH_OK;
     for (int32_t i = 0; i < a->n_states; i++)
-        states[i].device = model_layer_device(m, states[i].layer);
+        states[i].device =
+            states[i].sent ? states[i].sent - 1 : model_layer_device(m, states[i].layer);
     while (moved && st == PITH_OK) {
         moved = 0;
         for (int role = 0; role < n_roles && st == PITH_OK; role++) {
@@ -723,12 +724,15 @@ static pith_status find_pairs(struct pith_model *m, struct pith_error *err)
     m->pair = arena_array(&m->arena, (size_t)m->n_tensors + 1, sizeof *m->pair);
     if (!m->pair)
         return error_set(err, PITH_NOMEM, "out of memory while dividing %s", gguf_path(m->gguf));
+    st = model_heads_begin(m, err);
     for (int role = 0; role < (m->arch.n_encoder_visits ? 2 : 1) && st == PITH_OK; role++) {
         struct graph g;
         struct arch_want want = {.logits = m->gives_logits, .role = (enum role)role};
         st = model_graph(m, m->arch.states, &want, &g, err);
-        if (st == PITH_OK)
+        if (st == PITH_OK) {
             model_find_pairs(m, &g);
+            model_find_heads(m, &g);
+        }
         graph_deinit(&g);
     }
     return st;

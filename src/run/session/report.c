@@ -150,6 +150,13 @@ static void put_slices(const struct pith_model *m, int json, struct str *out)
         str_printf(out, json ? ", \"not_by_columns\": {\"n\": %d, \"why\": \"%s\"}"
                              : "; %d by rows and not by columns: %s",
                    of.no_columns, of.why_no_columns);
+    if (of.layers)
+        str_printf(out, json ? ", \"attention_by_heads\": %d"
+                             : "; attention of %d layers by heads", of.layers);
+    if (of.no_heads)
+        str_printf(out, json ? ", \"not_by_heads\": {\"n\": %d, \"why\": \"%s\"}"
+                             : "; of %d not by heads: %s",
+                   of.no_heads, of.why_no_heads);
     str_putz(out, json ? "}, " : "\n");
 }
 
