@@ -4,12 +4,16 @@
 # measures. FOLDER (default: build-cuda/gpu) has a file for each part; FOLDER/report.txt is all of
 # them in one, and FOLDER/summary.txt what to look at first.
 #
-# No command takes more than ten minutes. A part that was done is not done again: where a call ends
-# early, the next one goes on. `all` or the beginnings of names after FOLDER ask for these again:
-# `gpu.sh out decode sanitize-race`. Status 0: all is well; 1: a part failed; 75: there is more to
-# do.
+# What was asked of a GPU first comes first: is it right (ops, attention, a text), how fast is it,
+# then the tests of whole models, the sanitizer, the peer and Vulkan. A part that fails, crashes or
+# hangs ends none but itself.
 #
-#   LIMIT=500        seconds for this call; a part that has no minute left waits for the next
+# A part that was done is not done again: where a call ends early, the next one goes on. `all` or
+# the beginnings of names after FOLDER ask for these again: `gpu.sh out decode sanitize-race`.
+# Status 0: all is well; 1: a part failed; 75: there is more to do.
+#
+#   LIMIT=540        seconds for this call; a part that has no minute left waits for the next
+#   PART=240         seconds for a part, after which it has failed (the build: 590)
 #   GPU_BUILD=FOLDER what is built, or was elsewhere: `gpu.sh pack FILE` makes a tar.gz of what a
 #                    machine without compilers and network needs. GPU_MAKE=0: make nothing here
 #   GPU_ARCHS=90     generations to build for (default: that of the GPU)
@@ -28,6 +32,7 @@ WIDE="--embd ${EMBD:-4096} --heads ${HEADS:-32} --heads-kv ${HEADS_KV:-8} --ff $
 WIDE="$WIDE --vocab ${VOCAB:-32000} --ctx 4096"
 TESTS="$B/tests/test_cuda $B/tests/test_cuda_ops $B/tests/test_cuda_attn"
 LONGEST=590
+PART=${PART:-240}
 began=$SECONDS
 
 # What a machine without this program's libraries, compilers and network needs.
@@ -77,13 +82,13 @@ is_again()
     return 1
 }
 
-# Seconds that a part can have now; 0: it waits.
+# Seconds that a part, which is to have so many, can have now; 0: it waits.
 seconds()
 {
-    local now=$LONGEST
+    local now=$1
     if [ -n "${LIMIT:-}" ]; then
         now=$((LIMIT - SECONDS + began))
-        [ $now -le $LONGEST ] || now=$LONGEST
+        [ $now -le "$1" ] || now=$1
         [ $now -ge 60 ] || now=0
     fi
     echo $now
@@ -93,20 +98,20 @@ seconds()
 # command's; 75 where it waits.
 part()
 {
-    local name=$1 file=$out/$1.txt limit status from=$SECONDS
+    local name=$1 file=$out/$1.txt limit status from=$SECONDS most=$PART
     shift
+    [ "$name" != build ] || most=$LONGEST
     rm -f "$out/$name.skip"
     if [ -e "$file" ] && ! is_again "$name"; then
         status=$(sed -n '$s/^# status \([0-9]*\),.*/\1/p' "$file")
-        # One that ended for want of time may have more now.
-        if [ -n "$status" ] && [ "$status" != 124 ]; then
+        if [ -n "$status" ]; then
             [ "$status" = 0 ] || bad=1
             return "$status"
         fi
     elif [ ${#again[@]} -gt 0 ] && ! is_again "$name" && [[ $name != @(build|device) ]]; then
         return 75
     fi
-    limit=$(seconds)
+    limit=$(seconds "$most")
     if [ "$limit" = 0 ]; then
         left=1
         return 75
@@ -117,7 +122,7 @@ part()
     mv "$file.tmp" "$file"
     case $status in
     0) echo "ok $name ($((SECONDS - from)) s)" ;;
-    124) if [ "$limit" -lt $LONGEST ]; then
+    124 | 137) if [ "$limit" -lt "$most" ]; then
             echo "more $name: it had $limit s"
             rm "$file"
             left=1
@@ -186,23 +191,6 @@ TEST_CUDA=1 TEST_SCALE=${TEST_SCALE:-10}
 [ -n "${TEST_GGUF:-}" ] || TEST_GGUF=$(timeout 300 scripts/model.sh 2>/dev/null) || TEST_GGUF=
 part ops "$B"/tests/test_cuda_ops
 part attention "$B"/tests/test_cuda_attn
-for name in golden_arch rows_over_two reference_model every_call_fails devices_are_lost \
-    memory_runs_out gaps_are_named caches_of_every_type recordings_serve draws_of_the_best \
-    drawn_rows what_is_absent_is_named products_of; do
-    part "models-$name" env TEST_ONLY=$name "$B"/tests/test_cuda
-done
-if has compute-sanitizer; then
-    for tool in memcheck racecheck synccheck initcheck; do
-        for test in ops attn; do
-            part sanitize-$tool-$test env TEST_SCALE=1 compute-sanitizer --tool $tool \
-                --error-exitcode 9 "$B"/tests/test_cuda_$test
-        done
-    done
-    part sanitize-model env TEST_SCALE=1 TEST_ONLY=golden_arch compute-sanitizer \
-        --error-exitcode 9 "$B"/tests/test_cuda
-else
-    skip sanitize "there is no compute-sanitizer"
-fi
 if [ -n "$TEST_GGUF" ]; then
     for device in CPU cuda0; do
         part "text-$device" "$B"/pith run "$TEST_GGUF" --device "$device" -ngl all --temp 0 -n 32 \
@@ -275,15 +263,36 @@ make_peer()
 
 device=cuda0
 part host hosts_time
-for type in $TYPES; do
-    for kind in decode prefill deep ops; do
-        part "$kind-$type" measure_type $kind "$type"
-    done
+for kind in decode prefill ops deep; do
+    for type in $TYPES; do part "$kind-$type" measure_type $kind "$type"; done
 done
 for model in ${MODELS:-}; do
     part "model-$(basename "$model" .gguf)" bench "$model" --device cuda0 -ngl all -p 512 -n 128 \
         -np 1,32
 done
+
+# ---------------------------------------------------------------- tests of models
+
+for name in golden_arch rows_over_two reference_model every_call_fails devices_are_lost \
+    memory_runs_out gaps_are_named caches_of_every_type recordings_serve copies_are_measured \
+    draws_of_the_best drawn_rows what_is_absent_is_named products_of attention_on twins_are_one \
+    values_go_by_nccl; do
+    part "models-$name" env TEST_ONLY=$name "$B"/tests/test_cuda
+done
+if has compute-sanitizer; then
+    for tool in memcheck racecheck synccheck initcheck; do
+        for test in ops attn; do
+            part sanitize-$tool-$test env TEST_SCALE=1 compute-sanitizer --tool $tool \
+                --error-exitcode 9 "$B"/tests/test_cuda_$test
+        done
+    done
+    part sanitize-model env TEST_SCALE=1 TEST_ONLY=golden_arch compute-sanitizer \
+        --error-exitcode 9 "$B"/tests/test_cuda
+else
+    skip sanitize "there is no compute-sanitizer"
+fi
+
+# ---------------------------------------------------------------- beside others
 
 if [ -n "${PEER_SRC:-}" ] && [ -z "${PEER:-}" ] && has cmake; then
     part peer-build make_peer && PEER=$out/peer/bin
@@ -309,8 +318,50 @@ fi
 
 # ---------------------------------------------------------------- the whole
 
+# tokens KIND TYPE TEST: tokens per second of a test, from the file of a part.
+tokens()
+{
+    [ ! -e "$out/$1-$2.txt" ] ||
+        awk -v test="$3" '$4 == test { rate = $5 } END { if (rate) print rate }' "$out/$1-$2.txt"
+}
+
+# wants TYPE BYTES DECODE PREFILL: what was asked for beside what was found: shares of what the
+# memory and the tensor cores gave, in %. BYTES: of a weight, in hundredths.
+wants()
+{
+    awk -v type="$1" -v bytes="$2" -v decode="$3" -v prefill="$4" -v matrices="$matrices" \
+        -v one="$(tokens decode "$1" tg128)" -v many="$(tokens decode "$1" tg128x32)" \
+        -v rows="$(tokens prefill "$1" pp2048)" -v head="$head" -v memory="$memory" \
+        -v cores="$cores" '
+        function say(what, found, wanted) {
+            printf "%-4s %s: %s %.1f, wanted %s\n", (found >= wanted ? "yes" : "NO"), type, what,
+                found, wanted
+        }
+        BEGIN {
+            if (one && memory && decode)
+                say("decode, % of memory", one * (matrices + head) * bytes / 1e9 / memory, decode)
+            if (one && many)
+                say("32 sequences, times one", many / one, 12)
+            if (rows && cores && prefill)
+                say("prefill, % of mma.sync", rows * matrices * 2e-10 / cores, prefill)
+        }'
+}
+verdicts()
+{
+    local e=${EMBD:-4096} matrices head memory cores
+    matrices=$((${LAYERS:-32} * (2 * e * e + 2 * e * e * ${HEADS_KV:-8} / ${HEADS:-32} +
+        3 * e * ${FF:-14336})))
+    head=$((e * ${VOCAB:-32000}))
+    memory=$(sed -n 's/^reads its memory: \([0-9.]*\) GB.*/\1/p' "$out/roof.txt" 2>/dev/null)
+    cores=$(sed -n 's/^tensor cores, f16.*: \([0-9.]*\) TFLOP.*/\1/p' "$out/roof.txt" 2>/dev/null)
+    wants f16 200 70 50
+    wants q8_0 106.25 70 0
+    wants q4_0 56.25 55 40
+}
+
 {
     sed -n 2p "$out/device.txt"
+    verdicts
     cat "$out"/roof.txt 2>/dev/null | grep -v '^#'
     for file in "$out"/*.txt; do
         name=$(basename "$file" .txt)

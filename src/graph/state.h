@@ -37,6 +37,7 @@ enum state_flag {
     STATE_V_IN_K = 4, /* V is K's first columns */
     STATE_SPARSE = 8, /* where all of it is seen, one row may be kept for several tokens */
     STATE_CHOOSES = 16, /* scores of it choose slots: its type is not one of blocks */
+    STATE_BY_HEADS = 64, /* a head is K and V of its own: devices may share them (n_shares) */
     STATE_MEMORY = 32   /* filled by an encoder's run, of a sequence and not of its tokens */
 };
 

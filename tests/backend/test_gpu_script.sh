@@ -11,7 +11,8 @@ stub "$dir/bin/nvidia-smi" 'echo name, driver; echo a GPU, 1'
 stub "$dir/bin/compute-sanitizer" '
 while [ "${1#--}" != "$1" ]; do [ "$1" = --tool ] || [ "$1" = --error-exitcode ] && shift; shift
 done; "$@" && echo "ERROR SUMMARY: 0 errors"'
-stub "$dir/b/gpu_roof" 'echo "reads its memory: 100 GB/s"'
+stub "$dir/b/gpu_roof" 'echo "reads its memory: 100 GB/s"
+echo "tensor cores, f16 with f32 sums, mma.sync: 100.0 TFLOP/s"'
 stub "$dir/b/tests/test_cuda_ops" '
 [ ! -e "$SLOW" ] || sleep 3; echo "1 passed, 0 failed, 0 skipped"'
 cp "$dir/b/tests/test_cuda_ops" "$dir/b/tests/test_cuda_attn"
@@ -24,7 +25,10 @@ synth) echo model >"$2" ;;
 devices) echo "vulkan0  the same GPU" ;;
 bench)
     while [ $# -gt 0 ]; do [ "$1" = --trace ] && cat >"$2" <<<"$TRACE"; shift; done
-    echo "  tg128 12 tokens/s" ;;
+    echo "  tg128 12 tokens/s"
+    echo "synthetic q4_0 1 tg128 14.00"
+    echo "synthetic q4_0 1 tg128x32 100.00"
+    echo "synthetic q4_0 1 pp2048 3000.00" ;;
 esac'
 touch "$dir/b/pith-cuda.kernels" "$dir/b/pith-vulkan.kernels" "$dir/model.gguf"
 export PATH=$dir/bin:$PATH GPU_BUILD=$dir/b GPU_MAKE=0 TEST_GGUF=$dir/model.gguf TYPES=q4_0
@@ -56,6 +60,9 @@ runs all_parts 0 '^ok vulkan-prefill-q4_0' "$at"
 same parts_that_failed "$(grep -c FAIL "$out")" 0
 has the_hosts_time "$at/host.txt" 'room for 0 recordings: 2 submissions, 30.0 us in the median'
 has a_summary "$at/summary.txt" 'tg128 12 tokens/s'
+has what_was_wanted "$at/summary.txt" '^yes +q4_0: decode, % of memory 56.0, wanted 55'
+has what_was_missed "$at/summary.txt" '^NO +q4_0: 32 sequences, times one 7.1, wanted 12'
+has of_rows "$at/summary.txt" '^yes +q4_0: prefill, % of mma.sync 41.9, wanted 40'
 has a_report "$at/report.txt" '==== sanitize-racecheck-attn.txt'
 has what_is_left_out "$at/summary.txt" '^skip peer: '
 n=$(wc -l <"$CALLS")
@@ -72,6 +79,13 @@ rm "$SLOW"
     fail some_were_done "$(ls "$at" | tr '\n' ' ')"
 runs the_rest 0 '^ok host' "$at"
 same ops_again "$(grep -c '^ok ops ' "$out")" 0
+
+touch "$SLOW"
+PART=1 runs one_that_hangs 1 'FAIL ops: not done after 1 s' "$dir/hangs"
+rm "$SLOW"
+has what_comes_after_it "$dir/hangs/decode-q4_0.txt" '^# status 0'
+runs it_is_not_waited_for_again 1 '' "$dir/hangs"
+same hangs_again "$(grep -c '^[a-zA-Z]* ops' "$out")" 0
 
 BAD=golden_arch runs one_that_fails 1 'FAIL models-golden_arch .status 1' "$dir/bad"
 has others_go_on "$dir/bad/decode-q4_0.txt" '^# status 0'

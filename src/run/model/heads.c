@@ -137,12 +137,28 @@ pith_status model_heads_begin(struct pith_model *m, struct pith_error *err)
     for (int32_t i = 0; i < n; i++) {
         const struct state *s = &m->arch.states[i];
         m->heads[i].unit = 1;
-        m->heads[i].are = s->rows == STATE_KV && s->range != RANGE_STEP && s->ratio <= 1;
+        m->heads[i].are = state_is(s, STATE_BY_HEADS) && s->range != RANGE_STEP && s->ratio <= 1;
     }
     return PITH_OK;
 }
 
 /* ---------------------------------------------------------------- who gets which */
+
+void model_deal(const struct takers *t, int64_t all, int64_t unit, int64_t n[MAX_DEVICES])
+{
+    double sum = 0;
+    int64_t at = 0;
+    int last = 0;
+    for (int i = 0; i < t->n; i++) {
+        sum += t->share[i];
+        int64_t end = (int64_t)((double)all / (double)unit * (sum / t->sum) + 0.5) * unit;
+        end = end > all ? all : end;
+        n[i] = end - at;
+        at = end;
+        last = t->share[i] > 0 ? i : last;
+    }
+    n[last] += all - at; /* less than a piece */
+}
 
 /* Ranges of positions that rows of some state see: a group of the cache on each device. */
 static int kinds_of_states(const struct pith_model *m)
@@ -165,13 +181,12 @@ int64_t model_share_heads(const struct pith_model *m, int32_t state, int64_t hea
     const struct state *s = &m->arch.states[state];
     const struct heads_of *h = m->heads ? &m->heads[state] : NULL;
     *why = NULL;
-    if (!by->n || !h || !h->are ||
-        model_layer_device(m, s->layer) != by->device[by->n - 1])
+    if (!by->n || !h || !h->are || model_layer_device(m, s->layer) != by->device[by->n - 1])
         return 0;
-    *why = h->why                                                   ? h->why
-           : kinds_of_states(m) * by->n > MOST_KINDS                ? "too many kinds of state"
-           : s->n_head_kv < 2                                       ? ONE_HEAD
-                                                                    : NULL;
+    *why = h->why                                    ? h->why
+           : kinds_of_states(m) * by->n > MOST_KINDS ? "too many kinds of state"
+           : s->n_head_kv < 2                        ? ONE_HEAD
+                                                     : NULL;
     if (*why)
         return 0;
     model_deal(by, s->n_head_kv, m->by_columns ? h->unit : 1, heads);

@@ -34,7 +34,8 @@ struct column_pair {
     int64_t unit;                /* 0: any */
 };
 
-/* Heads of a state (heads.c): can they be divided (`are`, unless `why` not), at multiples of what. */
+/* Heads of a state (heads.c): can they be divided (`are`, unless `why` not), at multiples of what.
+ */
 struct heads_of {
     const char *why;
     int64_t unit;
@@ -166,10 +167,10 @@ int64_t model_slice_rows(const struct pith_model *m, const struct tensor *t,
                          int64_t rows[MAX_DEVICES]);
 /* columns.c: notes the pairs of a graph, for PITH_SPLIT_TENSOR. */
 void model_find_pairs(struct pith_model *m, const struct graph *g);
-/* `all` over t's devices by their shares, at multiples of unit. */
+/* heads.c: `all` over t's devices by their shares, at multiples of unit. */
 void model_deal(const struct takers *t, int64_t all, int64_t unit, int64_t n[MAX_DEVICES]);
-/* heads.c: what of K and V is divided by heads, for PITH_SPLIT_TENSOR. Room for the notes, and those
- * of a graph. */
+/* The same: what of K and V is divided by heads, for PITH_SPLIT_TENSOR. Room for the notes, and
+ * those of a graph. */
 enum { MOST_KINDS = 8 }; /* groups of pages that a cache has */
 #define ONE_HEAD "one head of K and V"
 pith_status model_heads_begin(struct pith_model *m, struct pith_error *err);

@@ -58,22 +58,6 @@ static int is_by_columns(const struct pith_model *m, const struct tensor *t)
     return before && !why_whole(m, before) && !why_whole(m, t) && unit_of_pair(m, t, tensor_k(t));
 }
 
-void model_deal(const struct takers *t, int64_t all, int64_t unit, int64_t n[MAX_DEVICES])
-{
-    double sum = 0;
-    int64_t at = 0;
-    int last = 0;
-    for (int i = 0; i < t->n; i++) {
-        sum += t->share[i];
-        int64_t end = (int64_t)((double)all / (double)unit * (sum / t->sum) + 0.5) * unit;
-        end = end > all ? all : end;
-        n[i] = end - at;
-        at = end;
-        last = t->share[i] > 0 ? i : last;
-    }
-    n[last] += all - at; /* less than a piece */
-}
-
 int64_t model_slice_rows(const struct pith_model *m, const struct tensor *t,
                          int64_t rows[MAX_DEVICES])
 {
