@@ -5,6 +5,7 @@
  *
  * K = 4096; ahead: bytes, instead of cpu_prefetch_ahead's (AVX2 levels, one and two columns). For
  * each level and type, best of the repeats:
+ *     pair:   one column, two panels at once, half of the weights apart: GB/s of weights in memory
  *     n:      that many columns: GB/s of weights in memory (three times the last-level cache),
  *             Gop/s of the same, and Gop/s with
  *             half a mebibyte of weights over and over: what the kernel itself can do
@@ -58,6 +59,23 @@ static double best_time(const struct kern_mm *m, enum dtype type, const struct a
     return best;
 }
 
+/* Least time for n panels, those of each half beside those of the other. */
+static double pair_time(const struct kern_mm *m, enum dtype type, const struct act_tile *a,
+                        size_t n, int repeats)
+{
+    const size_t panel = dtype_panel_bytes(type, K);
+    double best = 1e9;
+    for (int r = 0; r < repeats; r++) {
+        double s = now();
+        for (size_t p = 0; p < n / 2; p++)
+            m->pair[type]((const void *const[]){weights + p * panel, weights + (n / 2 + p) * panel},
+                          K, a, (float *const[]){y, y + 64});
+        s = now() - s;
+        best = s < best ? s : best;
+    }
+    return best;
+}
+
 static void bench_type(const struct kern_mm *m, enum dtype type, int repeats)
 {
     static const int columns[] = {1, 2, 3, 4, 5, 6, 8, 12, 16, 32};
@@ -75,6 +93,11 @@ static void bench_type(const struct kern_mm *m, enum dtype type, int repeats)
     struct act_tile *one = &tiles[N / ACT_TILE];
 
     printf("%-6s", t->name);
+    if (m->pair[type]) {
+        make_tile(one, t->act, x, 1);
+        printf(" pair: %.1f |", (double)(n_panels / 2 * 2 * panel) /
+                                    pair_time(m, type, one, n_panels, repeats) * 1e-9);
+    }
     for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
         const int n_tiles = (columns[i] + ACT_TILE - 1) / ACT_TILE;
         if (n_tiles == 1)

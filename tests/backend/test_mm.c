@@ -299,6 +299,44 @@ static void same_panels(const struct dtype_traits *t, enum dtype type, const uin
     put(got, panel_bytes);
 }
 
+/* Every level that takes two panels at once, of which the second has the first one's rows the other
+ * way round, or both the same. */
+static void same_pairs(const struct dtype_traits *t, enum dtype type, const void **rows, int n_rows,
+                       const uint8_t *panel, int64_t n, const struct act_tile *a, const float *want)
+{
+    enum { FIRST_BACK, SECOND_BACK, BOTH, WAYS };
+    static float got[2][MAX_ROWS + GUARD] __attribute__((aligned(64)));
+    const void *back_rows[MAX_ROWS];
+    uint8_t *back = get(dtype_panel_bytes(type, n));
+    for (int r = 0; r < n_rows; r++)
+        back_rows[r] = rows[n_rows - 1 - r];
+    t->pack(back_rows, n_rows, n, back);
+    EACH_LEVEL(l)
+    {
+        for (int way = 0; way < WAYS && tables[l].pair[type]; way++) {
+            const int is_back[2] = {way == FIRST_BACK, way == SECOND_BACK};
+            for (int i = 0; i < MAX_ROWS + GUARD; i++)
+                got[0][i] = got[1][i] = 12345.0f;
+            tables[l].pair[type](
+                (const void *const[]){is_back[0] ? back : panel, is_back[1] ? back : panel}, n, a,
+                (float *const[]){got[0], got[1]});
+            for (int i = 0; i < 2; i++)
+                for (int r = 0; r < t->pack_rows + GUARD; r++) {
+                    const int row = is_back[i] ? n_rows - 1 - r : r;
+                    if (r >= t->pack_rows)
+                        CHECK_MSG(got[i][r] == 12345.0f, "%s %s: panel %d of two wrote beyond",
+                                  t->name, cpu_level_name(l), i);
+                    else if (r < n_rows)
+                        CHECK_MSG(same(&got[i][r], &want[row]),
+                                  "%s %s n %ld: panel %d of two, row %d is %a, not %a", t->name,
+                                  cpu_level_name(l), (long)n, i, r, (double)got[i][r],
+                                  (double)want[row]);
+                }
+        }
+    }
+    put(back, dtype_panel_bytes(type, n));
+}
+
 /* One panel of R rows (the last `missing` absent) against tiles of 1..16 columns, at every level.
  */
 static void one_case(enum dtype type, int64_t n, int w_mode, int x_mode, int missing)
@@ -345,6 +383,8 @@ static void one_case(enum dtype type, int64_t n, int w_mode, int x_mode, int mis
                 CHECK_MSG(got[R * nc + i] == 12345.0f, "%s %s columns %d: wrote beyond the tile",
                           t->name, cpu_level_name(l), nc);
         }
+        if (nc == 1)
+            same_pairs(t, type, rows, n_rows, panel, n, &tile.a, want);
         tile_deinit(&tile);
     }
     put(file, file_bytes);
@@ -546,6 +586,24 @@ static void common_types(void)
 #endif
 }
 
+/* Two panels at once: where a level has a product of its own, the pair of one below is not taken.
+ */
+static void pairs(void)
+{
+#ifdef __x86_64__
+    static const enum dtype paired[] = {DT_Q8_0, DT_Q4_0, DT_Q5_0, DT_Q4_K, DT_Q5_K};
+    struct kern_mm m;
+    kern_mm_table(CPU_AVX2, &m);
+    for (size_t i = 0; i < sizeof paired / sizeof paired[0]; i++)
+        CHECK_MSG(m.pair[paired[i]], "%s", dtypes[paired[i]].name);
+    kern_mm_table(CPU_AVXVNNI, &m);
+    CHECK(!m.pair[DT_Q8_0] && !m.pair[DT_Q4_K] && m.pair[DT_Q5_0]);
+    kern_mm_table(CPU_AVX512, &m);
+    for (int i = 0; i < DT_COUNT; i++)
+        CHECK(!m.pair[i]);
+#endif
+}
+
 static void limits(void)
 {
     static const uint8_t bytes[1024];
@@ -570,6 +628,7 @@ int main(void)
     TEST(quantisers);
     TEST(to_bf16);
     TEST(bf16_flush);
+    TEST(pairs);
     TEST(limits);
     TEST(common_types);
 #define X(NAME, name, id, n, bytes, act, rows)                                                     \

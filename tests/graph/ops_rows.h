@@ -243,6 +243,51 @@ static void gated_products_are_fused(void)
         }
 }
 
+/* ---------------------------------------------------------------- products of one row */
+
+struct product_case {
+    const struct tensor *w, *b;
+};
+
+static node build_product(struct graph *g, node x, void *ctx)
+{
+    const struct product_case *c = ctx;
+    return graph_matmul(g, c->w, c->b, x, "product");
+}
+
+/* Panels may be taken two at a time: one, an odd and an even number of them, the last one whole or
+ * not. Two rows are another way to the same bits. */
+static void one_row_has_the_bits_of_two(void)
+{
+    enum { MAX_M = 150, MAX_K = 512 };
+    static const struct {
+        enum dtype type;
+        int k;
+    } cases[] = {{DT_Q8_0, 96},  {DT_Q4_0, 64},  {DT_Q5_0, 32}, {DT_Q4_K, 512},
+                 {DT_Q5_K, 256}, {DT_Q6_K, 256}, {DT_F16, 33}};
+    static const int rows[] = {1, 15, 16, 17, 32, 48, 49, 64, 80, 95, 150};
+    static float w[MAX_M * MAX_K], bias[MAX_M], two[2 * MAX_M];
+    struct rng rng;
+    struct pith_error err;
+    rng_init(&rng, 46);
+    bench_fill(&rng, w, MAX_M * MAX_K, 0);
+    bench_fill(&rng, bias, MAX_M, 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (size_t j = 0; j < sizeof rows / sizeof *rows; j++) {
+            struct product_case c;
+            int k = cases[i].k;
+            bench_reset();
+            bench_fill(&rng, in, 2 * k, 0);
+            c.w = bench_tensor(cases[i].type, 0, rows[j], k, w);
+            c.b = j % 2 ? bench_tensor(DT_F32, 0, 0, rows[j], bias) : NULL;
+            struct bench_case b = {.build = build_product, .ctx = &c, .in = in, .T = 2, .n = k};
+            b.level = CPU_BASE; /* of a device its own products, which round as they round */
+            REQUIRE(bench_run(&b, two, &err) == PITH_OK, "%s", err.msg);
+            b.T = 1;
+            bench_check(b, two, dtypes[cases[i].type].name);
+        }
+}
+
 /* ---------------------------------------------------------------- adapters beside products */
 
 struct adapted_case {

@@ -1327,6 +1327,7 @@ int main(void)
     TEST(scores_are_capped);
     TEST(activations_of_one_operand);
     TEST(gated_products_are_fused);
+    TEST(one_row_has_the_bits_of_two);
     TEST(adapters_are_added);
     TEST(rows_are_convolved);
     TEST(grids_are_convolved);

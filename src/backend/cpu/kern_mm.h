@@ -10,6 +10,7 @@
 
 struct kern_mm {
     kern_mm_fn *mm[DT_COUNT];
+    kern_mm_pair_fn *pair[DT_COUNT]; /* of the table's own mm: NULL where that has none */
     kern_pack_fn *pack[DT_COUNT];
     void (*quant_a32)(const float *x, int64_t n, int8_t *q, float *d, int32_t *s32, int nc, int c);
     void (*quant_a256)(const float *x, int64_t n, int8_t *q, float *d, int16_t *s16, int nc, int c);
@@ -20,8 +21,8 @@ struct kern_mm {
     int *ahead; /* NULL, or how many bytes ahead one and two columns ask for weights: speed alone */
 };
 
-void kern_mm_table(int level, struct kern_mm *out); /* enum cpu_level; no entry of out is NULL but
-                                                       mm of types never packed, pack, ahead */
+/* level: enum cpu_level. No entry of out is NULL but mm of types never packed, pair, pack, ahead. */
+void kern_mm_table(int level, struct kern_mm *out);
 
 /* What the 4-bit codes of iq4_nl and iq4_xs stand for, plus 128, and those of mxfp4 (doubled, see
  * tensor/quant/packed.h), plus 16: unsigned bytes, as integer kernels want their weights. */

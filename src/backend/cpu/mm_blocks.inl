@@ -71,12 +71,15 @@ struct form256 {
     int log2_bias;         /* 0: none */
     const uint8_t *values; /* what codes stand for, bias included; NULL: themselves */
     float unit;            /* of d; 0: one */
+    int close;             /* 1: weights are asked for close ahead, where that is far */
 };
 static const uint8_t iq3_xxs_values[16] = {KERN_VALUES_IQ3_XXS},
                      iq3_s_values[16] = {KERN_VALUES_IQ3_S}, iq2_values[16] = {KERN_VALUES_IQ2};
 static const struct form256
     Q4_K = {.bytes = P16_Q4_K, .bits = 4, .header = 320, .chunk = 512},
     Q5_K = {.bytes = P16_Q5_K, .bits = 5, .header = 320, .chunk = 640},
+    Q4_K_PAIR = {.bytes = P16_Q4_K, .bits = 4, .header = 320, .chunk = 512, .close = 1},
+    Q5_K_PAIR = {.bytes = P16_Q5_K, .bits = 5, .header = 320, .chunk = 640, .close = 1},
     IQ4_XS = {.bytes = P16_IQ4_XS, .bits = 8, .header = 160, .chunk = 512, .log2_bias = 7,
               .values = iq4},
     IQ3_XXS = {.bytes = P16_IQ3_XXS, .bits = 8, .header = 160, .chunk = 512, .log2_bias = 6,

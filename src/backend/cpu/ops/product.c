@@ -42,8 +42,24 @@ static int64_t parts_of(const struct call *c, const struct exec *x)
     return parts < most ? parts : most;
 }
 
+/* Decoding, a thread reads two streams: unit u is the panels u and u + pair_step. Halves of the
+ * whole matrix, so that both streams go on from one chunk of units to the next; not with several
+ * memory nodes, where the second half lies at another's. */
+static int in_pairs(const struct call *c, const struct exec *x)
+{
+    return kern_of(c)->pair[c->w->type] && !c->w2 && c->layout == LAYOUT_PANELS &&
+           x->n_nodes < 2 && exec_rows(x, c->dst.rows, c->dst.rows_mul) == 1;
+}
+
+static int64_t pair_step(const struct call *c)
+{
+    return (tensor_panels(c->w) + 1) / 2;
+}
+
 static int64_t matmul_units(const struct call *c, const struct exec *x)
 {
+    if (in_pairs(c, x))
+        return pair_step(c);
     return tensor_panels(c->w) * parts_of(c, x);
 }
 
@@ -180,11 +196,16 @@ static void multiply(const struct call *c, const struct exec *x, int64_t begin, 
             for (int64_t t = t0; t < t1; t++) {
                 struct act_tile a =
                     t - t0 < KEPT ? kept[t - t0] : value_tile(x, &c->src[0], t);
-                mm(panel, kk, &a, y);
-                if (act) {
-                    mm(panel2, kk, &a, y2);
-                    act(y, y2, y, a.nc * pack_rows);
+                if (act && a.nc == 1 && k->pair[c->w->type])
+                    k->pair[c->w->type]((const void *const[]){panel, panel2}, kk, &a,
+                                        (float *const[]){y, y2});
+                else {
+                    mm(panel, kk, &a, y);
+                    if (act)
+                        mm(panel2, kk, &a, y2);
                 }
+                if (act)
+                    act(y, y2, y, a.nc * pack_rows);
                 if (far && (p + 1) * pack_rows <= c->dst.cols)
                     k->put_far(y, a.nc, pack_rows,
                                value_row(x, &c->dst, t * ACT_TILE) + p * pack_rows, c->dst.ld);
@@ -197,11 +218,40 @@ static void multiply(const struct call *c, const struct exec *x, int64_t begin, 
         k->put_end();
 }
 
+/* Units [begin, end) that are pairs of panels, the last one perhaps one alone. */
+static void multiply_pairs(const struct call *c, const struct exec *x, int64_t begin, int64_t end,
+                           int ith)
+{
+    _Alignas(64) float y[2][64];
+    const struct kern *k = kern_of(c);
+    const struct cpu_panels w = cpu_panels(c);
+    const struct act_tile a = value_tile(x, &c->src[0], 0);
+    const int64_t kk = tensor_k(c->w), n = tensor_panels(c->w), step = pair_step(c);
+    const int pack_rows = dtypes[c->w->type].pack_rows;
+    for (int64_t p = begin; p < end; p++) {
+        const int n_panels = p + step < n ? 2 : 1;
+        if (n_panels == 2 && !w.pending) {
+            const void *const panel[2] = {cpu_panel(&w, 0, p, NULL),
+                                          cpu_panel(&w, 0, p + step, NULL)};
+            k->pair[c->w->type](panel, kk, &a, (float *const[]){y[0], y[1]});
+        } else
+            for (int i = 0; i < n_panels; i++)
+                k->mm[c->w->type](cpu_panel(&w, 0, p + i * step, scratch_of(x, ith)), kk, &a,
+                                  y[i]);
+        for (int i = 0; i < n_panels; i++)
+            store_tile(c, x, y[i], 1, pack_rows, p + i * step, 0, c->b_data);
+    }
+}
+
 /* Units [begin, end): whole panels with all tiles, and parts of the first and the last one. */
 static void multiply_units(const struct call *c, const struct exec *x, int64_t begin, int64_t end,
                            int ith, int gated)
 {
     int64_t parts = parts_of(c, x), tiles = tiles_of(c, x);
+    if (in_pairs(c, x)) {
+        multiply_pairs(c, x, begin, end, ith);
+        return;
+    }
     while (begin < end) {
         int64_t p = begin / parts, part = begin % parts, upto = (p + 1) * parts, last = p + 1;
         if (part == 0 && end >= upto) {

@@ -5,6 +5,7 @@
 #include "backend/cpu/mm_blocks.inl"
 #include "backend/cpu/x86/mm_maddubs.inl"
 #include "backend/cpu/mm_types.inl"
+#include "backend/cpu/x86/mm_pairs.inl"
 #include "backend/cpu/mm_numbers.inl"
 #include "backend/cpu/mm_pack.inl"
 #include "backend/cpu/mm_quantise.inl"
@@ -12,6 +13,7 @@
 
 const struct kern_mm kern_mm_avx2 = {
     .mm = {KERN_MM_NUMBERS, KERN_MM_BLOCKS},
+    .pair = {KERN_MM_PAIRS},
     .pack = {KERN_MM_PANELS},
     KERN_MM_QUANTISE,
     KERN_MM_ROOF,

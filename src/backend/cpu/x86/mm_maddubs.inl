@@ -265,6 +265,17 @@ INLINE void prefetch32(const uint8_t *p, const int bytes, const struct form32 f,
         prefetch(p, bytes);
 }
 
+/* The i-th of n shares of a block of S slices. */
+INLINE void prefetch256(const uint8_t *w, const struct form256 t, int i, const int n, int s0,
+                        const int S)
+{
+    const int share = t.bytes / (n * SLICES);
+    if (t.close && columns_ahead > SHORT_AHEAD)
+        prefetch_close(w + share * (i * SLICES + s0), share * S, bytes_ahead(t.bits));
+    else
+        prefetch_share(w, t.bytes, i, n, s0, S);
+}
+
 /* What goes on through one half of k of a block: integer sums of S slices by NC columns, and the
  * part of them that is the same for all columns. */
 struct sums256 {
@@ -467,7 +478,7 @@ INLINE void mm256_slices(vf *acc, const uint8_t *w, const int8_t *x, const float
                 UNROLL for (int second = 0; second < 2; second++)
                 {
                     const int part = 2 * i + second;
-                    prefetch_share(w, t.bytes, part, 8, s0, S);
+                    prefetch256(w, t, part, 8, s0, S);
                     EACH_SLICE(s) scale[s] = part_scale(w, t.bits, part, s0 + s);
                     part32(&k, v, x + 32 * nc * part, scale, t, second, S, NC);
                 }
@@ -478,7 +489,7 @@ INLINE void mm256_slices(vf *acc, const uint8_t *w, const int8_t *x, const float
                 { /* quarter i is (half of 128, j); its field f is part j + 2f of that half */
                     const int part = 8 * h + (i & 1) + 2 * f;
                     const int8_t *xp = x + 32 * nc * (part >> 1) + 16 * (i & 1);
-                    prefetch_share(w, t.bytes, 4 * i + f, 16, s0, S);
+                    prefetch256(w, t, 4 * i + f, 16, s0, S);
                     EACH_SLICE(s) scale[s] = part_scale(w, t.bits, part, s0 + s);
                     part16(&k, v, shifts, xp, scale, t, f, S, NC);
                 }
