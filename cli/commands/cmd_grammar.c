@@ -25,26 +25,63 @@ static const struct arg args[] = {
 };
 /* clang-format on */
 
-/* 1 accepts, 0 rejects, -1 with *err: the grammar is refused. */
-static int matches(pith_grammar_kind kind, const char *grammar, size_t n_grammar, const char *text,
-                   size_t n, struct pith_error *err)
+/* The grammar of the line before: most lines ask of the same one, and to compile it costs more than
+ * to answer. */
+struct kept {
+    pith_grammar *g; /* NULL: none */
+    pith_grammar_kind kind;
+    char *text;
+    size_t n;
+};
+
+static void kept_clear(struct kept *k)
 {
-    pith_grammar *g = pith_grammar_open(NULL, kind, grammar, n_grammar, NULL, err);
+    pith_grammar_close(k->g);
+    free(k->text);
+    *k = (struct kept){0};
+}
+
+/* The grammar, at the empty text: the one that is kept, or a new one that now is; NULL with *err:
+ * it is refused. */
+static pith_grammar *kept_open(struct kept *k, pith_grammar_kind kind, const char *text, size_t n,
+                               struct pith_error *err)
+{
+    if (k->text && k->kind == kind && k->n == n && !memcmp(k->text, text, n)) {
+        pith_grammar_reset(k->g);
+        return k->g;
+    }
+    kept_clear(k);
+    k->g = pith_grammar_open(NULL, kind, text, n, NULL, err);
+    k->text = k->g ? malloc(n + 1) : NULL;
+    if (k->text) { /* else it is found by nobody */
+        memcpy(k->text, text, n);
+        k->kind = kind;
+        k->n = n;
+    }
+    return k->g;
+}
+
+/* 1 accepts, 0 rejects, -1 with *err: the grammar is refused. */
+static int matches(struct kept *k, pith_grammar_kind kind, const char *grammar, size_t n_grammar,
+                   const char *text, size_t n, struct pith_error *err)
+{
+    pith_grammar *g = kept_open(k, kind, grammar, n_grammar, err);
     if (!g)
         return -1;
     int accepts = pith_grammar_accept_text(g, text, n, err) == PITH_OK && pith_grammar_complete(g);
-    if (err->code && err->code != PITH_STATE)
+    if (err->code && err->code != PITH_STATE) {
         accepts = -1;
-    pith_grammar_close(g);
+        kept_clear(k);
+    }
     return accepts;
 }
 
-static json_t *answer(pith_grammar_kind kind, const char *grammar, size_t n_grammar,
-                      const json_t *text)
+static json_t *answer(struct kept *k, pith_grammar_kind kind, const char *grammar,
+                      size_t n_grammar, const json_t *text)
 {
     struct pith_error err = {0};
-    int accepts =
-        matches(kind, grammar, n_grammar, json_string_value(text), json_string_length(text), &err);
+    int accepts = matches(k, kind, grammar, n_grammar, json_string_value(text),
+                          json_string_length(text), &err);
     if (accepts < 0)
         return err.code == PITH_NOMEM
                    ? cli_json_failure(err.msg)
@@ -58,7 +95,6 @@ static json_t *answer_line(void *ctx, const char *line, size_t n)
     json_t *said = NULL, *q = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
     const json_t *grammar = json_object_get(q, "grammar"), *schema = json_object_get(q, "schema"),
                  *text = json_object_get(q, "text");
-    (void)ctx;
     if (!q) {
         said = cli_json_failure(why.text);
     } else if (!json_is_string(text) || !grammar == !schema ||
@@ -66,12 +102,12 @@ static json_t *answer_line(void *ctx, const char *line, size_t n)
         said = cli_json_failure("wanted an object with \"text\", a string, and one of \"grammar\", "
                                 "a string, and \"schema\"");
     } else if (grammar) {
-        said = answer(PITH_GRAMMAR_GBNF, json_string_value(grammar), json_string_length(grammar),
-                      text);
+        said = answer(ctx, PITH_GRAMMAR_GBNF, json_string_value(grammar),
+                      json_string_length(grammar), text);
     } else {
         /* 15 digits: 16.9 stays 16.9 and does not become 16.899999999999999, another bound */
         char *dump = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
-        said = dump ? answer(PITH_GRAMMAR_SCHEMA, dump, strlen(dump), text) : NULL;
+        said = dump ? answer(ctx, PITH_GRAMMAR_SCHEMA, dump, strlen(dump), text) : NULL;
         free(dump);
     }
     json_decref(q);
@@ -82,6 +118,7 @@ static int answer_once(const struct opts *o)
 {
     struct pith_error err = {0};
     struct grammar_opts said = {.grammar = o->grammar, .schema = o->schema};
+    struct kept kept = {0};
     char *from_stdin = NULL;
     size_t n = o->text ? strlen(o->text) : 0;
     int accepts = 0;
@@ -89,12 +126,13 @@ static int answer_once(const struct opts *o)
     if (!code && !o->text)
         code = cli_read_file("-", &from_stdin, &n);
     if (!code) {
-        accepts = matches(o->grammar ? PITH_GRAMMAR_GBNF : PITH_GRAMMAR_SCHEMA, said.text, said.n,
-                          o->text ? o->text : from_stdin, n, &err);
+        accepts = matches(&kept, o->grammar ? PITH_GRAMMAR_GBNF : PITH_GRAMMAR_SCHEMA, said.text,
+                          said.n, o->text ? o->text : from_stdin, n, &err);
         code = accepts < 0 ? cli_fail(&err) : CLI_OK;
     }
     if (!code)
         puts(accepts ? "accept" : "reject");
+    kept_clear(&kept);
     free(said.text);
     free(from_stdin);
     return code;
@@ -107,7 +145,12 @@ static int run(void *opts)
         return cli_say(CLI_USE, "with --jsonl grammars and texts come from stdin");
     if (!o->jsonl && !o->grammar == !o->schema)
         return cli_say(CLI_USE, "give one of --grammar, --schema and --jsonl");
-    return o->jsonl ? cli_answer_lines(answer_line, NULL) : answer_once(o);
+    if (!o->jsonl)
+        return answer_once(o);
+    struct kept kept = {0};
+    int code = cli_answer_lines(answer_line, &kept);
+    kept_clear(&kept);
+    return code;
 }
 
 const struct command cmd_grammar = {

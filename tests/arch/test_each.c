@@ -239,7 +239,9 @@ static void refuse(const struct tiny *t, const char *path)
     struct pith_error err;
     hook_refuse(-1, 0);
     pith_status st = short_life(path, &err);
-    long n = atomic_load(&hook.asked), by = test_scale() >= 10 ? 1 : n / 2 + 1;
+    long n = atomic_load(&hook.asked), by = test_scale() >= 100  ? 1
+                                                : test_scale() >= 10 ? 3 /* others of the next */
+                                                                     : n / 2 + 1;
     CHECK_MSG(st == PITH_OK && n > 30, "%s: %s", t->arch, err.msg);
     for (long i = (long)strlen(t->arch) % by; i < n && test_bad < 5; i += by) {
         hook_refuse(i, 0);

@@ -5,6 +5,7 @@ never answered with 5xx, an undocumented status, another shape, or a good word f
 the file forbids. Whether every body that it allows is taken is not asked: no schema knows tokens
 and grammars."""
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -12,8 +13,7 @@ import tempfile
 
 from serving import SCALE, Server, check, run, skip, synth
 
-# --max-examples and the phases of the sizes of tests
-EXAMPLES, PHASES = 3 if SCALE < 100 else 100, "examples,coverage,fuzzing,stateful"
+EXAMPLES = 3 if SCALE < 100 else 100  # --max-examples
 
 
 def schema_of(api, path):
@@ -63,13 +63,37 @@ def test_file(s):
     return api
 
 
-def test_schemathesis(name, model, phases, *flags, key=None):
+def fields_of(methods):
+    """Fields as they are told, and what else is told of a path's bodies, answers and parameters."""
+    found = set()
+    for method, op in methods.items():
+        body = op.get("requestBody", {}).get("content", {}).get("application/json",
+                                                                {}).get("schema", {})
+        rest = [method, op.get("parameters"), sorted(op.get("responses", {})),
+                body.get("required")]
+        found |= {json.dumps(v, sort_keys=True)
+                  for v in [rest, *body.get("properties", {}).items()]}
+    return found
+
+
+def enough(api):
+    """Paths that have each different field between them: most have those of another."""
+    fields = {path: fields_of(methods) for path, methods in api["paths"].items()}
+    left, chosen = set().union(*fields.values()), []
+    while left and SCALE < 100:
+        chosen.append(max(fields, key=lambda p: len(fields[p] & left)))
+        left -= fields[chosen[-1]]
+    return chosen or list(fields)
+
+
+def test_schemathesis(name, model, phases, paths, *flags, key=None):
     s = Server(model, "--ctx", "192", "--parallel", "4", *flags)
     done = subprocess.run([sys.executable, "-m", "schemathesis.cli", "run", s.url + "/openapi.json",
                            "--phases", phases, "--max-examples", str(EXAMPLES), "--seed", "1",
                            "--generation-database", "none", "--suppress-health-check", "all",
                            "--request-timeout", "60", "--exclude-checks",
                            "positive_data_acceptance", "--no-color",
+                           *(word for p in paths for word in ("--include-path", p)),
                            *(["-H", "Authorization: Bearer " + key] if key else [])],
                           capture_output=True, text=True, cwd=tempfile.gettempdir())
     said = (done.stdout[done.stdout.find("= FAILURES ="):] if "= FAILURES =" in done.stdout
@@ -85,7 +109,7 @@ def main():
         model = synth(os.path.join(folder, "m.gguf"), "--ctx", "256", "--layers", "2", "--seed",
                       "5")
         s = Server(model, "--ctx", "192", "--embeddings")
-        test_file(s)
+        api = test_file(s)
         s.end()
         with Server(model, "--ctx", "192", "--api-key", "ann:first-secret", "--name",
                     "hidden-name") as s:
@@ -102,8 +126,13 @@ def main():
         # without a folder the action of a slot is 501
         slots = os.path.join(folder, "slots")
         os.mkdir(slots)
-        test_schemathesis("schemathesis", model, PHASES, "--embeddings", "--slot-save-path", slots)
-        test_schemathesis("schemathesis_with_a_key", model, "fuzzing", "--slot-save-path", slots,
+        flags = ["--embeddings", "--slot-save-path", slots]
+        test_schemathesis("schemathesis", model, "examples,stateful", [], *flags)
+        paths = enough(api)
+        check("few_paths_have_all_fields", 5 < len(paths) < len(api["paths"]) / 2 or SCALE >= 100,
+              paths)
+        test_schemathesis("schemathesis_of_each_field", model, "coverage", paths, *flags)
+        test_schemathesis("schemathesis_with_a_key", model, "fuzzing", [], *flags,
                           "--api-key", "ann:first-secret", key="first-secret")
 
 

@@ -190,7 +190,8 @@ static void every_call_fails(const char *arch, int recurrent, int some)
         CHECK_MSG(n > 20, "%s: %llu calls", layers[l], (unsigned long long)n);
         check_same(&far, &cpu, arch, 0);
         check_all_gone(arch, 0);
-        for (uint64_t i = 1; i <= n; i += test_scale() >= 10 ? 1 : l < 2 || some ? 61 : 23)
+        uint64_t few = l < 2 || some ? 61 : 23, most = some ? 11 : 3;
+        for (uint64_t i = 1; i <= n; i += test_scale() >= 100 ? 1 : test_scale() >= 10 ? most : few)
             fail_once(&far, i);
     }
 }

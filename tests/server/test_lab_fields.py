@@ -420,7 +420,7 @@ def main():
             lab.begin()
             lab.alone()
             check_fields(lab)
-            lab.search(10**9 if SCALE >= 100 else 600 if SCALE >= 10 else 20,
+            lab.search(10**9 if SCALE >= 100 else 200 if SCALE >= 10 else 20,
                        float(os.environ.get("TEST_LAB_SECONDS", 3600)))
             check("none_is_above_its_bound", not lab.bad, lab.bad[:3])
             check("none_is_above_the_account",
