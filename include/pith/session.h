@@ -186,8 +186,8 @@ struct pith_batch {
      * in order, read whole before the decoder's rows of the batch, as by pith_encode, whose
      * errors this has. Such a row has its token and its sequence, and nothing else of these arrays;
      * outputs, taps and `drawn` know the decoder's rows alone. PITH_STATE: the sequence has read a
-     * text already; PITH_UNSUPPORTED: trees of rows beside it, or pith_submit. If the call fails
-     * nothing is read. */
+     * text already, or a step is under way; PITH_UNSUPPORTED: trees of rows beside it. If the call
+     * fails, or of pith_submit the pith_wait that ends it, nothing is read. */
     const uint8_t *role;
 };
 enum { PITH_ROLE_DECODER, PITH_ROLE_ENCODER, PITH_ROLE_DRAFT, PITH_ROLE_PROJECTOR };
@@ -423,9 +423,10 @@ PITH_API void pith_loader_close(pith_loader *w); /* NULL allowed */
  * between. If the step before fails, so does this one, with the same status.
  *
  * submit   PITH_STATE: two are under way, one of them is of the same sequence and no row is drawn
- *          from it, or the session has one lane (n_lanes); PITH_RANGE: more rows than n_batch;
- *          PITH_UNSUPPORTED: trees of rows, or embedding rows beside tokens that are drawn from a
- *          step under way; else as pith_step
+ *          from it, or the session has one lane (n_lanes); PITH_RANGE: more rows than n_batch,
+ *          or no row but the encoder's; PITH_UNSUPPORTED: trees of rows, or embedding rows, beside
+ *          tokens that are drawn from a step under way; else as pith_step. Rows of a tree can be
+ *          accepted once all has been waited for, if it was submitted last
  * wait     PITH_STATE: none is under way; else as pith_step, of the step that it ends */
 PITH_API pith_status pith_submit(pith_session *s, const struct pith_batch *batch,
                                  struct pith_error *err);

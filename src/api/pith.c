@@ -327,7 +327,7 @@ pith_status pith_step(pith_session *s, const struct pith_batch *batch, struct pi
     NEED_IDLE(s);
     NEED(batch);
     pith_status st = params_take(&b, sizeof b, batch, "batch", err);
-    return st == PITH_OK ? roles_step(s, &b, err) : st;
+    return st == PITH_OK ? roles_run(s, &b, session_step, err) : st;
 }
 
 pith_status pith_submit(pith_session *s, const struct pith_batch *batch, struct pith_error *err)
@@ -337,7 +337,7 @@ pith_status pith_submit(pith_session *s, const struct pith_batch *batch, struct 
     NEED(s);
     NEED(batch);
     pith_status st = params_take(&b, sizeof b, batch, "batch", err);
-    return st == PITH_OK ? session_submit(s, &b, err) : st;
+    return st == PITH_OK ? roles_run(s, &b, session_submit, err) : st;
 }
 
 pith_status pith_wait(pith_session *s, struct pith_error *err)

@@ -258,7 +258,7 @@ static void edits(pith_session *s, const char *arch, float want[N][V])
 }
 
 /* A tree of two ways behind the first rows: each has the bits of its path alone. */
-static void trees(pith_session *s, const char *arch, float want[N][V])
+static void trees(pith_session *s, const char *arch, int by_submit, float want[N][V])
 {
     static const int32_t parent[] = {PITH_ROOT, 0, 1, PITH_ROOT, 3};
     struct pith_error err = {PITH_OK, ""};
@@ -266,7 +266,13 @@ static void trees(pith_session *s, const char *arch, float want[N][V])
     REQUIRE(pith_step(s, &b, &err) == PITH_OK, "%s", err.msg);
     b = rows(8, 5);
     b.parent = parent;
-    REQUIRE(pith_step(s, &b, &err) == PITH_OK, "%s: %s", arch, err.msg);
+    if (by_submit) {
+        REQUIRE(pith_submit(s, &b, &err) == PITH_OK, "%s: %s", arch, err.msg);
+        CHECK(pith_accept(s, 0, 2, &err) == PITH_STATE);
+        REQUIRE(pith_wait(s, &err) == PITH_OK, "%s: %s", arch, err.msg);
+    } else {
+        REQUIRE(pith_step(s, &b, &err) == PITH_OK, "%s: %s", arch, err.msg);
+    }
     for (int i = 0; i < 3; i++)
         CHECK_MSG(!memcmp(pith_logits(s, i), want[8 + i], sizeof want[0]),
                   "%s: other bits of row %d of a tree", arch, i);
@@ -303,7 +309,8 @@ static void check_arch(const char *arch)
         CHECK(pith_truncate(s, 0, 0, &err) == PITH_OK);
     }
     if (pith_edits(s) & PITH_EDIT_TREES)
-        trees(s, arch, want);
+        for (int by_submit = 0; by_submit < 2; by_submit++)
+            trees(s, arch, by_submit, want);
     pith_session_close(s);
     pith_model_close(m);
     for (size_t i = 0; i < sizeof on / sizeof *on; i++) {

@@ -365,6 +365,60 @@ static int32_t mixed(int32_t token[MIXED], int32_t seq[MIXED], uint8_t role[MIXE
     return n;
 }
 
+static pith_status by_submit(pith_session *s, const struct pith_batch *b, struct pith_error *err)
+{
+    pith_status st = pith_submit(s, b, err);
+    return st == PITH_OK ? pith_wait(s, err) : st;
+}
+
+/* The same batch by pith_submit, and what it does besides. */
+static void rows_of_both_roles_submitted(struct pith_batch b, float want[2][V])
+{
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    struct pith_error err = {PITH_OK, ""};
+    static const int32_t one[1] = {0}, third[1] = {2};
+    static const uint8_t read_it[1] = {PITH_ROLE_ENCODER};
+    sp.n_ctx = N_CTX;
+    sp.n_seq = 3;
+    sp.n_lanes = 2;
+    struct open o = open_with(&sp);
+    REQUIRE(o.s, "no session");
+    for (int round = 0; round < 2; round++) {
+        CHECK_MSG(by_submit(o.s, &b, &err) == PITH_OK, "%s", err.msg);
+        CHECK(pith_n_outputs(o.s) == 2 && pith_encoded(o.s, 0) == 9 && pith_length(o.s, 1) == 3);
+        for (int i = 0, out = 0; i < b.n && out < 2; i++)
+            if (b.want[i])
+                check_same(want[b.seq[i]], pith_logits(o.s, out++), "rows of both, submitted");
+        for (int q = 0; q < 2; q++)
+            CHECK(pith_truncate(o.s, q, 0, &err) == PITH_OK && pith_encoded(o.s, q) == 0);
+    }
+    /* Beside a step under way, or alone, there is nothing to submit. */
+    struct pith_batch text = PITH_BATCH_INIT;
+    text.n = 1;
+    text.token = one;
+    text.seq = third;
+    text.role = read_it;
+    CHECK(pith_submit(o.s, &text, &err) == PITH_RANGE && strstr(err.msg, "all rows are"));
+    CHECK_MSG(pith_submit(o.s, &b, &err) == PITH_OK, "%s", err.msg);
+    CHECK(pith_submit(o.s, &text, &err) == PITH_STATE && strstr(err.msg, "under way"));
+    CHECK(pith_wait(o.s, &err) == PITH_OK && pith_encoded(o.s, 0) == 9 && !pith_encoded(o.s, 2));
+    close_it(&o);
+    /* A step that is cancelled on its way, on a device that works by itself, has read nothing. */
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    setenv("PITH_LAYER_DEVICES", "1", 1);
+    o.m = open_on_far(path, "1", &mp, 32, &err);
+    unsetenv("PITH_LAYER_DEVICES");
+    o.s = o.m ? pith_session_open(o.m, &sp, &err) : NULL;
+    REQUIRE(o.s && pith_submit(o.s, &b, &err) == PITH_OK, "%s", err.msg);
+    CHECK(pith_encoded(o.s, 0) == 9 && pith_encoded(o.s, 1) == 8);
+    pith_cancel(o.s);
+    CHECK_MSG(pith_wait(o.s, &err) == PITH_CANCELLED, "%s", err.msg);
+    pith_cancel_reset(o.s);
+    CHECK(!pith_encoded(o.s, 0) && !pith_encoded(o.s, 1) && !pith_length(o.s, 0));
+    CHECK_MSG(by_submit(o.s, &b, &err) == PITH_OK && pith_encoded(o.s, 0) == 9, "%s", err.msg);
+    close_it(&o);
+}
+
 static void rows_of_both_roles(void)
 {
     static const uint8_t no_such[1] = {2};
@@ -395,6 +449,7 @@ static void rows_of_both_roles(void)
         for (int q = 0; q < 2; q++)
             CHECK(pith_truncate(o.s, q, 0, &err) == PITH_OK && pith_encoded(o.s, q) == 0);
     }
+    rows_of_both_roles_submitted(b, want);
     /* What fails has read nothing, wherever it fails. */
     for (int i = b.n - 1; i >= 0; i--) {
         int32_t was = token[i];

@@ -374,7 +374,7 @@ static OP_FN(ref_glu)
         const float *b = c->n_src > 1 ? value_row(x, &c->src[1], r) : NULL;
         float *z = value_row(x, &c->dst, r);
         for (int64_t i = 0; i < c->dst.cols; i++) {
-            if (p->act >= GLU_SILU_MIN) {
+            if (glu_limits(p->act)) {
                 z[i] = gated(p, a[i], b[i]);
                 continue;
             }
@@ -387,7 +387,7 @@ static OP_FN(ref_glu)
 static void shape_glu(struct graph *g, struct node *n)
 {
     shape_pair(g, n);
-    if (((const struct glu_op *)n->p)->act >= GLU_SILU_MIN && n->n_src < 2)
+    if (glu_limits(((const struct glu_op *)n->p)->act) && n->n_src < 2)
         graph_mismatch(g, n, "operands", n->n_src, 2);
 }
 

@@ -30,6 +30,11 @@ struct scale_op {
 struct softcap_op {
     float cap;
 };
+/* 1: it limits gate and up together, and has to have both: those from GLU_SILU_MIN on. */
+static inline int glu_limits(enum glu_act act)
+{
+    return act >= GLU_SILU_MIN;
+}
 struct glu_op {
     enum glu_act act;
     float c[4]; /* constants of those that have some */

@@ -344,9 +344,9 @@ static pith_status begin_rows(struct pith_session *s, int i, const struct pith_b
         s->seq_rows[q]++;
         s->seq_last[q] = r;
         s->cache.seq[q].placed |= given(b, r) != NULL; /* windows keep what they may see */
+        s->seq_tried[q] = (uint8_t)tree_has(b, r);
     }
     for (int32_t q = 0; q < s->n_seq; q++) {
-        s->seq_tried[q] = 0;
         if (is_flying(s, q))
             continue;
         cache_begin(&s->cache, q);
@@ -358,6 +358,8 @@ static pith_status begin_rows(struct pith_session *s, int i, const struct pith_b
         st = make(s, i, b, 0, b->n, make_way, err);
     if (st == PITH_OK) {
         s->lane[i].reads_best = only_drawn(b);
+        s->lane[i].tried = s->n_tried > 0;
+        s->n_tried = 0; /* until it is waited for */
         if (at_once || !plan_next(session_lane(s, i))->backend->at_once)
             go_on(s, s->n_flying - 1, 0);
         return PITH_OK;
@@ -376,6 +378,7 @@ static void idle_lane(struct pith_session *s, int i, int held)
     l->changes = 0;
     l->ended = 1;
     l->held = held;
+    l->tried = 0;
     s->flying[s->n_flying++] = i;
 }
 
@@ -390,6 +393,10 @@ pith_status pipeline_submit(struct pith_session *s, const struct pith_batch *b,
                              "pith_submit: a step of sequence %d is under way; end it first "
                              "(pith_wait)",
                              q);
+    if (waits && b->parent)
+        return error_set(err, PITH_UNSUPPORTED,
+                         "pith_submit: a tree of rows beside tokens that are drawn from a step "
+                         "under way; end that first (pith_wait)");
     if (waits)
         st = drawn_hold(s, b, err);
     else if (!s->n_flying)
@@ -440,7 +447,7 @@ pith_status pipeline_wait(struct pith_session *s, struct pith_error *err)
         oldest_is_gone(s);
     }
     session_use_lane(s, i);
-    s->n_outputs = s->last_outputs = s->n_drawn = s->n_tapped = 0;
+    s->n_outputs = s->last_outputs = s->n_drawn = s->n_tapped = s->n_tried = 0;
     s->reads_best = l->reads_best;
     s->last_seq = -1;
     if (st == PITH_OK)
@@ -451,6 +458,9 @@ pith_status pipeline_wait(struct pith_session *s, struct pith_error *err)
         s->n_outputs = s->n_tapped = 0;
     for (int32_t k = 0; k < s->step->N; k++)
         end_seq(s, step_seq(s->step)[k], st != PITH_OK);
+    roles_end(s, l, st != PITH_OK);
+    if (st == PITH_OK && l->tried && !s->n_flying && next < 0)
+        s->n_tried = s->step->T;
     if (next >= 0)
         take_up(s, next, st, err);
     session_use_lane(s, 0);

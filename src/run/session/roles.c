@@ -111,7 +111,28 @@ static struct pith_batch decoder_rows(const struct pith_session *s, const struct
     return d;
 }
 
-static pith_status run_roles(struct pith_session *s, const struct pith_batch *b,
+void roles_end(struct pith_session *s, struct lane *l, int failed)
+{
+    for (int32_t q = 0; l->read && q < s->n_seq; q++) {
+        if (failed && s->seq_read[q])
+            cache_memory_drop(&s->cache, q);
+        s->seq_read[q] = 0;
+    }
+    if (l->read && failed)
+        s->n_tap_read = 0;
+    l->read = 0;
+}
+
+/* The step just submitted goes with what was read. */
+static void note_read(struct pith_session *s, const struct pith_batch *b)
+{
+    for (int32_t i = 0; i < b->n; i++)
+        if (is_read(b, i))
+            s->seq_read[seq_of(s, b, i)] = 1;
+    s->lane[s->flying[s->n_flying - 1]].read = 1;
+}
+
+static pith_status run_roles(struct pith_session *s, const struct pith_batch *b, run_batch run,
                              struct pith_error *err)
 {
     size_t n = (size_t)b->n, row = b->embd ? (size_t)s->arch->hp.n_embd * sizeof(float) : 0;
@@ -124,27 +145,41 @@ static pith_status run_roles(struct pith_session *s, const struct pith_batch *b,
         struct pith_batch d = decoder_rows(s, b, rows);
         st = read_all(s, b, text, err);
         if (st == PITH_OK && d.n)
-            st = session_step(s, &d, err);
+            st = run(s, &d, err);
         if (st != PITH_OK)
             forget_all(s, b);
+        else if (s->n_flying)
+            note_read(s, b);
     }
     mem_free(text);
     mem_free(rows);
     return st;
 }
 
-pith_status roles_step(struct pith_session *s, const struct pith_batch *b, struct pith_error *err)
+pith_status roles_run(struct pith_session *s, const struct pith_batch *b, run_batch run,
+                      struct pith_error *err)
 {
-    int some = 0;
+    int some = 0, others = 0;
     for (int32_t i = 0; b->role && i < b->n; i++) {
         pith_status st = check_row(s, b, i, err);
         if (st != PITH_OK)
             return st;
         some |= is_read(b, i);
+        others |= !is_read(b, i);
     }
-    if (some && b->parent)
+    if (!some)
+        return run(s, b, err);
+    if (b->parent)
         return error_set(err, PITH_UNSUPPORTED,
                          "a tree of rows in one batch with rows of the encoder; encode first "
                          "(pith_encode)");
-    return some ? run_roles(s, b, err) : session_step(s, b, err);
+    if (s->n_flying)
+        return error_set(err, PITH_STATE,
+                         "rows of the encoder while a step is under way; end that first "
+                         "(pith_wait)");
+    if (run == session_submit && (!others || s->n_lanes < 2))
+        return error_set(err, others ? PITH_STATE : PITH_RANGE,
+                         others ? "pith_submit: the session has one lane; open it with n_lanes 2"
+                                : "pith_submit: all rows are the encoder's; use pith_encode");
+    return run_roles(s, b, run, err);
 }

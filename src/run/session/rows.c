@@ -187,6 +187,7 @@ static void commit_rows(struct pith_session *s)
         if (s->seq_tried[step_seq(t)[k]]) {
             s->cache.seq[step_seq(t)[k]].n_tree = rows;
             s->n_tried = t->T;
+            s->tree_lane = s->lane_at;
             continue;
         }
         for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r++) {
@@ -265,7 +266,7 @@ void session_mark_last(struct pith_session *s)
     if (output_value(s)->rows == ROWS_R && t->R) {
         int32_t row = step_out(t)[t->R - 1], seg = step_seg(t)[row];
         s->last_n = s->cache.seq[step_seq(t)[seg]].n;
-        if (row == step_first(t)[seg + 1] - 1 && !s->seq_tried[step_seq(t)[seg]])
+        if (row == step_first(t)[seg + 1] - 1 && !s->cache.seq[step_seq(t)[seg]].n_tree)
             s->last_seq = step_seq(t)[seg];
     }
 }

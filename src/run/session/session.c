@@ -448,11 +448,12 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
     s->seq_rows = mem_array((size_t)s->n_seq + 1, sizeof *s->seq_rows, PITH_MEM_SCRATCH);
     s->seq_last = mem_array((size_t)s->n_seq, sizeof *s->seq_last, PITH_MEM_SCRATCH);
     s->seq_tried = mem_zalloc((size_t)s->n_seq, PITH_MEM_SCRATCH);
+    s->seq_read = mem_zalloc((size_t)s->n_seq, PITH_MEM_SCRATCH);
     s->seq_at = mem_array((size_t)s->n_seq, sizeof *s->seq_at, PITH_MEM_SCRATCH);
     s->order = mem_array((size_t)s->n_batch, sizeof *s->order, PITH_MEM_SCRATCH);
     s->output = mem_array((size_t)s->cap_outputs, sizeof *s->output, PITH_MEM_SCRATCH);
     if (!s->lane[0].step || !s->kept || !s->seq_rows || !s->seq_last || !s->seq_at ||
-        !s->seq_tried || !s->order || !s->output)
+        !s->seq_tried || !s->seq_read || !s->order || !s->output)
         return error_set(err, PITH_NOMEM, "out of memory for a session of %d rows a step",
                          s->n_batch);
     st = mem_commit(s->lane[0].step, steps, PITH_MEM_SCRATCH, err);
@@ -661,6 +662,7 @@ void session_close(struct pith_session *s)
     mem_free(s->seq_last);
     mem_free(s->seq_at);
     mem_free(s->seq_tried);
+    mem_free(s->seq_read);
     mem_free(s->order);
     mem_free((void *)s->output);
     for (int i = 0; i < SESSION_ROLES; i++)
@@ -984,9 +986,6 @@ pith_status session_submit(struct pith_session *s, const struct pith_batch *b,
     pith_status st = s->n_flying ? check_devices(s, err) : session_ready(s, err);
     if (st == PITH_OK)
         st = check_batch(s, b, err);
-    if (st == PITH_OK && (b->parent || b->role))
-        st = error_set(err, PITH_UNSUPPORTED, "pith_submit takes no %s; use pith_step",
-                       b->parent ? "trees of rows" : "roles of rows");
     if (st == PITH_OK && b->n > s->n_batch)
         st = error_set(err, PITH_RANGE, "pith_submit: %d rows, at most n_batch = %d", b->n,
                        s->n_batch);

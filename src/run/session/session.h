@@ -43,6 +43,8 @@ struct lane {
     /* Of one that the caller waits for: it has run to its end, or failed, before that; or it has
      * not begun, as rows of it are drawn from the one before (drawn.c). */
     int ended, held, reads_best;
+    int tried; /* it has trees, */
+    int read;  /* or goes with what the encoder has read (seq_read) */
     int32_t first, n; /* its rows, of the batch's */
     pith_status st;
     struct pith_error err;
@@ -87,6 +89,7 @@ struct pith_session {
     int32_t *seq_rows, *order; /* [n_seq + 1], [n_batch] */
     int32_t *seq_last;         /* [n_seq] last row of each sequence in the call */
     uint8_t *seq_tried;        /* [n_seq] 1: its rows in the call are a tree */
+    uint8_t *seq_read;         /* [n_seq] 1: read by the encoder for a step that is under way */
     int32_t (*seq_at)[2];      /* [n_seq] position of its last row so far, and of a next one */
     int32_t one_seq;           /* of a batch without sequence numbers */
     /* Outputs of the last call: the plan's own rows for its last step, copies for earlier ones. */
@@ -111,7 +114,8 @@ struct pith_session {
     struct pith_sampler *greedy; /* that takes the best one; made when it is needed */
     struct pith_batch held;      /* of the lane that is; its arrays lie in held_rows */
     uint8_t *held_rows;          /* NULL: there is one lane */
-    int32_t n_tried; /* rows of the last step, if it had trees, which are still in `step` */
+    int32_t n_tried; /* rows of the last step, if it had trees, which are still in the step of */
+    int tree_lane;   /* this lane */
     int32_t last_seq,
         last_n; /* the last output is of the last of last_n tokens of last_seq; -1: of none */
 };
@@ -290,8 +294,13 @@ void taps_mark(struct pith_session *s, int32_t first, int32_t n);
 void taps_show(struct pith_session *s);
 const float *session_tap(struct pith_session *s, int32_t tap, int32_t row, struct pith_error *err);
 
-/* roles.c: session_step of a batch that may have rows for the encoder. */
-pith_status roles_step(struct pith_session *s, const struct pith_batch *b, struct pith_error *err);
+/* roles.c: `run`, session_step or session_submit, of a batch that may have rows for the encoder.
+ * forget: what was read for the step of this lane, which has failed. */
+typedef pith_status (*run_batch)(struct pith_session *s, const struct pith_batch *b,
+                                 struct pith_error *err);
+pith_status roles_run(struct pith_session *s, const struct pith_batch *b, run_batch run,
+                      struct pith_error *err);
+void roles_end(struct pith_session *s, struct lane *l, int failed);
 
 /* extend.c: more text than a context holds. A context shift drops n_discard tokens (0: half) after
  * the first n_keep; what follows moves down. Self-extend (arXiv:2401.01325) divides the positions

@@ -71,6 +71,7 @@ static pith_status check_row(struct pith_session *s, const struct pith_batch *b,
 pith_status tree_check(struct pith_session *s, const struct pith_batch *b, struct pith_error *err)
 {
     int some = 0;
+    s->n_tried = 0; /* the order of its rows goes */
     if (b->n > s->n_batch)
         return error_set(err, PITH_RANGE,
                          "%d rows with parents, which go in one step: at most n_batch = %d; open "
@@ -109,7 +110,7 @@ void tree_fill(struct pith_session *s, int32_t k)
 pith_status session_accept(struct pith_session *s, int32_t seq, int32_t row,
                            struct pith_error *err)
 {
-    const struct step *t = s->step;
+    const struct step *t = s->lane[s->tree_lane].step;
     int32_t path[STEP_DEPTH], token[STEP_DEPTH], n = 0;
     if (seq < 0 || seq >= s->n_seq)
         return error_set(err, PITH_RANGE, "sequence %d, the session has 0..%d", seq, s->n_seq - 1);
