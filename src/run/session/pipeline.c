@@ -431,6 +431,19 @@ static void take_up(struct pith_session *s, int i, pith_status before, struct pi
         idle_lane(s, i, 0);
 }
 
+/* What the encoder has read for the step of a lane goes with it (roles.c). */
+static void end_read(struct pith_session *s, struct lane *l, int failed)
+{
+    for (int32_t q = 0; l->read && q < s->n_seq; q++) {
+        if (failed && s->seq_read[q])
+            cache_memory_drop(&s->cache, q);
+        s->seq_read[q] = 0;
+    }
+    if (l->read && failed)
+        s->n_tap_read = 0;
+    l->read = 0;
+}
+
 pith_status pipeline_wait(struct pith_session *s, struct pith_error *err)
 {
     if (!s->n_flying)
@@ -458,7 +471,7 @@ pith_status pipeline_wait(struct pith_session *s, struct pith_error *err)
         s->n_outputs = s->n_tapped = 0;
     for (int32_t k = 0; k < s->step->N; k++)
         end_seq(s, step_seq(s->step)[k], st != PITH_OK);
-    roles_end(s, l, st != PITH_OK);
+    end_read(s, l, st != PITH_OK);
     if (st == PITH_OK && l->tried && !s->n_flying && next < 0)
         s->n_tried = s->step->T;
     if (next >= 0)

@@ -111,18 +111,6 @@ static struct pith_batch decoder_rows(const struct pith_session *s, const struct
     return d;
 }
 
-void roles_end(struct pith_session *s, struct lane *l, int failed)
-{
-    for (int32_t q = 0; l->read && q < s->n_seq; q++) {
-        if (failed && s->seq_read[q])
-            cache_memory_drop(&s->cache, q);
-        s->seq_read[q] = 0;
-    }
-    if (l->read && failed)
-        s->n_tap_read = 0;
-    l->read = 0;
-}
-
 /* The step just submitted goes with what was read. */
 static void note_read(struct pith_session *s, const struct pith_batch *b)
 {

@@ -294,13 +294,11 @@ void taps_mark(struct pith_session *s, int32_t first, int32_t n);
 void taps_show(struct pith_session *s);
 const float *session_tap(struct pith_session *s, int32_t tap, int32_t row, struct pith_error *err);
 
-/* roles.c: `run`, session_step or session_submit, of a batch that may have rows for the encoder.
- * forget: what was read for the step of this lane, which has failed. */
+/* roles.c: `run`, session_step or session_submit, of a batch that may have rows for the encoder. */
 typedef pith_status (*run_batch)(struct pith_session *s, const struct pith_batch *b,
                                  struct pith_error *err);
 pith_status roles_run(struct pith_session *s, const struct pith_batch *b, run_batch run,
                       struct pith_error *err);
-void roles_end(struct pith_session *s, struct lane *l, int failed);
 
 /* extend.c: more text than a context holds. A context shift drops n_discard tokens (0: half) after
  * the first n_keep; what follows moves down. Self-extend (arXiv:2401.01325) divides the positions
