@@ -43,8 +43,8 @@ typedef enum pith_numa { PITH_NUMA_OFF, PITH_NUMA_SPREAD, PITH_NUMA_ISOLATE } pi
 
 /* auto: as many as fit into the memory that is free. */
 enum { PITH_GPU_LAYERS_AUTO = 0, PITH_GPU_LAYERS_NONE = -1, PITH_GPU_LAYERS_ALL = INT32_MAX };
-/* By layers; one GPU; the rows of each matrix and experts, all else on one GPU; the same, and the
- * columns of matrices whose input is already divided: less has to be brought, bits are others. */
+/* By layers; one GPU; rows of each matrix and experts, all else on one GPU; the same, and heads
+ * with their cache, and columns where the input is divided: less is brought, bits are others. */
 typedef enum pith_split {
     PITH_SPLIT_LAYER,
     PITH_SPLIT_NONE,
