@@ -691,6 +691,8 @@ pith_status model_place_states(struct pith_model *m, const struct arch_model *a,
             struct graph g;
             want.role = role ? (enum role)role : a->runs;
             st = model_graph(m, states, &want, &g, err);
+            if (st == PITH_OK)
+                st = graph_cut(&g, err);
             while (st == PITH_OK && move_states(m, &g, states))
                 moved = n_roles > 1; /* what one role moved another may mind */
             graph_deinit(&g);
