@@ -60,6 +60,7 @@ static int file_put(const char *path, const void *p, size_t n)
 struct tiny {
     const char *arch, *type;
     int32_t n_embd, n_head, head_dim, n_ff, n_vocab, n_expert, tied, n_layer;
+    int32_t n_head_kv; /* 0: one */
 };
 
 static const char *tiny_name(const struct tiny *t)
@@ -80,7 +81,7 @@ static const char *tiny_write(const struct tiny *t, uint64_t seed)
     p.n_layer = t->n_layer ? t->n_layer : 1;
     p.n_embd = t->n_embd;
     p.n_head = t->n_head;
-    p.n_head_kv = 1;
+    p.n_head_kv = t->n_head_kv ? t->n_head_kv : 1;
     p.head_dim = t->head_dim;
     p.n_ff = t->n_ff;
     p.n_vocab = t->n_vocab;

@@ -27,7 +27,8 @@ static struct tiny tiny_of(const char *arch, int experts)
     return (struct tiny){.arch = arch,
                          .type = "f32",
                          .n_embd = 32,
-                         .n_head = 2,
+                         .n_head = 4,
+                         .n_head_kv = 2,
                          .head_dim = 16,
                          .n_ff = 32,
                          .n_vocab = N_VOCAB,
@@ -237,6 +238,8 @@ static int open_way(struct opened *o, const char *path, const char *adapter, con
     o->s = o->m ? pith_session_open(o->m, &sp, err) : NULL;
     o->a = o->s && adapter ? pith_adapter_open(o->m, adapter, err) : NULL;
     pith_model_get_info(o->m, &info, NULL);
+    if (o->s && w->split == PITH_SPLIT_TENSOR && !strcmp(info.arch, "llama"))
+        CHECK_MSG(o->s->states->n_shares == 2, "%s: heads are not divided", w->name);
     o->causal = info.causal;
     return o->s && (o->a || !adapter);
 }
