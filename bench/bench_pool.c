@@ -363,7 +363,7 @@ static double open_next(struct sim *s, int i, int32_t after, double t)
             break;
         int64_t units = cpu_phase_units(p, s->j->work[next].ph, &s->j->x);
         if (units > 1) {
-            s->cut = cpu_cut(p, s->j->work[next].ph, units, s->n);
+            s->cut = cpu_cut(p, s->j->work[next].ph, units, s->j->step->T, s->n);
             break;
         }
         double ns = s->j->work[next].ns * slowness(s->m, s->th[i].core);

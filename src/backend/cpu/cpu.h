@@ -49,14 +49,15 @@ void experts_free(struct experts *e); /* NULL allowed */
 void experts_after(struct experts *e, const struct exec *x, int32_t phase);
 void experts_told(const struct experts *e, struct pith_read_ahead *out); /* adds to it */
 
-/* How a phase is dealt out: its units, and chunks of so many, that n_threads threads take. */
+/* How a phase of a step of n_rows is dealt out: its units, and chunks of so many, that n_threads
+ * threads take. */
 struct cpu_cut {
     int64_t n_units, chunk;
     uint32_t n_chunks;
 };
 int64_t cpu_phase_units(const struct plan *p, const struct phase *ph, const struct exec *x);
 struct cpu_cut cpu_cut(const struct plan *p, const struct phase *ph, int64_t n_units,
-                       int n_threads);
+                       int64_t n_rows, int n_threads);
 
 /* gather.c: one CACHE_GATHER on all threads of the pool; kern NULL: the reference. */
 void cpu_gather(const struct kern *kern, struct pool *pool, const struct job_params *p,

@@ -124,12 +124,15 @@ int64_t cpu_phase_units(const struct plan *p, const struct phase *ph, const stru
 
 /* Small enough that a stolen or interrupted chunk does not hurt, large enough that claiming is
  * free; whole tiles of 16 rows where there are many, since two rows of a tile share lines. What
- * reads the cache has units of any length, so they are dealt one by one while there are few. */
-struct cpu_cut cpu_cut(const struct plan *p, const struct phase *ph, int64_t n_units, int n_threads)
+ * reads the cache has units of any length, so they are dealt one by one while there are few. One
+ * tile of rows stays in the cache from chunk to chunk, so these are finer: threads whose cores are
+ * not equally fast, or share them with others, end together. */
+struct cpu_cut cpu_cut(const struct plan *p, const struct phase *ph, int64_t n_units,
+                       int64_t n_rows, int n_threads)
 {
     struct cpu_cut c = {.n_units = n_units};
     int reads = op_has(p->calls[ph->first].op, OP_READS_STATE);
-    c.chunk = n_units / (n_threads * (ph->kind == PHASE_CHAIN ? 4 : reads ? 32 : 8));
+    c.chunk = n_units / (n_threads * (ph->kind == PHASE_CHAIN ? 4 : reads || n_rows <= ACT_TILE ? 32 : 8));
     if (ph->kind == PHASE_CHAIN && c.chunk > ACT_TILE / 2)
         c.chunk = (c.chunk + ACT_TILE - 1) / ACT_TILE * ACT_TILE;
     c.chunk = c.chunk < 1 ? 1 : c.chunk;
@@ -399,7 +402,7 @@ static int worker(void *ctx, int ith)
             return 1;
         struct cpu_cut cut =
             cpu_cut(r->x->plan, &r->x->plan->phases[r->first + (int32_t)i], units_of(word),
-                    r->n_threads);
+                    r->x->step->T, r->n_threads);
         if (!work_phase(r, i, &cut, ith))
             return 1;
         before = word;
