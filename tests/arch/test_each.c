@@ -270,7 +270,8 @@ static void damage(const struct tiny *t, const char *path)
     rng_init(&r, 11 + strlen(t->arch));
     REQUIRE(p && n > 4096, "%s cannot be read", path);
     size_t keys = n < 20000 ? n : 20000; /* keys, the vocabulary, and what is behind it */
-    for (int i = 0; i < (test_scale() >= 10 ? 200 : 2) && test_bad < 5; i++) {
+    int times = test_scale() >= 100 ? 200 : test_scale() >= 10 ? 40 : 2;
+    for (int i = 0; i < times && test_bad < 5; i++) {
         size_t at = rng_u32(&r) % (i % 2 ? 1200 : keys);
         uint8_t was = p[at];
         p[at] ^= (uint8_t)(1u << rng_u32(&r) % 8);

@@ -926,7 +926,7 @@ static void each_call_fails(void)
     uint64_t opening = far_calls();
     check_bits(m, N_TOKENS, NULL, "nothing fails");
     uint64_t all = far_calls();
-    for (uint64_t i = 1; i <= all; i += test_scale() >= 10 ? 1 : 97) {
+    for (uint64_t i = 1; i <= all; i += test_scale() >= 100 ? 1 : test_scale() >= 10 ? 7 : 97) {
         static float got[N_TOKENS * V];
         if (i <= opening) {
             far_plan(&(struct far_plan){.fail_at = i, .seed = i});

@@ -270,7 +270,7 @@ static void failures_change_nothing(void)
         REQUIRE(pith_truncate(s, 0, 10, &err) == PITH_OK, "%s", err.msg);
         for (int cancel = 0; cancel < 2; cancel++) {
             int failed = 0;
-            for (uint64_t i = 1; i <= n; i += test_scale() >= 10 ? 1 : 19)
+            for (uint64_t i = 1; i <= n; i += test_scale() >= 100 ? 1 : test_scale() >= 10 ? 3 : 19)
                 interrupt_at(s, i, cancel, want, &failed);
             CHECK_MSG(failed > (test_scale() >= 10 ? 5 : 1), "%s: %d calls of %d failed",
                       layers[l], failed, (int)n);
