@@ -341,7 +341,7 @@ static void cut_batches(void)
     head_stride = scaled(40, 1, 1);
     batch((long)good.head / head_stride + 1, cut_head);
     batch(good.n_edges * 3, cut_edge);
-    batch(scaled(40, 1000, 1000), cut_anywhere);
+    batch(scaled(40, 300, 1000), cut_anywhere);
 }
 
 static void truncated(void)
@@ -450,8 +450,8 @@ static void wild_weights(long i, struct damage *d)
 
 static void mutation_batches(void)
 {
-    batch(scaled(40, 1000, 10000), mutation);
-    batch(scaled(25, 250, 2500), wild_weights);
+    batch(scaled(40, 400, 10000), mutation);
+    batch(scaled(25, 100, 2500), wild_weights);
 }
 
 static void mutated(void)

@@ -425,7 +425,8 @@ static void every_call_fails(void)
     uint64_t n = play_through(&p);
     want = p;
     CHECK_MSG(n > 50, "%llu calls", (unsigned long long)n);
-    for (uint64_t i = 1; i <= n; i += 1 + n / (test_scale() < 10 ? 4 : test_scale() < 100 ? 23 : 64))
+    uint64_t times = test_scale() < 10 ? 4 : test_scale() < 100 ? 23 : 64;
+    for (uint64_t i = 1; i <= n; i += 1 + n / times)
         fail_once(&want, i);
     gpu_plan(&(struct gpu_plan){0});
     gpu_forget();

@@ -352,7 +352,7 @@ static void library_calls_fail(void)
     make_model(GPU_ARCH);
     uint64_t n = lib_calls(&p), step = 1;
     if (test_scale() < 100)
-        step += n / (test_scale() < 10 ? 9 : 997);
+        step += n / (test_scale() < 10 ? 9 : 211);
     want = p;
     for (uint64_t i = 1; i <= n; i += step) {
         int failed = 0;
