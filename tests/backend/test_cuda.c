@@ -5,7 +5,7 @@
 
 #define GPU         "cuda"
 #define GPU_ENV     "PITH_CUDA_"
-#define GPU_REDUCED 6
+#define GPU_REDUCED 5
 #define gpu_backend backend_cuda
 #define gpu_plan    cuda_plan
 #define gpu_calls   cuda_calls

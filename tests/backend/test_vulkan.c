@@ -4,7 +4,7 @@
 #include "backend/vulkan/vulkan_impl.h"
 
 #define GPU         "vulkan"
-#define GPU_REDUCED 4
+#define GPU_REDUCED 6
 #define GPU_ENV     "PITH_VULKAN_"
 #define gpu_backend backend_vulkan
 #define gpu_plan    vulkan_plan

@@ -458,6 +458,8 @@ static void columns_of_every_type(void)
         for (size_t mapped = 0; mapped < 2; mapped += EACH(2)) {
             struct pith_synth_params p = small_params("llama", V);
             struct pith_error err;
+            if (test_scale() < 100 && mapped != i % 2)
+                continue;
             p.type = types[i];
             p.n_embd = 256;
             p.n_ff = 768;

@@ -157,8 +157,7 @@ def main():
         check("stream %d" % i, (text, reason) == (said, answer.get("finish_reason"))
               and [(n, json.loads(a)) for n, a in pieces] == calls and (most > 2 or not calls),
               (told, streams[i][1]))
-    check("there are calls", min(called[:3]) >= 0.8 * EACH and called[3] < EACH / 2,
-          called)
+    check("there are calls", min(called[:3]) >= EACH - 2 and called[3] < 5, called)
 
 
 run(main, "test_tools")
