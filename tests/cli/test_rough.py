@@ -133,7 +133,8 @@ def test_interrupts(model, large, folder):
     before = len(t.seen)
     wait_for(lambda: t.more() or len(t.seen) > before + 100)
     t.type("\x03")
-    check("ctrl_c_in_an_answer", t.sees(rb"\d+/\d+> .*\d+/\d+>|> ", 2), t.seen[-200:])
+    # the model itself may write what looks like a prompt
+    check("ctrl_c_in_an_answer", t.sees(rb"\(stopped\)[^>]*> "), t.seen[-200:])
     t.type("\x03")
     t.sees(b"Ctrl-C once more")
     t.type("\x03")
