@@ -142,6 +142,7 @@ struct arch_role {
     const char *carried[CARRY_MAX]; /* names of values of the carry that taps can ask for; x[0], the
                                        residual stream, needs none */
 };
+#define ROLE(...) (&(const struct arch_role){__VA_ARGS__})
 /* A draft head's rows are a token with the vector of the row before it; what begins and ends its
  * graph is the same for all families, which say its visit. A projector's rows are vectors of
  * another width, which it makes embedding rows of (roles.c). */
@@ -198,7 +199,7 @@ struct arch {
     void (*states)(struct arch_model *m);
     /* Once the weights are bound, before they are placed: constants that depend on them. */
     pith_status (*ready)(struct arch_model *m, struct pith_error *err);
-    struct arch_role role[N_ROLES];
+    const struct arch_role *role[N_ROLES]; /* ROLE(..) each; NULL: the family has nothing to say */
 };
 
 /* A model's architecture with its weights bound; the arena owns arrays, tensors and rope sets. */
@@ -237,6 +238,7 @@ struct arch_model {
 };
 
 const struct arch *arch_find(const char *name); /* NULL: unknown */
+const struct arch_role *arch_role(const struct arch_model *m, enum role role); /* never NULL */
 extern const struct arch *const arch_list[];    /* NULL-terminated */
 /* PITH_OK, or a message that names it. */
 pith_status arch_known(struct slice name, struct pith_error *err);

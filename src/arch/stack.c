@@ -88,9 +88,15 @@ static void select_rows(struct graph *g, struct carry *c)
             c->x[k] = graph_select(g, c->x[k], "output_rows");
 }
 
+const struct arch_role *arch_role(const struct arch_model *m, enum role role)
+{
+    static const struct arch_role nothing;
+    return m->arch->role[role] ? m->arch->role[role] : &nothing;
+}
+
 void arch_build(const struct arch_model *m, const struct arch_want *want, struct graph *g)
 {
-    const struct arch_role *role = &m->arch->role[want->role];
+    const struct arch_role *role = arch_role(m, want->role);
     struct embed_op embed = {.scale = m->hp.embd_scale != 0 ? m->hp.embd_scale : 1,
                              .n_swapped = m->hp.n_swapped,
                              .from = m->hp.swap_from,

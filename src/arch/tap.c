@@ -12,7 +12,7 @@ static int32_t n_visits(const struct arch_model *m, enum role role)
 /* What there is of a role. */
 static void tell(const struct arch_model *m, enum role role, char *out, size_t cap)
 {
-    const struct arch_role *r = &m->arch->role[role];
+    const struct arch_role *r = arch_role(m, role);
     const char *before = role == ROLE_ENCODER ? "encoder." : "";
     int n = snprintf(out, cap, "%svisit.0 .. %svisit.%d, %send", before, before,
                      n_visits(m, role), before);
@@ -70,6 +70,6 @@ pith_status arch_tap_find(const struct arch_model *m, const char *name, struct a
         return unknown(m, name, err);
     at += 6;
     out->visit = number(&at, n_visits(m, out->role));
-    out->value = *at == '.' ? value_of(&m->arch->role[out->role], at + 1) : *at ? -1 : 0;
+    out->value = *at == '.' ? value_of(arch_role(m, out->role), at + 1) : *at ? -1 : 0;
     return out->visit < 0 || out->value < 0 ? unknown(m, name, err) : PITH_OK;
 }

@@ -485,4 +485,4 @@ const struct arch arch_deepseek4 = {
     .derive = derive,
     .states = states,
     .ready = ready,
-    .role = {[ROLE_DECODER] = {.begin = begin, .visit = visit, .end = end}}};
+    .role = {[ROLE_DECODER] = ROLE(.begin = begin, .visit = visit, .end = end)}};

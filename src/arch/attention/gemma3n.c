@@ -358,7 +358,7 @@ const struct arch arch_gemma3n = {
     .derive = derive,
     .states = states,
     .ready = ready,
-    .role = {[ROLE_DECODER] = {.begin = begin,
+    .role = {[ROLE_DECODER] = ROLE(.begin = begin,
                                .visit = visit,
                                .end = end,
-                               .carried = {[PER_LAYER] = "per_layer"}}}};
+                               .carried = {[PER_LAYER] = "per_layer"})}};

@@ -387,7 +387,7 @@ const struct arch arch_gemma4 = {.name = "gemma4",
                                  .derive = derive,
                                  .states = states,
                                  .ready = ready,
-                                 .role = {[ROLE_DECODER] = {
+                                 .role = {[ROLE_DECODER] = ROLE(
                                               .begin = begin,
                                               .visit = visit,
-                                              .carried = {[PER_LAYER] = "per_layer"}}}};
+                                              .carried = {[PER_LAYER] = "per_layer"})}};

@@ -146,4 +146,4 @@ const struct arch arch_gpt_oss = {.name = "gpt-oss",
                                   .derive = derive,
                                   .states = arch_attention_states,
                                   .ready = ready,
-                                  .role = {[ROLE_DECODER] = {.visit = visit}}};
+                                  .role = {[ROLE_DECODER] = ROLE(.visit = visit)}};

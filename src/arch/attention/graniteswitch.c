@@ -270,5 +270,5 @@ const struct arch arch_graniteswitch = {.name = "graniteswitch",
                                         .derive = derive,
                                         .states = states,
                                         .ready = ready,
-                                        .role = {[ROLE_DECODER] = {.visit = visit,
-                                                                   .carried = {[1] = "adapter"}}}};
+                                        .role = {[ROLE_DECODER] = ROLE(.visit = visit,
+                                                                   .carried = {[1] = "adapter"})}};

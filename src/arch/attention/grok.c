@@ -186,4 +186,4 @@ const struct arch arch_grok = {.name = "grok",
                                .derive = derive,
                                .states = arch_attention_states,
                                .ready = arch_rotate_halves,
-                               .role = {[ROLE_DECODER] = {.visit = visit}}};
+                               .role = {[ROLE_DECODER] = ROLE(.visit = visit)}};

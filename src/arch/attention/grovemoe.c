@@ -172,4 +172,4 @@ const struct arch arch_grovemoe = {.name = "grovemoe",
                                    .derive = derive,
                                    .states = arch_attention_states,
                                    .ready = arch_rotate_halves,
-                                   .role = {[ROLE_DECODER] = {.visit = visit}}};
+                                   .role = {[ROLE_DECODER] = ROLE(.visit = visit)}};

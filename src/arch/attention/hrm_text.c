@@ -149,7 +149,7 @@ const struct arch arch_hrm_text = {
     .derive = derive,
     .states = states,
     .ready = arch_rotate_halves,
-    .role = {[ROLE_DECODER] = {.begin = begin,
+    .role = {[ROLE_DECODER] = ROLE(.begin = begin,
                                .visit = visit,
                                .end = end,
-                               .carried = {[LOW] = "low", [RUN] = "run"}}}};
+                               .carried = {[LOW] = "low", [RUN] = "run"})}};

@@ -154,4 +154,4 @@ const struct arch arch_llama4 = {.name = "llama4",
                                  .derive = derive,
                                  .states = states,
                                  .ready = ready,
-                                 .role = {[ROLE_DECODER] = {.visit = visit}}};
+                                 .role = {[ROLE_DECODER] = ROLE(.visit = visit)}};

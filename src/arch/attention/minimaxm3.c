@@ -207,4 +207,4 @@ const struct arch arch_minimax_m3 = {.name = "minimax-m3",
                                      .derive = derive,
                                      .states = states,
                                      .ready = arch_rotate_halves,
-                                     .role = {[ROLE_DECODER] = {.visit = visit}}};
+                                     .role = {[ROLE_DECODER] = ROLE(.visit = visit)}};

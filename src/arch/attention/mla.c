@@ -758,7 +758,7 @@ static void end_streams(const struct arch_model *m, struct graph *g, struct carr
                                 .derive = derive,                                                  \
                                 .states = states,                                                  \
                                 .ready = ready,                                                    \
-                                .role = {[ROLE_DECODER] = {__VA_ARGS__}}};
+                                .role = {[ROLE_DECODER] = ROLE(__VA_ARGS__)}};
 #define MLA(symbol, arch_name, feats) MLA_OF(symbol, arch_name, feats, .visit = visit)
 
 MLA(arch_deepseek2, "deepseek2", F_EXPERTS)

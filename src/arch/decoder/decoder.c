@@ -1190,3 +1190,7 @@ void decoder_end(const struct arch_model *m, struct graph *g, struct carry *c)
     if (variant_of(m)->norm_place != NORM_OF_SUM)
         c->x[0] = nn_norm(g, c->x[0], &norm, "output_norm");
 }
+
+const struct arch_role decoder_role = {
+    .begin = decoder_begin, .visit = decoder_visit, .end = decoder_end};
+const struct arch_role decoder_draft = {.visit = decoder_visit};

@@ -215,6 +215,7 @@ void decoder_states(struct arch_model *m);
 void decoder_begin(const struct arch_model *m, struct graph *g, struct carry *c);
 void decoder_visit(const struct arch_model *m, struct graph *g, int32_t i, struct carry *c);
 void decoder_end(const struct arch_model *m, struct graph *g, struct carry *c);
+extern const struct arch_role decoder_role, decoder_draft;
 extern const size_t decoder_layer_bytes;
 
 #define DECODER(symbol, arch_name, ...)                                                            \
@@ -235,10 +236,7 @@ extern const size_t decoder_layer_bytes;
 #define DECODER_PARTS                                                                              \
     .keys = decoder_keys, .tensors = decoder_tensors, .layer_bytes = sizeof(struct decoder_layer), \
     .derive = decoder_derive, .states = decoder_states, .ready = decoder_ready,                    \
-    .role = {[ROLE_DECODER] = {.begin = decoder_begin,                                             \
-                               .visit = decoder_visit,                                             \
-                               .end = decoder_end},                                                \
-             [ROLE_DRAFT] = {.visit = decoder_visit}}
+    .role = {[ROLE_DECODER] = &decoder_role, [ROLE_DRAFT] = &decoder_draft}
 
 struct decoder_layer {
     struct tensor *attn_norm, *attn_norm_b, *ffn_norm, *ffn_norm_b;

@@ -284,7 +284,7 @@ static void end(const struct arch_model *m, struct graph *g, struct carry *c)
         .derive = derive,                                                                          \
         .states = arch_attention_states,                                                           \
         .ready = ready,                                                                            \
-        .role = {[ROLE_DECODER] = {.begin = begin, .visit = visit, .end = end}}};
+        .role = {[ROLE_DECODER] = ROLE(.begin = begin, .visit = visit, .end = end)}};
 
 BERT(arch_bert, "bert", .positions = 1, .act = GLU_GELU)
 BERT(arch_jina_bert_v2, "jina-bert-v2", .alibi = 1, .act = GLU_GELU)

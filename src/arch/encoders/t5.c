@@ -304,7 +304,7 @@ const struct arch arch_t5encoder = {.name = "t5encoder",
                                     .dim = t5_dim,
                                     .derive = derive_encoder,
                                     .states = encoder_states,
-                                    .role = {[ROLE_DECODER] = {.visit = visit_encoder}}};
+                                    .role = {[ROLE_DECODER] = ROLE(.visit = visit_encoder)}};
 
 /* A table of cross attention, which some files have, is added nowhere. */
 static const char *const unused[] = {"cross_attn_rel_b.", NULL};
@@ -319,7 +319,7 @@ const struct arch arch_t5 = {.name = "t5",
                              .dim = t5_dim,
                              .derive = derive,
                              .states = states,
-                             .role = {[ROLE_DECODER] = {.stack = "dec.", .visit = visit},
-                                      [ROLE_ENCODER] = {.stack = "enc.",
+                             .role = {[ROLE_DECODER] = ROLE(.stack = "dec.", .visit = visit),
+                                      [ROLE_ENCODER] = ROLE(.stack = "enc.",
                                                         .visit = visit_encoder,
-                                                        .end = end_encoder}}};
+                                                        .end = end_encoder)}};

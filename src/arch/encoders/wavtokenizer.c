@@ -253,4 +253,4 @@ const struct arch arch_wavtokenizer = {
     .dim = wav_dim,
     .derive = derive,
     .states = states,
-    .role = {[ROLE_DECODER] = {.begin = begin, .visit = visit, .end = end}}};
+    .role = {[ROLE_DECODER] = ROLE(.begin = begin, .visit = visit, .end = end)}};

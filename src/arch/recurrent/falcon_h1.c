@@ -129,4 +129,4 @@ const struct arch arch_falcon_h1 = {.name = "falcon-h1",
                                     .derive = derive,
                                     .states = states,
                                     .ready = arch_rotate_halves,
-                                    .role = {[ROLE_DECODER] = {.visit = visit}}};
+                                    .role = {[ROLE_DECODER] = ROLE(.visit = visit)}};

@@ -369,4 +369,4 @@ const struct arch arch_glm5_next = {
     .synth = synth,
     .derive = derive,
     .states = states,
-    .role = {[ROLE_DECODER] = {.begin = begin, .visit = visit, .end = end}}};
+    .role = {[ROLE_DECODER] = ROLE(.begin = begin, .visit = visit, .end = end)}};

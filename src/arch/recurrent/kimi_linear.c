@@ -481,7 +481,7 @@ static void end_kept(const struct arch_model *m, struct graph *g, struct carry *
                                 .derive = derive,                                                  \
                                 .states = states,                                                  \
                                 .ready = ready,                                                    \
-                                .role = {[ROLE_DECODER] = {__VA_ARGS__}}};
+                                .role = {[ROLE_DECODER] = ROLE(__VA_ARGS__)}};
 
 KIMI(arch_kimi_linear, "kimi-linear", 0, .visit = visit)
 KIMI(arch_bailingmoe3, "bailingmoe3", F_LING, .visit = visit)

@@ -196,7 +196,7 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
                                 .derive = derive,                                                  \
                                 .states = states,                                                  \
                                 .ready = arch_rotate_halves,                                       \
-                                .role = {[ROLE_DECODER] = {.visit = visit}}};
+                                .role = {[ROLE_DECODER] = ROLE(.visit = visit)}};
 
 LFM2(arch_lfm2, "lfm2", NULL)
 LFM2(arch_lfm2moe, "lfm2moe", "experts")

@@ -368,7 +368,7 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
                                 .derive = derive,                                                  \
                                 .states = states,                                                  \
                                 .ready = ready,                                                    \
-                                .role = {[ROLE_DECODER] = {.visit = visit}}};
+                                .role = {[ROLE_DECODER] = ROLE(.visit = visit)}};
 
 MAMBA(arch_mamba, "mamba", 0)
 MAMBA(arch_mamba2, "mamba2", F_MAMBA2)

@@ -213,4 +213,4 @@ const struct arch arch_minimax01 = {.name = "minimax-01",
                                     .derive = derive,
                                     .states = states,
                                     .ready = ready,
-                                    .role = {[ROLE_DECODER] = {.visit = visit}}};
+                                    .role = {[ROLE_DECODER] = ROLE(.visit = visit)}};

@@ -263,7 +263,7 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
                                 .synth = synth,                                                    \
                                 .derive = derive,                                                  \
                                 .states = states,                                                  \
-                                .role = {[ROLE_DECODER] = {.visit = visit}}};
+                                .role = {[ROLE_DECODER] = ROLE(.visit = visit)}};
 
 NEMOTRON(arch_nemotron_h, "nemotron_h", NULL)
 NEMOTRON(arch_nemotron_h_moe, "nemotron_h_moe", "experts")

@@ -206,4 +206,4 @@ const struct arch arch_plamo2 = {.name = "plamo2",
                                  .derive = derive,
                                  .states = states,
                                  .ready = arch_rotate_halves,
-                                 .role = {[ROLE_DECODER] = {.visit = visit}}};
+                                 .role = {[ROLE_DECODER] = ROLE(.visit = visit)}};

@@ -257,7 +257,7 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
                                 .derive = derive,                                                  \
                                 .states = states,                                                  \
                                 .ready = ready,                                                    \
-                                .role = {[ROLE_DECODER] = {.visit = visit}}};
+                                .role = {[ROLE_DECODER] = ROLE(.visit = visit)}};
 
 QWEN3NEXT(arch_qwen3next, "qwen3next", F_MOE)
 QWEN3NEXT(arch_qwen35, "qwen35", F_TILED | F_SECTIONS)

@@ -521,4 +521,4 @@ const struct arch arch_qwen4exp = {
     .derive = derive,
     .states = states,
     .ready = ready,
-    .role = {[ROLE_DECODER] = {.begin = begin, .visit = visit, .end = end}}};
+    .role = {[ROLE_DECODER] = ROLE(.begin = begin, .visit = visit, .end = end)}};

@@ -230,7 +230,7 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
         .dim = rwkv_dim,                                                                           \
         .derive = derive,                                                                          \
         .states = states,                                                                          \
-        .role = {[ROLE_DECODER] = {.begin = arch_rwkv_begin, .visit = visit}}};
+        .role = {[ROLE_DECODER] = ROLE(.begin = arch_rwkv_begin, .visit = visit)}};
 
 RWKV(arch_rwkv7, "rwkv7", NULL)
 RWKV(arch_arwkv7, "arwkv7", "qwen2")

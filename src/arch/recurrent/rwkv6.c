@@ -259,7 +259,7 @@ static void end(const struct arch_model *m, struct graph *g, struct carry *c)
         .dim = rwkv6_dim,                                                                          \
         .derive = derive,                                                                          \
         .states = states,                                                                          \
-        .role = {[ROLE_DECODER] = {.begin = arch_rwkv_begin, .visit = visit, .end = end}}};
+        .role = {[ROLE_DECODER] = ROLE(.begin = arch_rwkv_begin, .visit = visit, .end = end)}};
 
 RWKV6(arch_rwkv6, "rwkv6", NULL)
 RWKV6(arch_rwkv6qwen2, "rwkv6qwen2", "qwen2")

@@ -132,7 +132,8 @@ struct cpu_cut cpu_cut(const struct plan *p, const struct phase *ph, int64_t n_u
 {
     struct cpu_cut c = {.n_units = n_units};
     int reads = op_has(p->calls[ph->first].op, OP_READS_STATE);
-    c.chunk = n_units / (n_threads * (ph->kind == PHASE_CHAIN ? 4 : reads || n_rows <= ACT_TILE ? 32 : 8));
+    int fine = reads || n_rows <= ACT_TILE;
+    c.chunk = n_units / (n_threads * (ph->kind == PHASE_CHAIN ? 4 : fine ? 32 : 8));
     if (ph->kind == PHASE_CHAIN && c.chunk > ACT_TILE / 2)
         c.chunk = (c.chunk + ACT_TILE - 1) / ACT_TILE * ACT_TILE;
     c.chunk = c.chunk < 1 ? 1 : c.chunk;

@@ -419,7 +419,7 @@ static void bind_nextn(struct binder *b)
     if (n_found > n_other && !a->drafts)
         str_printf(&m->note, "%s%d tensors of blocks that predict further on are not loaded%s",
                    m->note.n ? "; " : "", n_found - n_other,
-                   a->arch->role[ROLE_DRAFT].visit ? " (draft_heads)" : "");
+                   a->arch->role[ROLE_DRAFT] ? " (draft_heads)" : "");
 }
 
 /* A bound tensor of a block becomes one of the model's. */

@@ -120,7 +120,7 @@ static pith_status take_drafts(struct pith_model *m, struct pith_error *err)
                          "%s has no blocks that predict further on (nextn_predict_layers); open "
                          "it without draft_heads",
                          gguf_path(m->gguf));
-    if (!a->arch->role[ROLE_DRAFT].visit)
+    if (!a->arch->role[ROLE_DRAFT])
         return error_set(err, PITH_UNSUPPORTED,
                          "%s: draft heads of %s cannot be run yet; open it without draft_heads",
                          gguf_path(m->gguf), a->arch->name);

@@ -109,7 +109,7 @@ static void each_of_heads(struct synth *s,
                           void (*fn)(struct synth *, const struct tensor_spec *, int32_t l))
 {
     const struct arch_model *m = &s->m;
-    for (int32_t l = m->hp.n_layer; l < arch_blocks(m) && m->arch->role[ROLE_DRAFT].visit; l++) {
+    for (int32_t l = m->hp.n_layer; l < arch_blocks(m) && m->arch->role[ROLE_DRAFT]; l++) {
         for (const struct tensor_spec *t = m->arch->tensors; t->name; t++)
             if (t->layer && is_written(s, t, l))
                 fn(s, t, l);
