@@ -55,7 +55,7 @@ static void saved_close(struct saved *c)
 static int saved_open(struct saved *c, const char *arch)
 {
     static const char window[] = "attention.sliding_window=int:70";
-    const struct tiny t = {arch, "f32", 32, 2, 16, 32, SAVED_VOCAB, 0, 0, 4};
+    const struct tiny t = {arch, "f32", 32, 2, 16, 32, SAVED_VOCAB, 0, 0, 4, 1};
     struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
     struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
     struct pith_error err;

@@ -9,9 +9,9 @@
 #include "base/rng.h"
 
 enum { V = 2000, E = 32 }; /* tokens and width of these */
-static const struct tiny llama = {"llama", "f32", 32, 2, 16, 48, V, 0, 0, 2};
-static const struct tiny gemma = {"gemma3", "q8_0", 32, 2, 16, 32, V, 0, 1, 6};
-static const struct tiny embed = {"llama-embed", "f32", 32, 2, 16, 32, V, 0, 0, 1};
+static const struct tiny llama = {"llama", "f32", 32, 2, 16, 48, V, 0, 0, 2, 1};
+static const struct tiny gemma = {"gemma3", "q8_0", 32, 2, 16, 32, V, 0, 1, 6, 1};
+static const struct tiny embed = {"llama-embed", "f32", 32, 2, 16, 32, V, 0, 0, 1, 1};
 
 struct pair {
     pith_model *m;
@@ -912,7 +912,7 @@ static pith_status cancelled(pith_session *s, double wait_s,
     return st;
 }
 
-static const struct tiny slow = {"llama", "q8_0", 256, 8, 32, 1024, V, 0, 0, 4};
+static const struct tiny slow = {"llama", "q8_0", 256, 8, 32, 1024, V, 0, 0, 4, 1};
 static int32_t n_long, long_ids[3000];
 
 static pith_status long_feed(pith_session *s, struct pith_error *err)

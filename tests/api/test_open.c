@@ -6,7 +6,7 @@
 
 #include "format/gguf.h"
 
-static const struct tiny llama = {"llama", "q8_0", 32, 2, 16, 32, 300, 0, 0, 2};
+static const struct tiny llama = {"llama", "q8_0", 32, 2, 16, 32, 300, 0, 0, 2, 1};
 
 /* The last error, for every test. */
 static struct pith_error err;
@@ -129,7 +129,7 @@ static pith_status changed_status(const struct pith_model_params *mp)
 
 static void tensors_that_do_not_fit(void)
 {
-    static const struct tiny wide = {"llama", "q8_0", 64, 2, 16, 32, 300, 0, 0, 2};
+    static const struct tiny wide = {"llama", "q8_0", 64, 2, 16, 32, 300, 0, 0, 2, 1};
     if (!file_load(&wide))
         return;
     memcpy(entry("blk.1.ffn_up.weight"), "blk.1.ffn_oops.wgt",

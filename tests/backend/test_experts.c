@@ -13,8 +13,8 @@
 #include "run/session/session.h"
 
 /* Experts of several pages each. */
-static const struct tiny model = {"qwen3moe", "q8_0", 128, 2, 64, 160, 96, 12, 0, 4};
-static const struct tiny bigger = {"qwen3moe", "q4_0", 256, 2, 128, 96, 96, 6, 1, 3};
+static const struct tiny model = {"qwen3moe", "q8_0", 128, 2, 64, 160, 96, 12, 0, 4, 1};
+static const struct tiny bigger = {"qwen3moe", "q4_0", 256, 2, 128, 96, 96, 6, 1, 3, 1};
 enum { PROMPT = 20, STEPS = 12, MOST_ASKED = 1 << 16 };
 
 /* ---------------------------------------------------------------- the system's calls */

@@ -12,18 +12,18 @@
 #include <sys/wait.h>
 
 static const struct tiny tinies[] = {
-    {"llama", "q4_0", 64, 2, 32, 96, 72, 0, 0, 2},
-    {"llama", "q8_0", 64, 2, 32, 96, 75, 0, 1, 2},
-    {"qwen3", "q4_K", 256, 1, 8, 256, 40, 0, 1, 1},
-    {"llama", "q6_K", 256, 1, 8, 256, 40, 0, 0, 1},
-    {"qwen2", "f16", 48, 2, 16, 80, 70, 0, 0, 2},
-    {"gemma3", "bf16", 48, 2, 16, 80, 70, 0, 1, 2},
-    {"llama", "f32", 48, 2, 16, 80, 130, 0, 0, 2},
-    {"qwen3moe", "q5_1", 64, 2, 32, 96, 72, 4, 0, 2},
-    {"llama", "q3_K", 256, 1, 8, 256, 40, 0, 0, 1},
-    {"qwen2", "mxfp4", 64, 2, 32, 96, 72, 0, 0, 1},
-    {"qwen3moe", "f16", 48, 2, 16, 80, 70, 4, 0, 1},
-    {"llama", "iq4_xs", 256, 1, 8, 256, 40, 0, 1, 1},
+    {"llama", "q4_0", 64, 2, 32, 96, 72, 0, 0, 2, 1},
+    {"llama", "q8_0", 64, 2, 32, 96, 75, 0, 1, 2, 1},
+    {"qwen3", "q4_K", 256, 1, 8, 256, 40, 0, 1, 1, 1},
+    {"llama", "q6_K", 256, 1, 8, 256, 40, 0, 0, 1, 1},
+    {"qwen2", "f16", 48, 2, 16, 80, 70, 0, 0, 2, 1},
+    {"gemma3", "bf16", 48, 2, 16, 80, 70, 0, 1, 2, 1},
+    {"llama", "f32", 48, 2, 16, 80, 130, 0, 0, 2, 1},
+    {"qwen3moe", "q5_1", 64, 2, 32, 96, 72, 4, 0, 2, 1},
+    {"llama", "q3_K", 256, 1, 8, 256, 40, 0, 0, 1, 1},
+    {"qwen2", "mxfp4", 64, 2, 32, 96, 72, 0, 0, 1, 1},
+    {"qwen3moe", "f16", 48, 2, 16, 80, 70, 4, 0, 1, 1},
+    {"llama", "iq4_xs", 256, 1, 8, 256, 40, 0, 1, 1, 1},
 };
 enum { N_TINIES = sizeof tinies / sizeof tinies[0], N_LOGITS = 256, N_TOKENS = 20 };
 
@@ -638,7 +638,7 @@ static long status_kb(const char *key)
 /* Packing lets go of the source as it goes: at no time are both wholly resident. */
 static void peak_memory(void)
 {
-    static const struct tiny large = {"llama", "q8_0", 512, 8, 64, 2048, 2000, 0, 1, 6};
+    static const struct tiny large = {"llama", "q8_0", 512, 8, 64, 2048, 2000, 0, 1, 6, 1};
     struct stat sb;
     const char *path = UNDER_SANITIZER ? NULL : tiny_write(&large, 1);
     if (UNDER_SANITIZER)

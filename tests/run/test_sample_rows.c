@@ -8,7 +8,7 @@
 
 enum { N_SEQ = 24, N_STEPS = 6, TOP = 5, V = 300 };
 
-static const struct tiny llama = {"llama", "f32", 32, 2, 16, 48, V, 0, 0, 2};
+static const struct tiny llama = {"llama", "f32", 32, 2, 16, 48, V, 0, 0, 2, 1};
 
 static const char *const chains[] = {
     "greedy",

@@ -11,20 +11,20 @@
 enum { V = 72, PROMPT = 37, STEPS = 2, N_CTX = 128 };
 
 static const struct tiny tinies[] = {
-    {"llama", "q4_0", 64, 2, 32, 96, V, 0, 0, 2},
-    {"llama", "q8_0", 64, 2, 32, 96, V, 0, 1, 2}, /* 1: one matrix is the embedding, too */
-    {"qwen3", "q4_K", 256, 1, 8, 256, V, 0, 1, 1},
-    {"llama", "q6_K", 256, 1, 8, 256, V, 0, 1, 1},
-    {"qwen2", "f16", 48, 2, 16, 80, V, 0, 1, 2},
-    {"gemma3", "bf16", 48, 2, 16, 80, V, 0, 1, 2},
-    {"qwen3moe", "q5_1", 64, 2, 32, 96, V, 4, 0, 2},
-    {"qwen3moe", "mxfp4", 64, 2, 32, 96, V, 4, 0, 2},
-    {"deepseek2", "q8_0", 64, 2, 32, 96, V, 4, 0, 2}, /* has matrices for each head */
-    {"llama", "iq4_xs", 256, 1, 8, 256, V, 0, 1, 1},
-    {"llama", "iq2_xs", 256, 1, 8, 256, V, 0, 1, 1},
-    {"llama", "iq1_s", 256, 1, 8, 256, V, 0, 0, 1},
-    {"llama", "tq1_0", 256, 1, 8, 256, V, 0, 1, 1},
-    {"llama", "f32", 48, 2, 16, 80, V, 0, 0, 2},
+    {"llama", "q4_0", 64, 2, 32, 96, V, 0, 0, 2, 1},
+    {"llama", "q8_0", 64, 2, 32, 96, V, 0, 1, 2, 1}, /* 1: one matrix is the embedding, too */
+    {"qwen3", "q4_K", 256, 1, 8, 256, V, 0, 1, 1, 1},
+    {"llama", "q6_K", 256, 1, 8, 256, V, 0, 1, 1, 1},
+    {"qwen2", "f16", 48, 2, 16, 80, V, 0, 1, 2, 1},
+    {"gemma3", "bf16", 48, 2, 16, 80, V, 0, 1, 2, 1},
+    {"qwen3moe", "q5_1", 64, 2, 32, 96, V, 4, 0, 2, 1},
+    {"qwen3moe", "mxfp4", 64, 2, 32, 96, V, 4, 0, 2, 1},
+    {"deepseek2", "q8_0", 64, 2, 32, 96, V, 4, 0, 2, 1}, /* has matrices for each head */
+    {"llama", "iq4_xs", 256, 1, 8, 256, V, 0, 1, 1, 1},
+    {"llama", "iq2_xs", 256, 1, 8, 256, V, 0, 1, 1, 1},
+    {"llama", "iq1_s", 256, 1, 8, 256, V, 0, 0, 1, 1},
+    {"llama", "tq1_0", 256, 1, 8, 256, V, 0, 1, 1, 1},
+    {"llama", "f32", 48, 2, 16, 80, V, 0, 0, 2, 1},
 };
 enum { N_TINIES = sizeof tinies / sizeof tinies[0] };
 
@@ -267,7 +267,7 @@ static void sessions_at_once(void)
 
 /* ---------------------------------------------------------------- ends */
 
-static const struct tiny wide = {"llama", "q4_1", 512, 4, 128, 2048, 300, 0, 0, 2};
+static const struct tiny wide = {"llama", "q4_1", 512, 4, 128, 2048, 300, 0, 0, 2, 1};
 
 /* At once, and after so many turns of the processor. */
 static void closed_while_packing(void)
@@ -352,8 +352,8 @@ static void opening_is_cancelled(void)
  * large ones are not, unless somebody says so. */
 static void when(void)
 {
-    static const struct tiny small = {"llama", "q5_0", 64, 2, 32, 96, V, 0, 0, 1},
-                             large = {"qwen2", "f32", 1024, 8, 128, 4096, 300, 0, 0, 1};
+    static const struct tiny small = {"llama", "q5_0", 64, 2, 32, 96, V, 0, 0, 1, 1},
+                             large = {"qwen2", "f32", 1024, 8, 128, 4096, 300, 0, 0, 1, 1};
     struct pith_error err = {PITH_OK, ""};
     struct {
         const struct tiny *t;

@@ -571,7 +571,7 @@ static void public_api(void)
 /* Prompts: text and values, the ids of both, and what is wrong with a call. */
 static void prompts(void)
 {
-    static const struct tiny tiny = {"llama", "f32", 32, 2, 16, 32, 300, 0, 0, 1};
+    static const struct tiny tiny = {"llama", "f32", 32, 2, 16, 32, 300, 0, 0, 1, 1};
     static const char *const overrides[] = {
         "tokenizer.chat_template=str:{{ bos_token }}{{ messages[0].content }}{{ eos_token }}",
         NULL};
@@ -632,7 +632,7 @@ static void prompts(void)
 /* A model's templates: the one without a name, named ones, one that is no template. */
 static void of_a_model(void)
 {
-    static const struct tiny tiny = {"llama", "f32", 32, 2, 16, 32, 300, 0, 0, 1};
+    static const struct tiny tiny = {"llama", "f32", 32, 2, 16, 32, 300, 0, 0, 1, 1};
     static const char *const overrides[] = {
         "tokenizer.chat_template=str:{{ bos_token }}[{{ messages|length }}]",
         "tokenizer.chat_template.tool_use=str:T{{ eos_token }}",
@@ -670,7 +670,7 @@ static void of_a_model(void)
 /* More templates than files have, and longer ones: those that are not taken are told. */
 static void too_many(void)
 {
-    static const struct tiny tiny = {"llama", "f32", 32, 2, 16, 32, 300, 0, 0, 1};
+    static const struct tiny tiny = {"llama", "f32", 32, 2, 16, 32, 300, 0, 0, 1, 1};
     enum { N = 70, LONG = 700000 };
     static char text[N][64], longer[2][LONG];
     const char *overrides[N + 3] = {longer[0], longer[1]};

@@ -365,6 +365,20 @@ static void embed_launch(const struct call *c, const struct gpu_places *at, stru
     l->groups[0] = blocks(c->dst.cols / width * ((width + 7) / 8), 64);
 }
 
+static int vector_kernel(const struct op_view *v, struct gpu_kernel *k)
+{
+    (void)v;
+    *k = (struct gpu_kernel){GPU_embed, {type_of(DT_F32), 6}};
+    return 1;
+}
+
+static void vector_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
+{
+    (void)at;
+    l->args.p[5] = (uint32_t)c->dst.cols;
+    l->groups[0] = blocks((c->dst.cols + 7) / 8, 64);
+}
+
 /* Tokens, and what they are embedded as. */
 static uint32_t embed_constants(const struct call *c, const struct gpu_places *at, void *out)
 {
@@ -1000,6 +1014,7 @@ struct gpu_op {
     }
 static const struct gpu_op ops[OP_COUNT] = {
     [OP_EMBED] = {"embed", embed_kernel, embed_launch, embed_constants},
+    [OP_VECTOR] = {"embed", vector_kernel, vector_launch, NULL},
     [OP_GATHER] = {"embed", embed_kernel, embed_launch, NULL},
     [OP_ROPE_TABLE] = {"rope_table", rope_kernel, rope_launch, rope_constants},
     [OP_ROPE] = {"rope", rope_kernel, rope_launch, NULL},

@@ -1,8 +1,8 @@
-/* move.cu -- rows of tables as numbers (EMBED, GATHER), pieces of rows side by side (COLUMNS), one
- * row of each sequence (POOL): graph/ops/move.c. */
+/* move.cu -- rows of tables as numbers (EMBED, VECTOR, GATHER), pieces of rows side by side
+ * (COLUMNS), one row of each sequence (POOL): graph/ops/move.c. */
 #include "types.cuh"
 
-enum { BY_TOKEN, BY_POSITION, BY_ROW, BY_VALUE, BY_INTS, EMBED };
+enum { BY_TOKEN, BY_POSITION, BY_ROW, BY_VALUE, BY_INTS, EMBED, VECTOR };
 
 FN int table_row(const Args &arg, uint32_t r, uint32_t part)
 {
@@ -35,7 +35,8 @@ KERNEL(embed, 64)
         return;
     EACH_ROW(r, n) {
         float *y = row_of(arg.dst, r, arg.ld) + (uint64_t)part * width;
-        bool given = arg.spec[1] == EMBED && step_token(arg, r) < 0;
+        bool given = arg.spec[1] == VECTOR ||
+                     (arg.spec[1] == EMBED && step_token(arg, r) < 0);
         Eight w = given ? plain(T_F32, step_embd_row(arg, r, width), 8 * k8, width)
                         : decode8(arg.spec[0],
                                   arg.w + (uint64_t)table_row(arg, r, part) *

@@ -1,11 +1,12 @@
 #include "common.glsl"
 #include "types.glsl"
-/* embed.comp -- rows of a table as numbers (EMBED, GATHER of graph/ops/move.c), one thread for
- * eight of them. p: rows of the table, by, row, of_embd, scale; numbers of a row of the table;
- * tokens that are embedded as others, which `extra` lists. */
+/* embed.comp -- rows of a table as numbers (EMBED, VECTOR, GATHER of graph/ops/move.c), one
+ * thread for eight of them. p: rows of the table, by, row, of_embd, scale; numbers of a row of the
+ * table; tokens that are embedded as others, which `extra` lists. */
 layout(local_size_x = 64) in;
 
-const int BY_TOKEN = 0, BY_POSITION = 1, BY_ROW = 2, BY_VALUE = 3, BY_INTS = 4, EMBED = 5;
+const int BY_TOKEN = 0, BY_POSITION = 1, BY_ROW = 2, BY_VALUE = 3, BY_INTS = 4, EMBED = 5,
+          VECTOR = 6;
 #define TYPE SPEC0
 #define BY   SPEC1
 
@@ -38,7 +39,7 @@ void main()
         return;
     for (uint r = gl_WorkGroupID.y; r < n; r += gl_NumWorkGroups.y) {
         F32 y = F32(arg.dst + 4 * (uint64_t(r) * arg.ld + uint64_t(part) * width));
-        bool given = BY == EMBED && step_token(r) < 0;
+        bool given = BY == VECTOR || (BY == EMBED && step_token(r) < 0);
         bool plus = BY == EMBED && !given && step_plus(r) != 0;
         if (given)
             plain(T_F32, step_embd_row(r, width), 8 * k8, width);
