@@ -179,6 +179,10 @@ exact     = $(if $(filter $(addprefix src/,backend/% tensor/% graph/%) \
             tests/%_avx2.c tests/%_avx512vnni.c,$1),\
             $(EXACT) $(call isa_flags,$1)) \
             $(if $(filter src/backend/cpu/arm/%,$1),$(ORDER))
+# Where a kernel keeps each variable takes gcc as long as the kernel itself: lines alone, which
+# profiles need. Tests are linked without debug information.
+debug     = $(if $(findstring -g,$(CFLAGS)),$(if $(SAN),,$(if $(call isa_flags,$1),-g1) \
+            $(if $(and $(filter 0,$(DEBUG_TESTS)),$(filter tests/%,$1)),-g0)))
 # A program that is handed out (STATIC=1) is small where nothing is computed: bits are the same.
 # Nobody unwinds the stack of a stripped one, nor through a program's own files (debuggers read
 # other tables), nor through what has to do with text and architectures, which call nobody of
@@ -257,7 +261,8 @@ ARM_TESTS = $(foreach t,$(shell grep -lE '"(base|tensor|graph|backend)/' \
 ARM      := aarch64-linux-gnu-
 ARM_MAKE = $(MAKE) B=build-arm CC=$(ARM)gcc AR=$(ARM)ar LD=$(ARM)ld OBJCOPY=$(ARM)objcopy \
     PKGS= EDIT= SERVER=0 PULL=0 VULKAN=0 CPPFLAGS="-idirafter /usr/include -DXXH_INLINE_ALL=" \
-    LDFLAGS=-static
+    LDFLAGS=-static CFLAGS=$(ARM_CFLAGS)
+ARM_CFLAGS ?= -O2
 arm: all
 	@scripts/deps.sh arm
 	+@$(ARM_MAKE) PKG_LIBS= $(addprefix build-arm/,$(ARM_TESTS))
@@ -336,7 +341,7 @@ $(call obj,$(filter src/backend/vulkan/% src/backend/cuda/%,$(LIB_SRC))): $(B)/p
 
 $(B)/obj/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
-	$(call say,CC,$<)$(CC) $(BASE_FLAGS) $(CFLAGS) $(call small,$<) $(CPPFLAGS) \
+	$(call say,CC,$<)$(CC) $(BASE_FLAGS) $(CFLAGS) $(call debug,$<) $(call small,$<) $(CPPFLAGS) \
 	    $(call sanitize,$<) $(call includes,$<) $(call exact,$<) $(call convert,$<) \
 	    $(call commit,$<) $(call kernels,$<) $(if $(filter cli/%,$<),$(EDIT_CFLAGS)) \
 	    -MMD -MP -c -o $@ $<
@@ -376,7 +381,7 @@ $(B)/gpu_roof: bench/gpu_roof.cu $(B)/flags
 
 CXX_FLAGS = -std=c++17 $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -fno-strict-aliasing \
             -fno-math-errno -Itests/backend/cuda \
-            $(if $(filter x86_64,$(MACHINE)),$(AVX2)) -O2 -g
+            $(if $(filter x86_64,$(MACHINE)),$(AVX2)) -O2 -g1
 STANDIN  := $(addprefix $(B)/tests/cuda-,driver.so kernels.so nccl.so checked.so faults.so old.so)
 # Kernels whose accesses are looked at (tests/backend/cuda/checks.cpp has what these call).
 CHECKED  := -DHOST_CHECKS -O1 -fno-tree-vectorize -fsanitize=thread \

@@ -10,6 +10,8 @@ golden=$shared/golden
     skip_all arm_models "only in make test and make soak"
 needs arm_models aarch64-linux-gnu-gcc qemu-aarch64 "$pith"
 [ -d "$golden" ] || skip_all arm_models "no golden models in the shared data"
+# Optimized as it is handed out in make soak: it takes the longest time of all tests.
+[ "$TEST_SCALE" -ge 100 ] || export ARM_CFLAGS=-O1
 if ! env -u MAKEFLAGS -u MAKELEVEL -u CC make arm-program >"$dir/log" 2>&1; then
     fail arm_builds "$(grep -m 1 -E 'error|warning|undefined' "$dir/log" || tail -n 1 "$dir/log")"
     finish

@@ -54,10 +54,11 @@ fi
 for file in "$folder"/kernels/*.cu; do
     name=$(basename "$file" .cu)
     [ "${TEST_SCALE:-1}" -ge 10 ] || [ "$name" = rope ] || continue
-    [ "${TEST_SCALE:-1}" -ge 100 ] && archs='75 90' || archs=90
+    [ "${TEST_SCALE:-1}" -ge 100 ] && { archs='75 90' effort=3; } || { archs=90 effort=1; }
     [ "$name" != wgmma ] || archs=90a
     for arch in $archs; do
-        if ! "$nvcc" -ptx -arch=compute_$arch -std=c++17 -O3 --fmad=false -Werror all-warnings \
+        if ! "$nvcc" -ptx -arch=compute_$arch -std=c++17 -O3 -Xcicc -O$effort --fmad=false \
+            -Werror all-warnings \
             -o "$dir/$name.ptx" "$file" 2>"$err"; then
             fail "$name for $arch" "$(head -n 1 "$err")"
             continue

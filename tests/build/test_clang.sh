@@ -7,7 +7,7 @@
     skip_all clang_builds_clean "only in make test and make soak"
 needs clang_builds_clean clang
 flags="-O2 -g"
-[ "$TEST_SCALE" -ge 100 ] || flags=-O0
+[ "$TEST_SCALE" -ge 100 ] || flags="-O0 -Xclang -disable-llvm-passes"
 if said=$(env -u MAKEFLAGS -u MAKELEVEL \
     make B=build-clang CC=clang CFLAGS="$flags" STANDIN= all programs 2>&1); then
     ok clang_builds_clean

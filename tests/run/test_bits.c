@@ -756,14 +756,14 @@ static void golden_folder(const char *folder, const char *begin, int every, int3
 
 static void golden_arch(void)
 {
-    golden_folder("golden/arch", "", scaled(3, 1, 1), scaled(40, 80, 200), scaled(1, 5, N_WAYS),
+    golden_folder("golden/arch", "", scaled(3, 1, 1), scaled(40, 70, 200), scaled(1, 3, N_WAYS),
                   scaled(1, 1, N_DRIVERS));
 }
 
 static void golden_quant(void)
 {
     golden_folder("golden/quant", test_scale() < 10 ? "llama" : "", scaled(2, 1, 1),
-                  scaled(17, 33, 66), scaled(1, 6, N_WAYS), scaled(1, 1, N_DRIVERS));
+                  scaled(17, 33, 66), scaled(1, 3, N_WAYS), scaled(1, 1, N_DRIVERS));
 }
 
 /* ---------------------------------------------------------------- made models */
@@ -829,7 +829,7 @@ static void every_type(void)
             p.seed = rng_u32(&test_rng);
             if (!synth_subject(&s, &p, t % 2 ? "f16" : "f32", scaled(35, 66, 150), 64))
                 continue;
-            check_subject(&s, scaled(1, 5, N_WAYS), scaled(1, 1, N_DRIVERS));
+            check_subject(&s, scaled(1, 3, N_WAYS), scaled(1, 1, N_DRIVERS));
             free_subject(&s);
         }
 }
@@ -860,7 +860,7 @@ static void every_cache_type(void)
             continue;
         s.cache = cache[k];
         s.cache_v = v;
-        check_subject(&s, scaled(1, N_WAYS, N_WAYS), scaled(1, 3, N_DRIVERS));
+        check_subject(&s, scaled(1, N_WAYS, N_WAYS), scaled(1, 1, N_DRIVERS));
         free_subject(&s);
     }
 }
@@ -920,7 +920,7 @@ static void every_shape(void)
                 continue;
             if (!synth_subject(&s, &p, f32 ? "f32" : "f16", scaled(75, 100, 200), 64))
                 continue;
-            check_subject(&s, scaled(1, 6, N_WAYS), scaled(1, 2, N_DRIVERS));
+            check_subject(&s, scaled(1, 4, N_WAYS), scaled(1, 1, N_DRIVERS));
             free_subject(&s);
         }
 }
@@ -978,7 +978,7 @@ static void long_contexts(void)
                                scaled(cases[i].quick, cases[i].n, 2 * cases[i].n), 64))
                 continue;
             s.overrides = cases[i].overrides;
-            check_subject(&s, scaled(1, 5, N_WAYS), scaled(1, 1, N_DRIVERS));
+            check_subject(&s, scaled(1, 3, N_WAYS), scaled(1, 1, N_DRIVERS));
             free_subject(&s);
         }
 }
