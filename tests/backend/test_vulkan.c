@@ -135,7 +135,10 @@ static void products_of_bytes(void)
         has_dot = vk_of(d)->products == VK_BY_DOT;
         d->backend->close(d);
     }
-    products_by_bytes(has_dot ? "vulkan dot" : "vulkan int8", test_scale() < 10 ? 1 : test_scale() < 100 ? 3 : 6);
+    products_by_bytes(has_dot ? "vulkan dot" : "vulkan int8",
+                      test_scale() < 10    ? 1
+                      : test_scale() < 100 ? 3
+                                           : 6);
     set_env("PITH_VULKAN_MASK", "shaderIntegerDotProduct");
     logits_in_pieces("1", CODED_ROWS, "vulkan int8", out);
     set_env("PITH_VULKAN_MASK", NULL);

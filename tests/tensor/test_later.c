@@ -124,7 +124,7 @@ static int64_t count_missing(const struct tensor *t, const struct placement *at,
     return n;
 }
 
-/* What is still missing of a model whose thread runs: state and count change one after the other. */
+/* What is still missing of a model whose thread runs: its count and states change in turn. */
 static int64_t count_left(const struct tensor *t, const struct placement *at, void *ctx)
 {
     (void)t, (void)ctx;
