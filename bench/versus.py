@@ -14,14 +14,20 @@ of
 
 The roof is the read bandwidth that `pith bench` measures; a block whose two roofs differ by more
 than 10 % is dropped and repeated. Figures are means of the repeats in a run, then the median of the
-kept blocks; a ratio is ours / peer. Beside it stands what the peer's fastest fork published for a
-type (FORK), and ours / fork: other machines, so a hint.
+kept blocks; a ratio is ours / peer. Of a cell that kept none, the range of what was dropped stands
+in brackets. Steal is the share of the processors' time that the host gave to others. Beside the
+ratio stands what the peer's fastest fork published for a type (FORK), and ours / fork: other
+machines, so a hint.
 
 Everything is kept in OUT/results.json after each block, and a later call goes on from there: cells
 that have their blocks are not run again (--again starts them anew). OUT/results.md and
-OUT/results.png are made from it at the end (--report makes them alone). For long cells (8,192
+OUT/results.png are made from it at the end (--report makes them alone). The plot has a bar for
+each cell: hatched where no block was kept, a cross where there is no figure. For long cells (8,192
 tokens or more) repack and threads are those of the short cell of the same kind and only flash
 attention is looked for.
+
+--avx2 is for the table of AVX2 alone: ours runs with PITH_CPU=avx2, and the peer is built without
+AVX-512 (AVX2_BUILD) into an environment of its own. Its cells should have an --out of their own.
 
 --busy is for a machine that others use, too: one thread on both sides, tokens per second of its
 processor time, and no roof is asked for. Its cells should have an --out of their own.
@@ -43,6 +49,7 @@ FORK = {"bf16": (3.269, 1.054), "q8_0": (1.813, 1.541), "q5_0": (2.249, 2.102),
         "iq4_nl": (2.155, 1.560), "iq4_xs": (3.628, 1.666), "iq2_xxs": (3.590, 1.598),
         "iq2_xs": (3.148, 1.170), "iq2_m": (4.147, 1.063), "iq3_xxs": (4.380, 1.490),
         "iq3_s": (5.181, 1.205)}
+AVX2_BUILD = "-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON"
 LONG = 2048  # tokens from which a cell is too slow to look for all settings
 ROOF_SLACK = 1.10
 PEER_BATCH = 2048
@@ -162,6 +169,13 @@ def run(cmd, limit_s):
     return p.stdout
 
 
+def ticks():
+    """Of all processors since the start, by /proc/stat: the host's for others, all."""
+    with open("/proc/stat") as f:
+        n = [int(x) for x in f.readline().split()[1:9]]
+    return n[7], sum(n)
+
+
 class Runner:
     def __init__(self, a):
         self.a = a
@@ -215,6 +229,7 @@ class Runner:
         return max(tried, key=tried.get), {flags_text(k): v for k, v in tried.items()}
 
     def block(self, model, test, flags):
+        began = ticks()
         first = 1 if self.a.busy else self.roof()
         p, o = [], []
         for _ in range(2):
@@ -222,9 +237,10 @@ class Runner:
             tps, row = self.ours(model, test)
             o.append(tps)
         last = 1 if self.a.busy else self.roof()
-        return {"roofs": [first, last], "peer": statistics.mean(p), "ours": statistics.mean(o),
-                "runs": {"peer": p, "ours": o}, "share": row["share"],
-                "int8_gops": row["int8_gops"]}
+        stolen, all_ticks = (b - a for a, b in zip(began, ticks()))
+        return {"roofs": [first, last], "steal": stolen / max(1, all_ticks),
+                "peer": statistics.mean(p), "ours": statistics.mean(o),
+                "runs": {"peer": p, "ours": o}, "share": row["share"], "int8_gops": row["int8_gops"]}
 
 
 def flags_text(flags):
@@ -256,14 +272,22 @@ def save(path, data):
 
 
 def summary(cell):
-    """Medians of the kept blocks; None: there are none."""
-    kept = cell.get("blocks", [])
+    """Medians of the kept blocks, or of the dropped ones ("kept" is False); None: no block ran."""
+    kept = cell.get("blocks") or cell.get("lost")
     if not kept:
         return None
     o, p = (statistics.median(b[k] for b in kept) for k in ("ours", "peer"))
     return {"ours": o, "peer": p, "ratio": o / p if p else 0,
+            "kept": bool(cell.get("blocks")),
             "roof": statistics.median(sum(b["roofs"]) / 2 for b in kept),
+            "steal": [b["steal"] for b in kept if "steal" in b],
             "share": statistics.median(b["share"] for b in kept)}
+
+
+def spread(values, form="{:.1f}"):
+    """Least and most."""
+    least, most = (form.format(f(values)) for f in (min, max))
+    return least if least == most else f"{least} to {most}"
 
 
 def fork_ratio(model, test):
@@ -277,22 +301,31 @@ def markdown(data):
     lines = [f"{data.get('machine', '')}; pith {data.get('commit', '')}, llama-cpp-python "
              f"{data.get('peer', '')}; tokens/s", "",
              "| model | test | ours | peer | ratio | its fork's | ours / fork | of the limit | "
-             "roof GB/s | blocks kept | peer's best setting |",
-             "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---|"]
+             "roof GB/s | steal % | blocks kept | peer's best setting |",
+             "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|"]
     for cell in data["cells"].values():
         s = summary(cell)
         tried = len(cell.get("blocks", [])) + cell.get("dropped", 0)
         fork = fork_ratio(cell["model"], cell["test"])
-        if s:
+        steal = spread([100 * x for x in s["steal"]]) if s and s["steal"] else "-"
+        if s and s["kept"]:
             beside = f"{fork:.2f} | {s['ratio'] / fork:.2f}" if fork else "- | -"
             lines.append(f"| {cell['model']} | {cell['test']} | {s['ours']:.1f} | "
                          f"{s['peer']:.1f} | {s['ratio']:.2f} | {beside} | "
                          f"{100 * s['share']:.0f} % | "
-                         f"{s['roof']:.1f} | {len(cell['blocks'])} of {tried} | "
+                         f"{s['roof']:.1f} | {steal} | {len(cell['blocks'])} of {tried} | "
                          f"{flags_text(cell['flags'])} |")
+        elif s:
+            lost = cell["lost"]
+            lines.append(f"| {cell['model']} | {cell['test']} | "
+                         f"({spread([b['ours'] for b in lost])}) | "
+                         f"({spread([b['peer'] for b in lost])}) | "
+                         f"({spread([b['ours'] / b['peer'] for b in lost], '{:.2f}')}) | - | - | "
+                         f"- | {spread(sum((b['roofs'] for b in lost), []))} | {steal} | "
+                         f"0 of {tried} | {flags_text(cell['flags'])} |")
         else:
             why = cell.get("error") or "no two roofs alike"
-            lines.append(f"| {cell['model']} | {cell['test']} | - | - | - | - | - | - | - | "
+            lines.append(f"| {cell['model']} | {cell['test']} | - | - | - | - | - | - | - | - | "
                          f"0 of {tried} | {why} |")
     if data.get("unset"):
         lines += ["", "Cannot be set through the package: " + ", ".join(data["unset"]) + "."]
@@ -309,12 +342,20 @@ def plot_main(results, png):
     models = list(dict.fromkeys(m for m, _ in cells))
     tests = list(dict.fromkeys(t for _, t in cells))
     width = 0.8 / max(1, len(models))
-    fig, ax = plt.subplots(figsize=(max(6, 1.6 * len(tests)), 4))
+    fig, ax = plt.subplots(figsize=(max(6, 1.6 * len(tests), 0.45 * len(cells)), 4))
     for i, m in enumerate(models):
-        ys = [(cells.get((m, t)) or {"ratio": 0})["ratio"] for t in tests]
-        bars = ax.bar([k + (i - (len(models) - 1) / 2) * width for k in range(len(tests))], ys,
-                      width, label=m)
-        ax.bar_label(bars, labels=[f"{y:.2f}" if y else "" for y in ys], fontsize=7)
+        color = f"C{i}"
+        ax.bar([0], [0], color=color, label=m)
+        for k, t in enumerate(tests):
+            x = k + (i - (len(models) - 1) / 2) * width
+            s = cells.get((m, t))
+            if s:
+                bars = ax.bar([x], [s["ratio"]], width, color=color,
+                              **({} if s["kept"] else {"alpha": 0.5, "hatch": "//"}))
+                ax.bar_label(bars, fontsize=7,
+                             labels=[("{:.2f}" if s["kept"] else "({:.2f})").format(s["ratio"])])
+            elif (m, t) in cells:
+                ax.plot([x], [0.05], "x", color=color)
     ax.axhline(1, color="black", linewidth=0.8)
     ax.set_xticks(range(len(tests)), tests)
     ax.set_ylabel("tokens/s, ours / peer")
@@ -350,7 +391,9 @@ def ensure_peer(a):
         f"takes minutes)")
     try:
         run([sys.executable, "-m", "venv", a.venv], 600)
-        run([python, "-m", "pip", "install", "-q", "llama-cpp-python", "matplotlib"], 7200)
+        # pip would keep the package as it was built for other instructions
+        run([python, "-m", "pip", "install", "-q", "--no-cache-dir", "llama-cpp-python",
+             "matplotlib"], 7200)
         return run(version, 120).strip()
     except Failed as e:
         sys.exit(f"versus: no peer: {e}")
@@ -382,9 +425,11 @@ def run_cell(a, r, data, results, model, test):
                 cell["blocks"].append({"commit": data["commit"], **b})
             else:
                 cell["dropped"] += 1
+                cell.setdefault("lost", []).append({"commit": data["commit"], **b})
             say(f"{key}: ours {b['ours']:.1f}, peer {b['peer']:.1f}, ratio "
                 f"{b['ours'] / b['peer']:.2f}, roofs {b['roofs'][0]:.1f} and "
-                f"{b['roofs'][1]:.1f}{'' if alike else ': dropped'}")
+                f"{b['roofs'][1]:.1f}, steal {100 * b['steal']:.1f} %"
+                f"{'' if alike else ': dropped'}")
             save(results, data)
     except (Failed, OSError) as e:
         cell["error"] = str(e)
@@ -406,13 +451,17 @@ def main():
     ap.add_argument("--peer-threads", help="thread counts tried for the peer, default 1 and all")
     ap.add_argument("--out", default=os.path.join(ROOT, "build", "versus"))
     ap.add_argument("--pith", default=os.path.join(ROOT, "build", "pith"))
-    ap.add_argument("--venv", default=VENV)
+    ap.add_argument("--venv", help=f"default: {os.path.basename(VENV)} in the cache of pith")
+    ap.add_argument("--avx2", action="store_true", help="both sides without AVX-512")
     ap.add_argument("--python", help="interpreter that has llama_cpp, instead of the environment's")
     ap.add_argument("--limit", type=int, default=1800, help="seconds a single run may take")
     ap.add_argument("--again", action="store_true", help="measure cells that are there anew")
     ap.add_argument("--busy", action="store_true", help="processor time of one thread")
     ap.add_argument("--report", action="store_true", help="only make the table and the plot")
     a = ap.parse_args()
+    a.venv = a.venv or VENV + ("-avx2" if a.avx2 else "")
+    if a.avx2:
+        os.environ.update(PITH_CPU="avx2", CMAKE_ARGS=AVX2_BUILD)
     if a.busy:
         a.threads, a.peer_threads = 1, "1"
     tests = a.tests.split(",")
