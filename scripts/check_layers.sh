@@ -100,6 +100,13 @@ awk '$2 ~ /^src\/backend\/cpu\/(x86|arm)\// || $2 ~ /^src\/backend\/cpu\/.*\.inl
     print $1 " includes " $3 ": not freestanding"
 }' <<<"$includes" | rule kernels_are_freestanding
 
+# What a file has of a weight (tensor/source.h) is for who fills placements: neither backends
+# include it nor headers that they see.
+awk '$3 == "src/tensor/source.h" &&
+     ($2 ~ /^src\/backend\// || $2 ~ /^src\/(base|tensor|graph)\/.*\.(h|inl|def)$/) {
+    print $1 " includes " $3 ": kernels see placements, never the file"
+}' <<<"$includes" | rule backends_never_see_files
+
 sed -n '/^| folder | sees |$/,/^$/p' ARCHITECTURE.md 2>/dev/null | grep '^| `' | diff - <(table) |
     sed -nE -e 's/^< (.*)/is in ARCHITECTURE.md and not so: \1/p' \
         -e 's/^> (.*)/is not in ARCHITECTURE.md: \1/p' |

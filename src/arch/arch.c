@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include "tensor/source.h"
 
 #define X(symbol) extern const struct arch symbol;
 #include "arch/archs.def"
@@ -295,7 +296,7 @@ const float *arch_floats(const struct arch_model *m, const struct tensor *t)
 {
     float *x = arena_array(m->arena, (size_t)t->dims[0], sizeof *x);
     if (x)
-        dtypes[t->file_type].dequant(t->file, x, t->dims[0]);
+        dtypes[t->from->type].dequant(t->from->data, x, t->dims[0]);
     return x;
 }
 

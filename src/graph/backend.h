@@ -50,6 +50,13 @@ struct call_stats {
     int64_t ns;
 };
 
+/* What a kernel that makes panels, or wants the rows they are made of, knows of a weight. */
+struct panels_at {
+    const uint8_t *rows;     /* matrix after matrix, as a file has them; NULL: not to be seen */
+    uint8_t *to;             /* where its panels are, or will be */
+    struct pending *pending; /* panels that need not be there yet; NULL: all are */
+};
+
 /* A node as a kernel sees it: all it needs besides exec. */
 struct call {
     enum op op;
@@ -63,7 +70,7 @@ struct call {
     int64_t part_rows; /* w lies in parts of so many rows, the first at w_data; 0: in one piece */
     const void **w_part;
     enum tensor_layout layout;
-    struct pending *w_pending, *w2_pending; /* panels that need not be there yet; NULL: all are */
+    struct panels_at w_panels, w2_panels;
     const void *p;          /* the op's parameter struct */
     int32_t n_states, part; /* part: of a recurrent state */
     const struct state *state[NODE_STATES];

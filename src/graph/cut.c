@@ -91,7 +91,7 @@ static void put_part(struct cutter *c, const struct node *n, const struct node *
 
 static int cut_product(struct cutter *c, const struct node *n)
 {
-    if (!op_has(n->op, OP_BY_ROWS) || !n->w->n_slices || n->w->slice[0]->file_row)
+    if (!op_has(n->op, OP_BY_ROWS) || !n->w->n_slices || n->w->slice[0]->by_columns)
         return 0;
     struct node like = *n;
     like.src[0] = whole(c, n->src[0]);
@@ -118,7 +118,7 @@ static int fits(const struct cut *x, const struct tensor *w)
  * order of the slices. */
 static int cut_sum(struct cutter *c, const struct node *n)
 {
-    if (!op_has(n->op, OP_BY_ROWS) || !n->w->n_slices || !n->w->slice[0]->file_row)
+    if (!op_has(n->op, OP_BY_ROWS) || !n->w->n_slices || !n->w->slice[0]->by_columns)
         return 0;
     const struct cut *x = &c->of[n->src[0]->id];
     int in_parts = !lacks_bias(n->src[0]) && fits(x, n->w);

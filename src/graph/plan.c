@@ -412,18 +412,25 @@ static pith_status check_weights(const struct node *n, const struct device *dev,
     return PITH_OK;
 }
 
-static struct pending *pending_of(const struct tensor *t, int device)
-{
-    const struct placement *at = t ? tensor_on(t, device) : NULL;
-    return at ? at->pending : NULL;
-}
-
 static const void *reach(const struct tensor *t, int device,
                          void *(*address)(const struct buffer *))
 {
     const struct placement *at = t ? tensor_on(t, device) : NULL;
     const uint8_t *base = at ? address(at->buffer) : NULL;
     return base ? base + at->offset : NULL;
+}
+
+static struct panels_at reach_panels(const struct tensor *t, int device,
+                                     void *(*address)(const struct buffer *))
+{
+    const struct placement *at = t ? tensor_on(t, device) : NULL;
+    if (!at || at->layout != LAYOUT_PANELS)
+        return (struct panels_at){0};
+    uint8_t *to = address(at->buffer);
+    const uint8_t *rows = at->rows ? address(at->rows) : NULL;
+    return (struct panels_at){.rows = rows ? rows + at->rows_offset : NULL,
+                              .to = to ? to + at->offset : NULL,
+                              .pending = at->pending};
 }
 
 void plan_bind(struct plan *p, int device, void *(*address)(const struct buffer *))
@@ -437,6 +444,8 @@ void plan_bind(struct plan *p, int device, void *(*address)(const struct buffer 
             c->w_part[i] = address(at->buffer + i);
         c->b_data = reach(c->b, device, address);
         c->w2_data = reach(c->w2, device, address);
+        c->w_panels = reach_panels(c->w, device, address);
+        c->w2_panels = reach_panels(c->w2, device, address);
     }
 }
 
@@ -476,8 +485,6 @@ static pith_status resolve(struct compiler *c, struct pith_error *err)
         call->w2 = n->w2;
         call->p = n->p;
         call->layout = n->w ? tensor_layout_on(n->w, n->device) : LAYOUT_ROWS;
-        call->w_pending = pending_of(n->w, n->device);
-        call->w2_pending = pending_of(n->w2, n->device);
         pith_status st = check_weights(n, dev, err);
         if (st == PITH_OK)
             st = resolve_parts(p, n, call, err);

@@ -1,6 +1,6 @@
-/* tensor.h -- a weight: its type and shape, the file's bytes, and where devices have it. Shapes are
- * C order, slowest first; a matrix [M, K] multiplies rows of K values into rows of M; a stack of
- * experts is [X, M, K]. */
+/* tensor.h -- a weight: its type and shape, and where devices have it. Shapes are C order, slowest
+ * first; a matrix [M, K] multiplies rows of K values into rows of M; a stack of experts is
+ * [X, M, K]. */
 #ifndef PITH_TENSOR_TENSOR_H
 #define PITH_TENSOR_TENSOR_H
 
@@ -25,6 +25,7 @@ enum tensor_layout { LAYOUT_ROWS, LAYOUT_PANELS, LAYOUT_HALF };
 
 struct buffer;
 struct pending;
+struct tensor_source;
 
 /* Where a device has it: bytes [offset, offset + bytes) of a buffer of that device; or, where its
  * kernels cannot see that much at once, in n_parts buffers one after the other in `buffer`, from
@@ -36,6 +37,10 @@ struct placement {
     uint64_t offset, bytes;
     int64_t part_rows; /* 0: it lies in one piece */
     int32_t n_parts;
+    /* Of panels: where the rows that they are made of lie, matrix after matrix, in an imported
+     * buffer of the device; NULL: nowhere that its kernels see. */
+    struct buffer *rows;
+    uint64_t rows_offset;
     struct pending *pending; /* panels that need not be there yet (pending.h); NULL: all are */
 };
 
@@ -62,12 +67,8 @@ struct tensor {
     int32_t by_heads;      /* 1: slices are heads of attention, where their K and V are */
     const struct tensor *whole; /* of a slice: of which weight, from which row, column, matrix on */
     int64_t first;
-    /* The file's: for whoever fills placements, and for constants that the host computes. */
-    enum dtype file_type;
-    const void *file; /* mapped, or computed from what is; valid while the model is open */
-    uint64_t file_bytes;
-    uint64_t file_row; /* of columns: from one row to the next there; 0: rows are neighbours */
-    int computed;
+    int32_t by_columns;         /* 1: it is columns of that, else rows or matrices */
+    struct tensor_source *from; /* what the file has of it: source.h */
 };
 
 /* Its placement on a device, NULL: it is not there. */

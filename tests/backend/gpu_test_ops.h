@@ -60,7 +60,7 @@ static void product_case(struct rng *rng, enum dtype type, int M, int K, int T)
     }
     for (int m = 0; m < M; m++) {
         uint64_t bytes = dtype_row_bytes(type, K);
-        dtypes[type].dequant((const uint8_t *)t->file + (uint64_t)m * bytes, row, K);
+        dtypes[type].dequant(t->from->data + (uint64_t)m * bytes, row, K);
         for (int r = 0; r < T; r++) {
             double sum = 0, all = 0;
             for (int k = 0; k < K; k++) {
@@ -179,7 +179,7 @@ static void rows_of_every_type(void)
         c.level = CPU_BASE;
         REQUIRE(bench_run(&c, got, &err) == PITH_OK, "%s: %s", dtypes[i].name, err.msg);
         for (int r = 0, bad = 0; r < 40 && !bad; r++) {
-            dtypes[i].dequant((const uint8_t *)t->file + (uint64_t)bench_tokens[r] *
+            dtypes[i].dequant(t->from->data + (uint64_t)bench_tokens[r] *
                                                              dtype_row_bytes(t->type, n),
                               row, n);
             for (int k = 0; k < n && !bad; k++) {

@@ -11,6 +11,7 @@
 #include "graph/kv_page.h"
 #include "graph/ops/attention.h"
 #include "graph/ops/index.h"
+#include "tensor/source.h"
 #include "test.h"
 
 extern const struct backend backend_cpu;
@@ -140,7 +141,7 @@ static struct call call_of(const struct node *n, const struct device *d)
     struct call c = {.op = n->op,
                      .n_src = n->n_src,
                      .w = n->w,
-                     .w_data = n->w ? n->w->file : NULL,
+                     .w_data = n->w ? n->w->from->data : NULL,
                      .p = n->p,
                      .n_states = n->n_states};
     memcpy(c.state, n->state, sizeof c.state);
@@ -186,6 +187,7 @@ struct problem {
     int with_table, lists; /* lists: of a row, 0: none */
     float slopes[64], sink[64];
     struct tensor sinks;
+    struct tensor_source sinks_from;
     float q[MAX_T * 4096];
     float table[64 * ATTN_TABLE];
     int32_t list[MAX_T * 8 * 400];
@@ -266,7 +268,8 @@ static void random_problem(int longest)
                               .type = DT_F32,
                               .n_dims = 1,
                               .dims = {p.a.n_head},
-                              .file = p.sink};
+                              .from = &p.sinks_from};
+    p.sinks_from.data = (const void *)p.sink;
     p.a.sinks = rng_below(&r, 2) ? &p.sinks : NULL;
 }
 
@@ -516,11 +519,12 @@ static void tables_are_t5(void)
         int n = round % 2 ? 32 : 16, heads = 6, two_sided = round / 2 % 2;
         for (int i = 0; i < n * heads; i++)
             w[i] = rng_normal(&r);
+        struct tensor_source from = {.data = (const void *)w};
         struct tensor t = {.name = "rel_b",
                            .type = DT_F32,
                            .n_dims = 2,
                            .dims = {n, heads},
-                           .file = w};
+                           .from = &from};
         graph_init(&g);
         node made = graph_bias_table(&g, &t, two_sided, "table");
         REQUIRE(made != NULL, "%s", g.err.msg);

@@ -52,7 +52,7 @@ static int halves_are_near(const struct tensor *w, const float *x, int32_t T, co
         for (int m = 0; m < X * M; m++) {
             const float *of = x + (r * X + m / M) * K;
             double sum = 0, all = 0, ws = 0, most = 0;
-            dtypes[w->type].dequant((const uint8_t *)w->file + (size_t)m * (size_t)K * 2, row, K);
+            dtypes[w->type].dequant(w->from->data + (size_t)m * (size_t)K * 2, row, K);
             for (int k = 0; k < X * K; k++)
                 most = fmax(most, fabs((double)x[r * X * K + k]));
             for (int k = 0; k < K; k++) {

@@ -301,9 +301,9 @@ static int expect(const pith_session *s, int layer, const int take[X], uintptr_t
             CHECK_MSG(0, "no %s", stacks[k]);
             return 0;
         }
-        uint64_t each = t->file_bytes / X;
+        uint64_t each = t->from->bytes / X;
         for (int i = 0; i < X; i++) {
-            uintptr_t from = (uintptr_t)t->file + (uint64_t)i * each;
+            uintptr_t from = (uintptr_t)t->from->data + (uint64_t)i * each;
             for (uintptr_t a = from & ~(page - 1); take[i] && a < from + each; a += 128 << 10)
                 at[n++] = a;
         }
@@ -348,7 +348,7 @@ static void compare(const pith_session *s, const struct watch *w, struct lately 
         float v[X], in[MOST_E], row[MOST_E];
         as_read(r->type, w->in[l], w->width, in);
         for (int i = 0; i < X; i++) {
-            const uint8_t *rows = r->file;
+            const uint8_t *rows = r->from->data;
             double sum = 0;
             dtypes[r->type].dequant(rows + (uint64_t)i * dtype_row_bytes(r->type, w->width), row,
                                     w->width);

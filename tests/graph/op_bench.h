@@ -12,6 +12,7 @@
 #include "base/rng.h"
 #include "graph/ops.h"
 #include "graph/plan.h"
+#include "tensor/source.h"
 #include "test.h"
 
 enum { BENCH_ROWS = 144, BENCH_WEIGHTS = 24, BENCH_SEQ = 3 };
@@ -24,6 +25,8 @@ static float bench_table[64 * 1024]; /* [tokens][n]: what is embedded */
 enum { BENCH_DEVICES = 2 };
 struct bench_weight {
     struct tensor t;
+    struct tensor_source s;
+    void *data;
     struct buffer b[BENCH_DEVICES];
 };
 static struct bench_weight bench_w[BENCH_WEIGHTS];
@@ -33,7 +36,7 @@ static uint8_t bench_met[OP_COUNT]; /* ops that were run at a level of the CPU o
 static void bench_reset(void)
 {
     for (int i = 0; i < bench_n_w; i++)
-        free((void *)(uintptr_t)bench_w[i].t.file);
+        free(bench_w[i].data);
     bench_n_w = 0;
 }
 
@@ -47,13 +50,14 @@ bench_tensor(enum dtype type, int64_t x, int64_t m, int64_t k, const float *v)
     uint8_t *p = calloc((size_t)rows, row);
     for (int64_t r = 0; r < rows; r++)
         dtypes[type].quant(v + r * k, p + (uint64_t)r * row, k);
-    *w = (struct bench_weight){.t = {.name = "w", .type = type, .file = p, .file_type = type}};
+    *w = (struct bench_weight){
+        .t = {.name = "w", .type = type, .from = &w->s}, .s = {.type = type, .data = p}, .data = p};
     if (x)
         w->t.dims[w->t.n_dims++] = x;
     if (m)
         w->t.dims[w->t.n_dims++] = m;
     w->t.dims[w->t.n_dims++] = k;
-    w->t.bytes = w->t.file_bytes = (uint64_t)rows * row;
+    w->t.bytes = w->s.bytes = (uint64_t)rows * row;
     return &w->t;
 }
 
@@ -69,8 +73,10 @@ __attribute__((unused)) static const struct tensor *bench_ints(int64_t m, int64_
                                      .type = DT_I32,
                                      .n_dims = 2,
                                      .dims = {m, k},
-                                     .file = p,
-                                     .bytes = bytes}};
+                                     .from = &w->s,
+                                     .bytes = bytes},
+                               .s = {.type = DT_I32, .data = p, .bytes = bytes},
+                               .data = p};
     return &w->t;
 }
 
@@ -262,7 +268,7 @@ static pith_status bench_run(struct bench_case *c, float *out, struct pith_error
     TRY(graph_finish(&g, err));
     TRY(bench_bring(&embd, bench_table, err));
     for (int i = 0; i < bench_n_w; i++)
-        TRY(bench_bring(&bench_w[i], bench_w[i].t.file, err));
+        TRY(bench_bring(&bench_w[i], bench_w[i].t.from->data, err));
     bench_place(&g);
     struct plan_params pp = {.cap_T = c->T, .cap_R = c->T, .cap_N = BENCH_SEQ, .cap_spans = 1};
     if (c->adapters)

@@ -130,7 +130,7 @@ static const char *spread_of(const pith_model *m, const char *name)
         n += (size_t)snprintf(text + n, sizeof text - n, "%s%s %d", n ? ", " : "",
                               t->slice[k]->n_at == 1 ? m->devices[t->slice[k]->at[0].device]->name
                                                      : "nowhere",
-                              (int)t->slice[k]->dims[t->slice[k]->file_row != 0]);
+                              (int)t->slice[k]->dims[t->slice[k]->by_columns]);
     return text;
 }
 

@@ -62,7 +62,7 @@ static void pack_all(struct pith_model *m, struct packed *p)
         uint64_t bytes = tensor_packed_matrix_bytes(t);
         struct buffer *b = &p->b[p->n];
         CHECK_MSG(buffer_alloc(d, bytes, PITH_MEM_WEIGHTS, b, &err) == PITH_OK, "%s", err.msg);
-        d->backend->pack(d, t, t->file, 0, tensor_panels(t), buffer_map(b));
+        d->backend->pack(d, t, t->from->data, 0, tensor_panels(t), buffer_map(b));
         p->r[p->n++] = (struct replacement){
             t, {.device = 0, .layout = LAYOUT_PANELS, .buffer = b, .bytes = bytes}};
     }

@@ -18,6 +18,7 @@
 #include "arch/parts.h"
 
 #include <math.h>
+#include "tensor/source.h"
 
 enum {
     F_POOLS = 1, /* of a layer */
@@ -302,7 +303,7 @@ static pith_status check_tables(const struct arch_model *m, struct pith_error *e
     for (int32_t l = 0; l < m->hp.n_layer; l++) {
         const struct tensor *t = ((const struct v4_layer *)arch_layer(m, l))->table;
         for (int64_t i = 0; t && i < t->dims[0] * t->dims[1]; i++) {
-            int32_t e = ((const int32_t *)(const void *)t->file)[i];
+            int32_t e = ((const int32_t *)(const void *)t->from->data)[i];
             if (e < 0 || e >= m->hp.n_expert)
                 return error_set(err, PITH_RANGE, "%s: %s names expert %d of %d", arch_path(m),
                                  t->name, e, m->hp.n_expert);

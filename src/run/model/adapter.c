@@ -109,16 +109,17 @@ static pith_status check_pair(struct reading *r, const struct gguf_tensor *a,
     return PITH_OK;
 }
 
-static void set_tensor(struct tensor *t, const struct gguf *g, const struct gguf_tensor *from,
-                       int64_t stack, int64_t k, int64_t m)
+static void set_tensor(struct sourced_tensor *to, const char *name, const struct gguf *g,
+                       const struct gguf_tensor *from, int64_t stack, int64_t k, int64_t m)
 {
-    *t = (struct tensor){.type = DT_F32,
-                         .n_dims = 3,
-                         .dims = {stack, k, m},
-                         .bytes = (uint64_t)(stack * k * m) * sizeof(float),
-                         .file_type = from->type,
-                         .file = gguf_tensor_data(g, from),
-                         .file_bytes = from->bytes};
+    to->s = (struct tensor_source){
+        .type = from->type, .data = gguf_tensor_data(g, from), .bytes = from->bytes};
+    to->t = (struct tensor){.name = name,
+                             .type = DT_F32,
+                             .n_dims = 3,
+                             .dims = {stack, k, m},
+                             .bytes = (uint64_t)(stack * k * m) * sizeof(float),
+                             .from = &to->s};
 }
 
 /* The tensor of the same name but for its ending. */
@@ -158,11 +159,10 @@ static pith_status read_pair(struct reading *r, const struct gguf_tensor *t, str
     struct adapter_pair *p = &ad->pair[ad->n++];
     int32_t rank = (int32_t)t->dims[t->n_dims - 2];
     p->w = w;
-    set_tensor(&p->a, r->g, t, tensor_stack(w), tensor_k(w), rank);
-    set_tensor(&p->b, r->g, other, tensor_stack(w), rank, tensor_m(w));
-    p->a.name = p->b.name = w->name;
+    set_tensor(&p->a, w->name, r->g, t, tensor_stack(w), tensor_k(w), rank);
+    set_tensor(&p->b, w->name, r->g, other, tensor_stack(w), rank, tensor_m(w));
     ad->rank = rank > ad->rank ? rank : ad->rank;
-    uint64_t one = (p->a.bytes > p->b.bytes ? p->a.bytes : p->b.bytes);
+    uint64_t one = (p->a.t.bytes > p->b.t.bytes ? p->a.t.bytes : p->b.t.bytes);
     r->most = one > r->most ? one : r->most;
     return PITH_OK;
 }
@@ -202,7 +202,7 @@ static int32_t deal(struct pith_adapter *a, int d, uint64_t *sizes)
     uint64_t at = 0;
     a->model->devices[d]->backend->limits(a->model->devices[d], &lim);
     for (int32_t i = 0; i < 2 * a->n; i++) {
-        struct tensor *t = i % 2 ? &a->pair[i / 2].b : &a->pair[i / 2].a;
+        struct tensor *t = i % 2 ? &a->pair[i / 2].b.t : &a->pair[i / 2].a.t;
         uint64_t bytes = size_align(t->bytes, 64);
         if (!(a->pair[i / 2].on >> d & 1))
             continue;
@@ -257,11 +257,11 @@ static pith_status make_buffers(struct pith_adapter *a, int d, struct pith_error
 static int turn(const struct tensor *t, float *row, float *out)
 {
     int64_t cols = tensor_m(t), rows = tensor_k(t); /* turned already */
-    uint64_t bytes = dtype_row_bytes(t->file_type, cols);
+    uint64_t bytes = dtype_row_bytes(t->from->type, cols);
     int finite = 1;
     for (int64_t i = 0; i < tensor_stack(t) * rows; i++) {
         float *to = out + i / rows * rows * cols + i % rows;
-        dtypes[t->file_type].dequant((const uint8_t *)t->file + (uint64_t)i * bytes, row, cols);
+        dtypes[t->from->type].dequant(t->from->data + (uint64_t)i * bytes, row, cols);
         for (int64_t c = 0; c < cols; c++) {
             finite &= row[c] - row[c] == 0;
             to[c * rows] = row[c];
@@ -286,7 +286,7 @@ static pith_status fill(struct reading *r, struct tensor *t, float *row, float *
         struct place to = {t->at[k].buffer, t->at[k].offset};
         st = buffer_write(to, stage, t->bytes, NULL, err);
     }
-    t->file = NULL; /* the file is closed */
+    t->from->data = NULL; /* the file is closed */
     return st;
 }
 
@@ -294,9 +294,9 @@ static int64_t longest_row(const struct pith_adapter *a)
 {
     int64_t n = 0;
     for (int32_t i = 0; i < a->n; i++) {
-        n = tensor_m(&a->pair[i].a) > n ? tensor_m(&a->pair[i].a) : n;
-        n = tensor_m(&a->pair[i].b) > n ? tensor_m(&a->pair[i].b) : n;
-        n = tensor_k(&a->pair[i].a) > n ? tensor_k(&a->pair[i].a) : n;
+        n = tensor_m(&a->pair[i].a.t) > n ? tensor_m(&a->pair[i].a.t) : n;
+        n = tensor_m(&a->pair[i].b.t) > n ? tensor_m(&a->pair[i].b.t) : n;
+        n = tensor_k(&a->pair[i].a.t) > n ? tensor_k(&a->pair[i].a.t) : n;
     }
     return n;
 }
@@ -317,8 +317,8 @@ static pith_status load(struct reading *r, struct pith_error *err)
     for (int d = 0; d < a->model->n_devices; d++)
         TRY(make_buffers(a, d, err));
     for (int32_t i = 0; i < a->n; i++) {
-        TRY(fill(r, &a->pair[i].a, row, stage, err));
-        TRY(fill(r, &a->pair[i].b, row, stage, err));
+        TRY(fill(r, &a->pair[i].a.t, row, stage, err));
+        TRY(fill(r, &a->pair[i].b.t, row, stage, err));
     }
     XXH128_hash_t h = XXH3_128bits_digest(&sum);
     a->id[0] = h.low64 | 1;

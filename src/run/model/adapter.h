@@ -9,7 +9,7 @@
 
 struct adapter_pair {
     const struct tensor *w;
-    struct tensor a, b; /* as graph/ops/adapt.h wants them */
+    struct sourced_tensor a, b; /* as graph/ops/adapt.h wants them */
     uint32_t on;        /* bit d: device d adds it to a product */
 };
 

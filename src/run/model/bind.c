@@ -64,22 +64,28 @@ static int fits(const struct gguf_tensor *t, enum tensor_use use, int n, const i
     return same;
 }
 
+static struct tensor_source source_of(const struct pith_model *m, const struct gguf_tensor *t)
+{
+    return (struct tensor_source){
+        .type = t->type, .data = gguf_tensor_data(m->gguf, t), .bytes = t->bytes};
+}
+
 /* The file's tensor as it is used; it is not yet among the model's. */
 static struct tensor *take(struct binder *b, const struct gguf_tensor *t, const char *name,
                            enum tensor_use use, int n, const int64_t dims[4])
 {
     struct pith_model *m = b->m;
-    struct tensor *w = arena_alloc(&m->arena, sizeof *w);
-    if (!w)
+    struct sourced_tensor *made = arena_alloc(&m->arena, sizeof *made);
+    if (!made)
         return NULL;
+    struct tensor *w = &made->t;
+    made->s = source_of(m, t);
     *w = (struct tensor){.type = t->type,
                          .n_dims = n,
                          .bytes = t->bytes,
                          .layer = -1,
                          .index = -1,
-                         .file = gguf_tensor_data(m->gguf, t),
-                         .file_type = t->type,
-                         .file_bytes = t->bytes};
+                         .from = &made->s};
     w->use = use;
     w->name = arena_strndup(&m->arena, name, strlen(name));
     memcpy(w->dims, dims, sizeof w->dims);
@@ -204,9 +210,11 @@ static void bind_factor(struct binder *b, struct tensor *w, const struct gguf_te
                         const char *name)
 {
     struct pith_model *m = b->m;
-    struct tensor *f = arena_alloc(&m->arena, sizeof *f);
-    if (!f)
+    struct sourced_tensor *made = arena_alloc(&m->arena, sizeof *made);
+    if (!made)
         return;
+    struct tensor *f = &made->t;
+    made->s = source_of(m, t);
     *f = (struct tensor){.name = arena_strndup(&m->arena, name, strlen(name)),
                          .use = TENSOR_VECTOR,
                          .type = DT_F32,
@@ -215,9 +223,7 @@ static void bind_factor(struct binder *b, struct tensor *w, const struct gguf_te
                          .bytes = t->bytes,
                          .layer = w->layer,
                          .index = m->n_tensors,
-                         .file = gguf_tensor_data(m->gguf, t),
-                         .file_type = t->type,
-                         .file_bytes = t->bytes};
+                         .from = &made->s};
     m->tensors[m->n_tensors++] = f;
     w->factor = f;
 }
@@ -228,7 +234,7 @@ static void scale_bias(struct binder *b, const struct tensor *w)
 {
     struct pith_model *m = b->m;
     struct tensor *bias = NULL;
-    const uint8_t *by = w->factor ? w->factor->file : (const void *)&w->scale;
+    const uint8_t *by = w->factor ? w->factor->from->data : (const void *)&w->scale;
     char name[160];
     snprintf(name, sizeof name, "%.*s.bias", (int)strlen(w->name) - 7, w->name);
     if (!strstr(name, ".ffn_") || !gguf_tensor_find(m->gguf, slice_of(name)))
@@ -242,15 +248,15 @@ static void scale_bias(struct binder *b, const struct tensor *w)
     float *v = arena_array(&m->arena, (size_t)n, sizeof *v), s;
     if (!v)
         return;
-    dtypes[bias->file_type].dequant(bias->file, v, n);
+    dtypes[bias->from->type].dequant(bias->from->data, v, n);
     for (int64_t i = 0; i < n; i++) {
         memcpy(&s, by + i / each * (int64_t)sizeof s, sizeof s);
         v[i] *= s;
     }
-    bias->type = bias->file_type = DT_F32;
-    bias->bytes = bias->file_bytes = (uint64_t)n * sizeof *v;
-    bias->file = v;
-    bias->computed = 1;
+    bias->type = bias->from->type = DT_F32;
+    bias->bytes = bias->from->bytes = (uint64_t)n * sizeof *v;
+    bias->from->data = (const void *)v;
+    bias->from->computed = 1;
 }
 
 /* NAME.scale, a number that products with NAME.weight are multiplied with, for each matrix of a

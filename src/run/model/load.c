@@ -70,7 +70,7 @@ static void cut(struct loader *l, int32_t tensor, int32_t place, int check)
 {
     const struct tensor *t = l->m->tensors[tensor];
     int64_t n = units_of(t, place);
-    int64_t per = (int64_t)(CHUNK_BYTES / (t->file_bytes / (uint64_t)n + 1)) + 1;
+    int64_t per = (int64_t)(CHUNK_BYTES / (t->from->bytes / (uint64_t)n + 1)) + 1;
     uint64_t most = (uint64_t)(n < per ? n : per) * unit_bytes(t, place);
     if (place >= 0 && (t->at[place].part_rows || !buffer_map(t->at[place].buffer)) &&
         most > l->stage_bytes)
@@ -105,10 +105,10 @@ static void cut_all(struct loader *l)
 
 static void check_rows(struct chunk *c, const struct tensor *t, int64_t first, int64_t n)
 {
-    uint64_t row = dtype_row_bytes(t->file_type, tensor_k(t));
+    uint64_t row = dtype_row_bytes(t->from->type, tensor_k(t));
     for (int64_t r = first; r < first + n && r < rows_of(t) && c->bad_row < 0; r++) {
-        const uint8_t *at = (const uint8_t *)t->file + (uint64_t)r * row;
-        c->bad_block = dtype_check(t->file_type, at, tensor_k(t));
+        const uint8_t *at = t->from->data + (uint64_t)r * row;
+        c->bad_block = dtype_check(t->from->type, at, tensor_k(t));
         if (c->bad_block >= 0)
             c->bad_row = r;
     }
@@ -117,7 +117,7 @@ static void check_rows(struct chunk *c, const struct tensor *t, int64_t first, i
 static void tell_source(const struct pith_model *m, const struct tensor *t, uint64_t off,
                         uint64_t n, void (*tell)(const struct file_map *, uint64_t, uint64_t))
 {
-    const uint8_t *at = (const uint8_t *)t->file + off;
+    const uint8_t *at = t->from->data + off;
     for (int p = 0; p < gguf_n_parts(m->gguf); p++) {
         const struct file_map *map = gguf_part(m->gguf, p);
         if (at >= map->p && at < map->p + map->n)
@@ -149,17 +149,17 @@ static void halve(enum dtype type, const uint8_t *from, int64_t n, uint8_t *out)
 /* Rows [first, first + n) of a weight that has some columns of a matrix, side by side. */
 static void gather(const struct tensor *t, int64_t first, int64_t n, uint8_t *out)
 {
-    uint64_t row = dtype_row_bytes(t->file_type, tensor_k(t));
+    uint64_t row = dtype_row_bytes(t->from->type, tensor_k(t));
     for (int64_t r = 0; r < n; r++)
         memcpy(out + (uint64_t)r * row,
-               (const uint8_t *)t->file + (uint64_t)(first + r) * t->file_row, row);
+               t->from->data + (uint64_t)(first + r) * t->from->row, row);
 }
 
 /* The same as fill, of columns of a matrix. */
 static pith_status fill_columns(const struct device *d, const struct tensor *t,
                                 const struct chunk *c, uint8_t *out, struct pith_error *err)
 {
-    uint64_t row = dtype_row_bytes(t->file_type, tensor_k(t));
+    uint64_t row = dtype_row_bytes(t->from->type, tensor_k(t));
     int64_t each = is_panels(t, c->place) ? dtypes[t->type].pack_rows : 1, first = c->first * each;
     struct tensor part = *t;
     part.dims[0] = tensor_m(t) - first < c->n * each ? tensor_m(t) - first : c->n * each;
@@ -170,7 +170,7 @@ static pith_status fill_columns(const struct device *d, const struct tensor *t,
     if (is_panels(t, c->place))
         d->backend->pack(d, &part, rows, 0, c->n, out);
     else if (is_half(t, c->place))
-        halve(t->file_type, rows, c->n * tensor_k(t), out);
+        halve(t->from->type, rows, c->n * tensor_k(t), out);
     else
         memcpy(out, rows, (uint64_t)c->n * row);
     mem_free(rows);
@@ -181,22 +181,22 @@ static pith_status fill_columns(const struct device *d, const struct tensor *t,
 static void fill(const struct device *d, const struct tensor *t, const struct chunk *c,
                  uint8_t *out)
 {
-    uint64_t row = dtype_row_bytes(t->file_type, tensor_k(t));
+    uint64_t row = dtype_row_bytes(t->from->type, tensor_k(t));
     uint64_t panel = dtype_panel_bytes(t->type, tensor_k(t));
     int64_t pm = tensor_panels(t), end = c->first + c->n;
     if (!is_panels(t, c->place)) {
-        const uint8_t *from = (const uint8_t *)t->file + (uint64_t)c->first * row;
+        const uint8_t *from = t->from->data + (uint64_t)c->first * row;
         if (is_half(t, c->place))
-            halve(t->file_type, from, c->n * tensor_k(t), out);
-        else if (t->type == t->file_type)
+            halve(t->from->type, from, c->n * tensor_k(t), out);
+        else if (t->type == t->from->type)
             memcpy(out, from, (uint64_t)c->n * row);
         else /* a vector: one row */
-            dtypes[t->file_type].dequant(from, (float *)(void *)out, tensor_k(t));
+            dtypes[t->from->type].dequant(from, (float *)(void *)out, tensor_k(t));
         return;
     }
     for (int64_t p = c->first; p < end;) { /* matrix by matrix of a stack */
         int64_t in = p % pm, n = end - p < pm - in ? end - p : pm - in;
-        const uint8_t *rows = (const uint8_t *)t->file + (uint64_t)(p / pm * tensor_m(t)) * row;
+        const uint8_t *rows = t->from->data + (uint64_t)(p / pm * tensor_m(t)) * row;
         d->backend->pack(d, t, rows, in, n, out + (uint64_t)(p - c->first) * panel);
         p += n;
     }
@@ -212,7 +212,7 @@ static pith_status move_chunk(const struct loader *l, const struct chunk *c, uin
     struct place to = {p->buffer, p->offset + (uint64_t)c->first * unit};
     uint8_t *map = p->part_rows ? NULL : buffer_map(p->buffer);
     pith_status st = PITH_OK;
-    if (t->file_row)
+    if (t->from->row)
         st = fill_columns(d, t, c, map ? map + to.offset : stage, err);
     else
         fill(d, t, c, map ? map + to.offset : stage);
@@ -245,14 +245,14 @@ static void load_worker(void *ctx, int ith)
             break;
         struct chunk *c = &l->chunks[i];
         const struct tensor *t = l->m->tensors[c->tensor];
-        uint64_t per = t->file_bytes / (uint64_t)units_of(t, c->place);
+        uint64_t per = t->from->bytes / (uint64_t)units_of(t, c->place);
         if (c->check) {
             int64_t rows = is_panels(t, c->place) ? dtypes[t->type].pack_rows : 1;
             check_rows(c, t, c->first * rows, c->n * rows);
         }
         if (c->place >= 0)
             st = move_chunk(l, c, stage, &why);
-        if (is_panels(t, c->place) && !t->file_row) /* of columns others want the same pages */
+        if (is_panels(t, c->place) && !t->from->row) /* of columns others want the same pages */
             model_drop_source(l->m, t, per * (uint64_t)c->first, per * (uint64_t)c->n);
         uint64_t done = atomic_fetch_add(&l->done, per * (uint64_t)c->n) + per * (uint64_t)c->n;
         if (ith == 0 && mp->progress &&
@@ -273,9 +273,9 @@ static void drop_sources(const struct pith_model *m)
         for (int32_t k = 0; k < m->tensors[i]->n_at; k++)
             if (is_panels(m->tensors[i], k) && !m->tensors[i]->at[k].pending &&
                 !model_in_copy(m, &m->tensors[i]->at[k])) {
-                const struct tensor *t = m->tensors[i]->file_row ? m->tensors[i]->whole
+                const struct tensor *t = m->tensors[i]->from->row ? m->tensors[i]->whole
                                                                  : m->tensors[i];
-                model_drop_source(m, t, 0, t->file_bytes);
+                model_drop_source(m, t, 0, t->from->bytes);
             }
 }
 
@@ -320,7 +320,7 @@ pith_status model_load(struct pith_model *m, struct pith_error *err)
     struct loader l = {.m = m};
     const struct pith_model_params *mp = &m->params;
     for (int32_t i = 0; i < m->n_tensors; i++)
-        l.total += m->tensors[i]->whole ? 0 : m->tensors[i]->file_bytes;
+        l.total += m->tensors[i]->whole ? 0 : m->tensors[i]->from->bytes;
     cut_all(&l);
     l.chunks = mem_array((size_t)l.n_chunks + 1, sizeof *l.chunks, PITH_MEM_META);
     if (!l.chunks)

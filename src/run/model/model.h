@@ -19,6 +19,7 @@
 #include "run/model/chat.h"
 #include "run/model/pack_later.h"
 #include "run/model/packed_file.h"
+#include "tensor/source.h"
 #include "text/vocab/trie.h"
 
 /* Devices that something is dealt out over by shares. */

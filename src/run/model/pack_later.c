@@ -27,8 +27,7 @@ struct stretch {
 static int can_be_later(const struct pith_model *m, const struct tensor *t,
                         const struct placement *p)
 {
-    return p->layout == LAYOUT_PANELS && p->bytes && !p->part_rows && !t->computed &&
-           !t->file_row && !t->whole && !t->n_slices && t->type == t->file_type &&
+    return p->layout == LAYOUT_PANELS && p->bytes && p->rows && !t->whole && !t->n_slices &&
            m->devices[p->device]->backend->makes_panels && !model_in_copy(m, p) &&
            buffer_map(p->buffer);
 }
@@ -55,7 +54,7 @@ static int is_wanted(const struct pith_model *m)
 static void let_go(void *ctx, const struct tensor *t, int64_t first, int64_t n)
 {
     const struct pith_model *m = ctx;
-    uint64_t per = t->file_bytes / (uint64_t)(tensor_stack(t) * tensor_panels(t));
+    uint64_t per = t->from->bytes / (uint64_t)(tensor_stack(t) * tensor_panels(t));
     model_drop_source(m, t, per * (uint64_t)first, per * (uint64_t)n);
 }
 
@@ -63,7 +62,7 @@ static struct pending *pending_new(struct pith_model *m, const struct tensor *t)
 {
     struct pending *p = arena_alloc(&m->arena, sizeof *p);
     int64_t n = tensor_stack(t) * tensor_panels(t);
-    int64_t per = (int64_t)(STRETCH_BYTES / (t->file_bytes / (uint64_t)n + 1)) + 1;
+    int64_t per = (int64_t)(STRETCH_BYTES / (t->from->bytes / (uint64_t)n + 1)) + 1;
     if (!p)
         return NULL;
     *p = (struct pending){.n = n, .per = per, .finished = let_go, .ctx = m};
@@ -126,7 +125,7 @@ pith_status pack_later_init(struct pith_model *m, struct pith_error *err)
 static void ask_for(const struct pith_model *m, const struct stretch *s)
 {
     const struct tensor *t = m->tensors[s->tensor];
-    uint64_t per = t->file_bytes / (uint64_t)t->at[s->place].pending->n;
+    uint64_t per = t->from->bytes / (uint64_t)t->at[s->place].pending->n;
     model_want_source(m, t, per * (uint64_t)s->first, per * (uint64_t)s->n);
 }
 
@@ -137,12 +136,12 @@ static void pack_stretch(struct pith_model *m, const struct stretch *s)
     const struct device *d = m->devices[to->device];
     struct pending *p = to->pending;
     uint64_t panel = dtype_panel_bytes(t->type, tensor_k(t));
-    uint64_t matrix = (uint64_t)tensor_m(t) * dtype_row_bytes(t->file_type, tensor_k(t));
+    uint64_t matrix = (uint64_t)tensor_m(t) * dtype_row_bytes(t->from->type, tensor_k(t));
     uint8_t *out = (uint8_t *)buffer_map(to->buffer) + to->offset;
     int64_t each = tensor_panels(t);
     for (int64_t i = s->first; i < s->first + s->n && !atomic_load(&m->later.stop); i++)
         if (pending_take(p, i)) {
-            d->backend->pack(d, t, (const uint8_t *)t->file + (uint64_t)(i / each) * matrix,
+            d->backend->pack(d, t, t->from->data + (uint64_t)(i / each) * matrix,
                              i % each, 1, out + (uint64_t)i * panel);
             pending_made(p, t, i);
         }
@@ -165,7 +164,7 @@ static void *pack_beside(void *arg)
     for (int32_t i = 0; i < l->n && !atomic_load(&l->stop); i++) { /* and the ends of stretches */
         const struct tensor *t = m->tensors[l->stretches[i].tensor];
         if (!l->stretches[i].first && !pending_now(t->at[l->stretches[i].place].pending))
-            model_drop_source(m, t, 0, t->file_bytes);
+            model_drop_source(m, t, 0, t->from->bytes);
     }
     return NULL;
 }

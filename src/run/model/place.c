@@ -149,7 +149,7 @@ static void size_weights(struct pith_model *m)
                     size_align((uint64_t)tensor_stack(t) * tensor_packed_matrix_bytes(t), 64);
             else if (p->layout == LAYOUT_HALF)
                 p->bytes = size_align(tensor_half_bytes(t), 64);
-            else if (t->type != t->file_type || t->computed || t->file_row ||
+            else if (t->type != t->from->type || t->from->computed || t->from->row ||
                      !d->backend->import)
                 p->bytes = size_align(t->bytes, 64);
         }
@@ -223,7 +223,7 @@ static pith_status fit(struct pith_model *m, uint64_t need[MAX_DEVICES], struct 
     host_memory(m, &left);
     uint64_t all = bytes_needed(m, need), data = 0;
     for (int32_t i = 0; i < m->n_tensors; i++)
-        data += m->tensors[i]->whole ? 0 : m->tensors[i]->file_bytes;
+        data += m->tensors[i]->whole ? 0 : m->tensors[i]->from->bytes;
     int packed = all > left.bytes && m->params.weights != PITH_WEIGHTS_MAPPED;
     if (packed && m->params.strict)
         return error_set(
@@ -362,22 +362,30 @@ static pith_status import_files(struct pith_model *m, struct pith_error *err)
     return PITH_OK;
 }
 
-/* Placements that take no memory lie in imported files. */
+/* Placements that take no memory lie in imported files; so do the rows that panels are made of, if
+ * they are neighbours there. */
 static void point_at_files(struct pith_model *m, const struct tensor *t, struct placement *p)
 {
-    const uint8_t *at = t->file;
+    const uint8_t *at = t->from->data;
     struct buffer *in = m->imports[p->device];
     int parts = gguf_n_parts(m->gguf);
     if (model_in_copy(m, p)) {
         p->buffer = &in[parts];
         p->offset = packed_file_offset(&m->copy, t);
     }
-    for (int k = 0; k < parts && !p->bytes; k++) {
+    for (int k = 0; k < parts; k++) {
         const struct file_map *map = gguf_part(m->gguf, k);
+        uint64_t offset = (uint64_t)(at - map->p);
         if (at < map->p || at >= map->p + map->n)
             continue;
-        p->buffer = &in[k];
-        p->offset = (uint64_t)(at - map->p);
+        if (!p->bytes) {
+            p->buffer = &in[k];
+            p->offset = offset;
+        } else if (p->layout == LAYOUT_PANELS && in[k].device && t->type == t->from->type &&
+                   !t->from->row) {
+            p->rows = &in[k];
+            p->rows_offset = offset;
+        }
     }
 }
 

@@ -84,30 +84,34 @@ int64_t model_slice_rows(const struct pith_model *m, const struct tensor *t,
 /* Its rows, or matrices, [first, first + n). */
 static void take_rows(struct tensor *s, const struct tensor *t, int64_t first, int64_t n)
 {
-    uint64_t row = t->file_bytes / (uint64_t)t->dims[0];
+    uint64_t row = t->from->bytes / (uint64_t)t->dims[0];
     s->dims[0] = n;
     s->bytes = t->bytes / (uint64_t)t->dims[0] * (uint64_t)n;
-    s->file = (const uint8_t *)t->file + (uint64_t)first * row;
-    s->file_bytes = (uint64_t)n * row;
+    s->from->data = t->from->data + (uint64_t)first * row;
+    s->from->bytes = (uint64_t)n * row;
 }
 
 static void take_columns(struct tensor *s, const struct tensor *t, int64_t first, int64_t n)
 {
     uint64_t rows = (uint64_t)tensor_m(t);
     s->dims[1] = n;
+    s->by_columns = 1;
     s->bytes = rows * dtype_row_bytes(t->type, n);
-    s->file = (const uint8_t *)t->file + dtype_row_bytes(t->file_type, first);
-    s->file_row = dtype_row_bytes(t->file_type, tensor_k(t));
-    s->file_bytes = rows * dtype_row_bytes(t->file_type, n);
+    s->from->data = t->from->data + dtype_row_bytes(t->from->type, first);
+    s->from->row = dtype_row_bytes(t->from->type, tensor_k(t));
+    s->from->bytes = rows * dtype_row_bytes(t->from->type, n);
 }
 
 static struct tensor *new_slice(struct pith_model *m, struct tensor *t, int64_t first, int64_t n)
 {
     int columns = is_by_columns(m, t);
-    struct tensor *s = arena_alloc(&m->arena, sizeof *s);
-    if (!s)
+    struct sourced_tensor *made = arena_alloc(&m->arena, sizeof *made);
+    if (!made)
         return NULL;
+    struct tensor *s = &made->t;
     *s = *t;
+    made->s = *t->from;
+    s->from = &made->s;
     s->slice = NULL;
     s->n_slices = 0;
     s->name = arena_printf(&m->arena, "%s[%s%lld:%lld]", t->name, columns ? ":," : "",
@@ -210,8 +214,9 @@ void model_sliced(const struct pith_model *m, struct slicing *out)
     for (int32_t i = 0; i < m->n_tensors && m->slicing.n; i++) {
         const struct tensor *t = m->tensors[i];
         const char *why = t->n_slices ? "" : why_whole(m, t);
-        out->matrices += t->n_slices && t->n_dims > 1 && !has_experts(t) && !t->slice[0]->file_row;
-        out->columns += t->n_slices && t->slice[0]->file_row;
+        int columns = t->n_slices && t->slice[0]->by_columns;
+        out->matrices += t->n_slices && t->n_dims > 1 && !has_experts(t) && !columns;
+        out->columns += columns;
         out->no_columns += lacks_columns(m, t);
         out->stacks += t->n_slices && has_experts(t);
         if (t->whole && t->n_at)

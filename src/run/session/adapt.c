@@ -165,8 +165,8 @@ static void fill_set(struct pith_session *s, int role, int32_t set)
             const struct adapter_pair *p = adapter_pair_of(t->of[i], w->w);
             if (!p)
                 continue;
-            float per = t->of[i]->alpha != 0 ? t->of[i]->alpha / (float)tensor_k(&p->a) : 1;
-            use[n++] = (struct adapter_use){&p->a, &p->b, per * t->scale[i]};
+            float per = t->of[i]->alpha != 0 ? t->of[i]->alpha / (float)tensor_k(&p->a.t) : 1;
+            use[n++] = (struct adapter_use){&p->a.t, &p->b.t, per * t->scale[i]};
         }
     a->generation++;
 }

@@ -99,7 +99,7 @@ static uint64_t half_left(struct pith_model *m, int64_t most, struct mem_left *l
     for (int32_t i = 0; i < m->n_tensors; i++)
         for (int32_t k = 0; k < m->tensors[i]->n_at; k++)
             if (!m->tensors[i]->at[k].bytes || model_in_copy(m, &m->tensors[i]->at[k]))
-                mapped += m->tensors[i]->file_bytes;
+                mapped += m->tensors[i]->from->bytes;
     pthread_mutex_unlock(&m->placing);
     uint64_t beside = left->bytes > mapped ? left->bytes - mapped : 0;
     if (most && (uint64_t)most < left->bytes) {

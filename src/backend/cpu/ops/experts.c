@@ -226,10 +226,7 @@ static const struct stack *stacks_of(struct experts *e, const struct plan *p, in
 /* The rows of a router as a file has them; NULL: there are none. */
 static const uint8_t *router_rows(const struct call *c)
 {
-    const struct tensor *w = c->w;
-    if (c->layout == LAYOUT_ROWS && !c->part_rows)
-        return c->w_data;
-    return w->type == w->file_type && !w->file_row ? w->file : NULL;
+    return c->layout == LAYOUT_ROWS && !c->part_rows ? c->w_data : c->w_panels.rows;
 }
 
 /* A product whose result alone is what experts are chosen by, all of it on this device. */

@@ -8,7 +8,7 @@ static OP_FN(cpu_embed)
     const struct embed_op *p = c->p;
     const struct step *s = x->step;
     const struct dtype_traits *d = &dtypes[c->w->type];
-    const struct pending *pending = pending_now(c->w_pending);
+    const struct pending *pending = pending_now(c->w_panels.pending);
     int64_t n = c->dst.cols;
     for (int64_t r = begin; r < end; r++) {
         float *y = value_row(x, &c->dst, r);
@@ -19,8 +19,8 @@ static OP_FN(cpu_embed)
         int64_t id = embed_token(p, step_token(s)[r]);
         int packed = c->layout == LAYOUT_PANELS &&
                      (!pending || pending_there(pending, id / d->pack_rows));
-        const void *row = (const uint8_t *)(pending ? c->w->file : c->w_data) +
-                          (uint64_t)id * dtype_row_bytes(c->w->type, n);
+        const uint8_t *rows = pending ? c->w_panels.rows : c->w_data;
+        const void *row = rows + (uint64_t)id * dtype_row_bytes(c->w->type, n);
         if (packed) {
             const uint8_t *panel = (const uint8_t *)c->w_data +
                                    (uint64_t)(id / d->pack_rows) * dtype_panel_bytes(c->w->type, n);

@@ -52,13 +52,13 @@ size_t cpu_panel_scratch(const struct call *c);
 struct cpu_panels {
     const struct kern *kern;
     const struct tensor *w;
-    uint8_t *data;
-    int packed;
-    struct pending *pending; /* NULL: all panels are there */
+    const uint8_t *rows; /* what panels are made of; NULL: all are there */
+    uint8_t *to;         /* where they are; NULL: nowhere, each is made when it is wanted */
+    struct pending *pending; /* NULL: all are there, or nowhere */
 };
 struct cpu_panels cpu_panels(const struct call *c);
 struct cpu_panels cpu_panels2(const struct call *c);
-/* Panel p of matrix `stack`: where it was packed, or is now; or packed from the file's rows into
+/* Panel p of matrix `stack`: where it was packed, or is now; or packed from its rows into
  * `scratch`. */
 const void *cpu_panel(const struct cpu_panels *s, int64_t stack, int64_t p, void *scratch);
 

@@ -81,52 +81,53 @@ size_t cpu_panel_scratch_of(const struct node *n)
 
 size_t cpu_panel_scratch(const struct call *c)
 {
-    return panel_scratch(c->w, c->layout, c->w_pending ? c->w_pending : c->w2_pending);
+    return panel_scratch(c->w, c->layout,
+                         c->w_panels.pending ? c->w_panels.pending : c->w2_panels.pending);
 }
 
 static struct cpu_panels panels_of(const struct call *c, const struct tensor *w, const void *data,
-                                   struct pending *pending)
+                                   const struct panels_at *at)
 {
+    if (c->layout != LAYOUT_PANELS)
+        return (struct cpu_panels){.kern = kern_of(c), .w = w, .rows = data};
     return (struct cpu_panels){.kern = kern_of(c),
                                .w = w,
-                               .data = (uint8_t *)(uintptr_t)data,
-                               .packed = c->layout == LAYOUT_PANELS,
-                               .pending = pending_now(pending)};
+                               .rows = at->rows,
+                               .to = at->to,
+                               .pending = pending_now(at->pending)};
 }
 
 struct cpu_panels cpu_panels(const struct call *c)
 {
-    return panels_of(c, c->w, c->w_data, c->w_pending);
+    return panels_of(c, c->w, c->w_data, &c->w_panels);
 }
 
 struct cpu_panels cpu_panels2(const struct call *c)
 {
-    return panels_of(c, c->w2, c->w2_data, c->w2_pending);
+    return panels_of(c, c->w2, c->w2_data, &c->w2_panels);
 }
 
-/* From rows of the matrices, one after the other, as in the file. */
-static void make_panel(const struct cpu_panels *s, const void *rows, int64_t stack, int64_t p,
-                       void *out)
+static void make_panel(const struct cpu_panels *s, int64_t stack, int64_t p, void *out)
 {
     uint64_t matrix = (uint64_t)tensor_m(s->w) * dtype_row_bytes(s->w->type, tensor_k(s->w));
-    cpu_pack_panel(s->kern, s->w, (const uint8_t *)rows + (uint64_t)stack * matrix, p, out);
+    cpu_pack_panel(s->kern, s->w, s->rows + (uint64_t)stack * matrix, p, out);
 }
 
 const void *cpu_panel(const struct cpu_panels *s, int64_t stack, int64_t p, void *scratch)
 {
-    if (!s->packed) {
-        make_panel(s, s->data, stack, p, scratch);
+    if (!s->to) {
+        make_panel(s, stack, p, scratch);
         return scratch;
     }
     int64_t i = stack * tensor_panels(s->w) + p;
-    uint8_t *at = s->data + (uint64_t)i * dtype_panel_bytes(s->w->type, tensor_k(s->w));
+    uint8_t *at = s->to + (uint64_t)i * dtype_panel_bytes(s->w->type, tensor_k(s->w));
     if (!s->pending || pending_there(s->pending, i))
         return at;
     if (!pending_take(s->pending, i)) { /* another is making it, and may be long about it */
-        make_panel(s, s->w->file, stack, p, scratch);
+        make_panel(s, stack, p, scratch);
         return scratch;
     }
-    make_panel(s, s->w->file, stack, p, at);
+    make_panel(s, stack, p, at);
     pending_made(s->pending, s->w, i);
     return at;
 }
