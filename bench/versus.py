@@ -240,7 +240,8 @@ class Runner:
         stolen, all_ticks = (b - a for a, b in zip(began, ticks()))
         return {"roofs": [first, last], "steal": stolen / max(1, all_ticks),
                 "peer": statistics.mean(p), "ours": statistics.mean(o),
-                "runs": {"peer": p, "ours": o}, "share": row["share"], "int8_gops": row["int8_gops"]}
+                "runs": {"peer": p, "ours": o}, "share": row["share"],
+                "int8_gops": row["int8_gops"]}
 
 
 def flags_text(flags):

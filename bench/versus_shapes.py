@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """versus_shapes.py -- speed of unlike architectures beside the peer (bench/versus.py).
 
-    bench/versus_shapes.py [--shapes moe,mla,hybrid,delta] [versus.py's arguments]
+    bench/versus_shapes.py [--shapes moe,moe128,mla,hybrid,delta] [--quick] [versus.py's arguments]
 
 Synthetic models with the shapes of real ones are made once in OUT, then go through versus.py:
-experts (8 of 64, a billion weights in use) with tg32,pp256, those with a small or no cache a token
-at a depth of 4,096. Sizes and speed are those of a real model; the text is none.
+experts (8 of 64, a billion weights in use; 4 of 128, 0.16 billion) with tg32,pp256, those with a
+small or no cache a token at a depth of 4,096. Sizes and speed are those of a real model; the text
+is none. --quick is one block of one repeat, tried once, with all threads on both sides.
 """
 import os
 import subprocess
@@ -19,6 +20,10 @@ SHAPES = {
     # 16 layers, each with 64 experts of 2,048 x 1,024
     "moe": ("tg32,pp256", """--arch qwen3moe --type q4_0 --layers 16 --embd 2048 --heads 16
         --heads-kv 4 --head-dim 128 --ff 1024 --experts 64 --experts-used 8 --vocab 32000
+        --ctx 8192"""),
+    # gpt-oss-120b's count, 4 of 128, each of 1,024 x 1,024
+    "moe128": ("tg32,pp256", """--arch qwen3moe --type q4_0 --layers 8 --embd 1024 --heads 16
+        --heads-kv 4 --head-dim 64 --ff 1024 --experts 128 --experts-used 4 --vocab 32000
         --ctx 8192"""),
     # DeepSeek-V2-Lite's attention (latent of 512, 64 rotated) with fewer layers and experts
     "mla": (DEEP, """--arch deepseek2 --type q4_0 --layers 8 --embd 2048 --heads 16 --heads-kv 1
@@ -44,6 +49,10 @@ SHAPES = {
 
 def main():
     a, rest = arguments(__doc__, "shapes", SHAPES, list(SHAPES))
+    if "--quick" in rest:
+        rest.remove("--quick")
+        rest = ["--blocks", "1", "--tries", "1", "--reps", "1", "--peer-threads",
+                str(len(os.sched_getaffinity(0))), *rest]
     status = 0
     for name in a.names:
         tests, shape = SHAPES[name]

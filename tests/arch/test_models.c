@@ -22,14 +22,14 @@ static void run_close(struct run *r)
     *r = (struct run){0};
 }
 
-/* Model and session with a cache of the given type; pooling as the file says when PITH_POOL_FILE.
- * */
-static int run_open(struct run *r, const char *path, const char *cache, pith_pooling pooling,
-                    int32_t n_ctx, struct pith_error *err)
+/* Model and session with K and V of the given types; pooling as the file says when PITH_POOL_FILE. */
+static int run_open_kv(struct run *r, const char *path, const char *k, const char *v,
+                       pith_pooling pooling, int32_t n_ctx, struct pith_error *err)
 {
     struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
     sp.n_ctx = n_ctx; /* 0: as trained */
-    sp.cache_type_k = sp.cache_type_v = cache;
+    sp.cache_type_k = k;
+    sp.cache_type_v = v;
     sp.pooling = pooling;
     r->session = NULL;
     r->model = pith_model_open(path, NULL, err);
@@ -38,6 +38,12 @@ static int run_open(struct run *r, const char *path, const char *cache, pith_poo
     if (!r->session)
         run_close(r);
     return r->session != NULL;
+}
+
+static int run_open(struct run *r, const char *path, const char *cache, pith_pooling pooling,
+                    int32_t n_ctx, struct pith_error *err)
+{
+    return run_open_kv(r, path, cache, cache, pooling, n_ctx, err);
 }
 
 static double tolerance(const struct golden *g)
@@ -506,8 +512,9 @@ static int score_case(struct run *r, const json_t *c, int32_t n_vocab, struct sc
     return st == PITH_OK;
 }
 
-/* All cases; the mean divergence is at most `share` of the peer's. */
-static void reference_cases(struct run *r, const json_t *all, const char *cache, double share)
+/* All cases: the mean divergence as a share of the peer's, which is at most `most`. */
+static void reference_cases(struct run *r, const json_t *all, const char *k, const char *v,
+                            double most, double *share)
 {
     struct pith_error err;
     struct pith_model_info info = {.size = sizeof info};
@@ -521,16 +528,17 @@ static void reference_cases(struct run *r, const json_t *all, const char *cache,
         if (!score_case(r, json_array_get(cases, i), info.n_vocab, &s))
             return;
     double kl = s.kl / (double)s.n, agree = (double)s.n_agree / (double)s.n_clear;
-    printf("# Gemma 3 270M, %s cache: mean KL over 20 %.5f, %.3f of the peer's; the best token "
+    printf("# Gemma 3 270M, K %s, V %s: mean KL over 20 %.5f, %.3f of the peer's; the best token "
            "agrees in %.4f of %lld clear positions (%lld in all)\n",
-           cache, kl, kl / peer, agree, (long long)s.n_clear, (long long)s.n);
-    CHECK_MSG(s.n > 600 && kl <= share * peer, "mean KL %.5f of %lld positions, at most %.5f", kl,
-              (long long)s.n, share * peer);
+           k, v, kl, kl / peer, agree, (long long)s.n_clear, (long long)s.n);
+    *share = kl / peer;
+    CHECK_MSG(s.n > 600 && kl <= most * peer, "mean KL %.5f of %lld positions, at most %.5f", kl,
+              (long long)s.n, most * peer);
     CHECK_MSG(s.n_clear > 600 && agree >= 0.985, "%.4f of %lld positions agree, at least 0.985",
               agree, (long long)s.n_clear);
 }
 
-static void reference_kl(const char *cache, double share)
+static void reference_kl(const char *k, const char *v, double most, double *share)
 {
     const char *path = getenv("TEST_GGUF");
     char file[1024];
@@ -542,30 +550,56 @@ static void reference_kl(const char *cache, double share)
     json_t *all = json_load_file(file, 0, NULL);
     if (!all)
         SKIP("no reference/gemma-270m.json under %s", test_shared());
-    if (run_open(&r, path, cache, PITH_POOL_FILE, 0, &err))
-        reference_cases(&r, all, cache, share);
+    if (run_open_kv(&r, path, k, v, PITH_POOL_FILE, 0, &err))
+        reference_cases(&r, all, k, v, most, share);
     else
         CHECK_MSG(0, "%s", err.msg);
     json_decref(all);
     run_close(&r);
 }
 
+/* Shares of the peer's divergence with K and V of f16 and of f32; negative: not scored. */
+static double share_f16 = -1, share_f32 = -1;
+
 static void reference_kl_default_cache(void)
 {
-    reference_kl("f16", 0.9);
+    reference_kl("f16", "f16", 0.9, &share_f16);
 }
 
-/* Rounding of activations is one draw of noise, and a few positions with a heavy tail decide the
- * mean: over the four mixtures of f16 and f32 for K and V it is 0.69, 0.75, 0.77 and 0.89 of the
- * peer's. */
 static void reference_kl_f32_cache(void)
 {
-    reference_kl("f32", 0.9);
+    reference_kl("f32", "f32", 0.9, &share_f32);
 }
 
 static void reference_kl_q8_0_cache(void)
 {
-    reference_kl("q8_0", 1.0);
+    double share;
+    reference_kl("q8_0", "q8_0", 1.0, &share);
+}
+
+/* Rounding of activations is one draw of noise, and a few positions with a heavy tail decide the
+ * mean of one mixture of f16 and f32 for K and V: so the mean of all four counts. Below full counts
+ * it is that of the two whose K and V are alike. */
+static void reference_kl_mixtures(void)
+{
+    double k16 = -1, v16 = -1, mean;
+    if (share_f16 < 0)
+        reference_kl_default_cache();
+    if (share_f32 < 0)
+        reference_kl_f32_cache();
+    if (test_scale() >= 100) {
+        reference_kl("f16", "f32", 1, &k16);
+        reference_kl("f32", "f16", 1, &v16);
+    } else {
+        k16 = share_f16;
+        v16 = share_f32;
+    }
+    if (*test_skip_why)
+        return;
+    mean = (share_f16 + share_f32 + k16 + v16) / 4;
+    printf("# Gemma 3 270M, mixtures of f16 and f32: %.3f of the peer's divergence\n", mean);
+    CHECK_MSG(share_f16 > 0 && share_f32 > 0 && k16 > 0 && v16 > 0 && mean <= 0.9,
+              "mean %.3f of the peer's divergence, at most 0.9", mean);
 }
 
 int main(void)
@@ -580,5 +614,6 @@ int main(void)
     TEST(reference_kl_default_cache);
     TEST(reference_kl_f32_cache);
     TEST(reference_kl_q8_0_cache);
+    TEST(reference_kl_mixtures);
     return test_end();
 }
