@@ -1,10 +1,14 @@
 /* test_each.c -- every architecture of the list as a random model, with and without experts (at
  * TEST_SCALE 1 one of both): no file is needed, so none is left out.
  *
- *   the same bits   whole, in pieces, token by token, on two threads, beside another sequence, by
- * the plain C reference, after going back, and from a snapshot memory refused  the n-th allocation
- * of opening, a session and two steps; some n, all at scale 10 damage          bytes of the keys
- * and the list of tensors are others: an error, or a model that runs; never a crash */
+ *   the same bits    whole, in pieces, token by token, on two threads, beside another sequence, by
+ *                    the plain C reference, after going back, from a snapshot, and on devices whose
+ *                    memory the host cannot touch: wholly, the last layers, layers by turns (one of
+ *                    these three by turns, all at scale 100)
+ *   memory refused   the n-th allocation of opening, a session and two steps; some n
+ *   damage           bytes of the keys and the list of tensors are others: an error, or a model
+ *                    that runs; never a crash */
+#include "backend/far/far.h"
 #include "encoder.h"
 #include "robust.h"
 
@@ -37,9 +41,12 @@ static int32_t token(int i)
 struct way {
     const char *name;
     int piece, n_threads, reference;
-    int beside; /* another sequence has rows in every step */
-    int back;   /* after so many rows go back as far as it may, and feed them again */
-    int saved;  /* a snapshot is taken and loaded between pieces */
+    int beside;         /* another sequence has rows in every step */
+    int back;           /* after so many rows go back as far as it may, and feed them again */
+    int saved;          /* a snapshot is taken and loaded between pieces */
+    int far;            /* far devices, */
+    const char *layers; /* by turns (PITH_LAYER_DEVICES), or */
+    int32_t gpu_layers; /* so many of the last */
 };
 
 struct opened {
@@ -60,7 +67,16 @@ static int open_way(struct opened *o, const char *path, const struct way *w)
     sp.n_ctx = 64;
     sp.n_seq = 2;
     sp.cache_type_k = sp.cache_type_v = "f32";
+    mp.gpu_layers = w->gpu_layers;
+    if (w->far) {
+        setenv("PITH_FAR_DEVICES", w->far == 1 ? "1" : "2", 1);
+        if (w->layers)
+            setenv("PITH_LAYER_DEVICES", w->layers, 1);
+    }
+    far_plan(&(struct far_plan){.seed = 1});
     *o = (struct opened){.m = pith_model_open(path, &mp, &err)};
+    unsetenv("PITH_FAR_DEVICES");
+    unsetenv("PITH_LAYER_DEVICES");
     o->s = o->m ? pith_session_open(o->m, &sp, &err) : NULL;
     CHECK_MSG(o->s, "%s, %s: %s", path, w->name, err.msg);
     for (int32_t q = 0; o->s && q < 2; q++)
@@ -153,7 +169,10 @@ static int run_way(const char *path, const struct way *w, float *out, int64_t *c
         ok = step(&o, w, at, N_ROWS - at, out);
     }
     *cols = o.cols;
+    CHECK_MSG(!ok || !w->far == !far_calls(), "%s, %s: far devices had %llu calls", path, w->name,
+              (unsigned long long)far_calls());
     close_way(&o);
+    CHECK_MSG(far_live() == 0, "%s, %s: far devices still hold something", path, w->name);
     return ok;
 }
 
@@ -167,8 +186,16 @@ static const struct way ways[] = {
     {.name = "beside another", .piece = 5, .n_threads = 1, .beside = 1},
     {.name = "reference", .piece = 11, .n_threads = 1, .reference = 1},
     {.name = "back and again", .piece = 9, .n_threads = 1, .back = 5},
-    {.name = "from snapshots", .piece = 8, .n_threads = 1, .saved = 1}};
-enum { N_WAYS = sizeof ways / sizeof *ways };
+    {.name = "from snapshots", .piece = 8, .n_threads = 1, .saved = 1},
+    {.name = "on a far device", .piece = 13, .n_threads = 1, .saved = 1, .far = 1, .layers = "1"},
+    {.name = "the last layers on one", .piece = 13, .n_threads = 1, .far = 1, .gpu_layers = 3},
+    {.name = "layers by turns",
+     .piece = 13,
+     .n_threads = 1,
+     .back = 5,
+     .far = 2,
+     .layers = "1,2,0"}};
+enum { N_WAYS = sizeof ways / sizeof *ways, N_FAR = 3 };
 
 static void each(void (*fn)(const struct tiny *t, const char *path))
 {
@@ -198,12 +225,21 @@ static void bits_of(const struct tiny *t, const char *path)
                       (double)want[i]);
             return;
         }
-    static int turn; /* at TEST_SCALE 1 two of the ways, by turns */
-    int quick = test_scale() < 10;
-    for (int i = 1, w; i < (quick ? 3 : N_WAYS); i++)
-        if (w = quick ? 1 + turn++ % (N_WAYS - 1) : i, run_way(path, &ways[w], got, &cols))
+    static int turn;
+    int some = test_scale() < 10, first = 1, n = N_WAYS - 1;
+    if (some) { /* two */
+        first = 1 + turn % (N_WAYS - 1);
+        n = 2;
+    }
+    for (int i = 0; i < n; i++) {
+        int w = 1 + (first - 1 + i) % (N_WAYS - 1), far = w - (N_WAYS - N_FAR);
+        if (!some && test_scale() < 100 && far >= 0 && far != turn % N_FAR)
+            continue;
+        if (run_way(path, &ways[w], got, &cols))
             CHECK_MSG(!memcmp(want, got, (size_t)(N_ROWS * cols) * sizeof *want),
                       "%s, %d experts, %s: other bits", t->arch, t->n_expert, ways[w].name);
+    }
+    turn += some ? 2 : 1;
 }
 
 static void same_bits(void)
@@ -240,8 +276,8 @@ static void refuse(const struct tiny *t, const char *path)
     hook_refuse(-1, 0);
     pith_status st = short_life(path, &err);
     long n = atomic_load(&hook.asked), by = test_scale() >= 100  ? 1
-                                                : test_scale() >= 10 ? 3 /* others of the next */
-                                                                     : n / 2 + 1;
+                                            : test_scale() >= 10 ? 3 /* others of the next */
+                                                                 : n / 2 + 1;
     CHECK_MSG(st == PITH_OK && n > 30, "%s: %s", t->arch, err.msg);
     for (long i = (long)strlen(t->arch) % by; i < n && test_bad < 5; i += by) {
         hook_refuse(i, 0);

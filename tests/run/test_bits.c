@@ -762,7 +762,7 @@ static void golden_arch(void)
 
 static void golden_quant(void)
 {
-    golden_folder("golden/quant", test_scale() < 10 ? "llama" : "", scaled(2, 1, 1),
+    golden_folder("golden/quant", test_scale() < 10 ? "llama" : "", scaled(2, 2, 1),
                   scaled(17, 33, 66), scaled(1, 3, N_WAYS), scaled(1, 1, N_DRIVERS));
 }
 
