@@ -94,7 +94,7 @@ static void call(struct compiler *c)
     int32_t site = compile_site(c, SLICE(""));
     tok_expect(c, TOK_OP, "(");
     arguments(c, site);
-    emit(c, OP_CALL, site, 0, at);
+    emit(c, JOP_CALL, site, 0, at);
 }
 
 /* "name" or "name.name" of a filter or a test */
@@ -116,7 +116,7 @@ static void filter(struct compiler *c)
     int32_t site = compile_site(c, dotted(c));
     if (op_skip(c, "("))
         arguments(c, site);
-    emit(c, OP_FILTER, site, 0, at);
+    emit(c, JOP_FILTER, site, 0, at);
 }
 
 void compile_filters(struct compiler *c, int bare)
@@ -146,7 +146,7 @@ static void test(struct compiler *c)
         postfix(c);
         site_add(c, site, ARG_POS, SLICE(""));
     }
-    emit(c, OP_TEST, site, negated, at);
+    emit(c, JOP_TEST, site, negated, at);
 }
 
 /* ---------------------------------------------------------------- primaries */
@@ -176,7 +176,7 @@ static void number(struct compiler *c)
     }
     if (v.t == J_UNSET)
         compile_fail(c, PITH_FORMAT, t->at, "found a number that is none");
-    emit(c, OP_CONST, compile_const(c, v), 0, t->at);
+    emit(c, JOP_CONST, compile_const(c, v), 0, t->at);
     c->i++;
 }
 
@@ -195,7 +195,7 @@ static void string(struct compiler *c)
     for (const struct token *one = t; all && one < end; all += one++->s.n)
         memcpy(all, one->s.p, one->s.n);
     c->i += (size_t)(end - t);
-    emit(c, OP_CONST, compile_text(c, s), 0, t->at);
+    emit(c, JOP_CONST, compile_text(c, s), 0, t->at);
 }
 
 static void name(struct compiler *c)
@@ -211,7 +211,7 @@ static void name(struct compiler *c)
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         if (slice_eq_z(t->s, words[i].word)) {
             struct jv v = {.t = words[i].t, .u.i = words[i].i};
-            emit(c, OP_CONST, compile_const(c, v), 0, t->at);
+            emit(c, JOP_CONST, compile_const(c, v), 0, t->at);
             return;
         }
     }
@@ -225,7 +225,7 @@ static void name(struct compiler *c)
         m->uses_varargs |= id == NAME_VARARGS;
         m->uses_kwargs |= id == NAME_KWARGS;
     }
-    emit(c, OP_LOAD, id, 0, t->at);
+    emit(c, JOP_LOAD, id, 0, t->at);
 }
 
 /* Items up to the closing bracket; their number. */
@@ -254,7 +254,7 @@ static void dict(struct compiler *c, size_t at)
             break;
     }
     tok_expect(c, TOK_OP, "}");
-    emit(c, OP_DICT, n, 0, at);
+    emit(c, JOP_DICT, n, 0, at);
 }
 
 static void primary(struct compiler *c)
@@ -268,13 +268,13 @@ static void primary(struct compiler *c)
         number(c);
     else if (op_skip(c, "(")) {
         if (op_skip(c, ")")) {
-            emit(c, OP_TUPLE, 0, 0, t->at);
+            emit(c, JOP_TUPLE, 0, 0, t->at);
         } else {
             compile_tuple(c, 1);
             tok_expect(c, TOK_OP, ")");
         }
     } else if (op_skip(c, "["))
-        emit(c, OP_LIST, items(c, "]"), 0, t->at);
+        emit(c, JOP_LIST, items(c, "]"), 0, t->at);
     else if (op_skip(c, "{"))
         dict(c, t->at);
     else
@@ -286,7 +286,7 @@ static void primary(struct compiler *c)
 
 static void none(struct compiler *c, size_t at)
 {
-    emit(c, OP_CONST, compile_const(c, jv_none()), 0, at);
+    emit(c, JOP_CONST, compile_const(c, jv_none()), 0, at);
 }
 
 /* One part of an index; 1: it was a slice, whose op is out. */
@@ -313,7 +313,7 @@ static int subscript(struct compiler *c, size_t at)
         return 0;
     for (int parts = colons + have; parts < 3; parts++)
         none(c, at);
-    emit(c, OP_SLICE, 0, 0, at);
+    emit(c, JOP_SLICE, 0, 0, at);
     return 1;
 }
 
@@ -326,10 +326,10 @@ static void postfix(struct compiler *c)
             at = t->at;
             if (t->t == TOK_INT) {
                 number(c);
-                emit(c, OP_ITEM, 0, 0, at);
+                emit(c, JOP_ITEM, 0, 0, at);
             } else {
                 tok_expect(c, TOK_NAME, NULL);
-                emit(c, OP_ATTR, compile_name(c, t->s), 0, at);
+                emit(c, JOP_ATTR, compile_name(c, t->s), 0, at);
             }
         } else if (op_skip(c, "[")) {
             int32_t n = 0;
@@ -342,9 +342,9 @@ static void postfix(struct compiler *c)
             if (slices && n > 1)
                 compile_fail(c, PITH_UNSUPPORTED, at, "found a slice inside a tuple as index");
             if (n > 1)
-                emit(c, OP_TUPLE, n, 0, at);
+                emit(c, JOP_TUPLE, n, 0, at);
             if (!slices)
-                emit(c, OP_ITEM, 0, 0, at);
+                emit(c, JOP_ITEM, 0, 0, at);
         } else if (op_is(c, "(")) {
             call(c);
         } else {
@@ -362,7 +362,7 @@ static void unary(struct compiler *c, int with_filter)
             return;
         c->i++;
         unary(c, 0);
-        emit(c, minus ? OP_NEG : OP_POS, 0, 0, at);
+        emit(c, minus ? JOP_NEG : JOP_POS, 0, 0, at);
         c->depth--;
     } else {
         primary(c);
@@ -399,15 +399,15 @@ static const struct {
     int level;
     enum jop op;
 } binaries[] = {
-    {"or", TOK_NAME, LEVEL_OR, OP_OR},      {"and", TOK_NAME, LEVEL_AND, OP_AND},
-    {"==", TOK_OP, LEVEL_COMPARE, OP_EQ},   {"!=", TOK_OP, LEVEL_COMPARE, OP_NE},
-    {"<", TOK_OP, LEVEL_COMPARE, OP_LT},    {"<=", TOK_OP, LEVEL_COMPARE, OP_LE},
-    {">", TOK_OP, LEVEL_COMPARE, OP_GT},    {">=", TOK_OP, LEVEL_COMPARE, OP_GE},
-    {"in", TOK_NAME, LEVEL_COMPARE, OP_IN}, {"not", TOK_NAME, LEVEL_COMPARE, OP_NOT_IN},
-    {"+", TOK_OP, LEVEL_ADD, OP_ADD},       {"-", TOK_OP, LEVEL_ADD, OP_SUB},
-    {"~", TOK_OP, LEVEL_CONCAT, OP_CONCAT}, {"*", TOK_OP, LEVEL_MUL, OP_MUL},
-    {"/", TOK_OP, LEVEL_MUL, OP_DIV},       {"//", TOK_OP, LEVEL_MUL, OP_FLOORDIV},
-    {"%", TOK_OP, LEVEL_MUL, OP_MOD},       {"**", TOK_OP, LEVEL_POW, OP_POW},
+    {"or", TOK_NAME, LEVEL_OR, JOP_OR},      {"and", TOK_NAME, LEVEL_AND, JOP_AND},
+    {"==", TOK_OP, LEVEL_COMPARE, JOP_EQ},   {"!=", TOK_OP, LEVEL_COMPARE, JOP_NE},
+    {"<", TOK_OP, LEVEL_COMPARE, JOP_LT},    {"<=", TOK_OP, LEVEL_COMPARE, JOP_LE},
+    {">", TOK_OP, LEVEL_COMPARE, JOP_GT},    {">=", TOK_OP, LEVEL_COMPARE, JOP_GE},
+    {"in", TOK_NAME, LEVEL_COMPARE, JOP_IN}, {"not", TOK_NAME, LEVEL_COMPARE, JOP_NOT_IN},
+    {"+", TOK_OP, LEVEL_ADD, JOP_ADD},       {"-", TOK_OP, LEVEL_ADD, JOP_SUB},
+    {"~", TOK_OP, LEVEL_CONCAT, JOP_CONCAT}, {"*", TOK_OP, LEVEL_MUL, JOP_MUL},
+    {"/", TOK_OP, LEVEL_MUL, JOP_DIV},       {"//", TOK_OP, LEVEL_MUL, JOP_FLOORDIV},
+    {"%", TOK_OP, LEVEL_MUL, JOP_MOD},       {"**", TOK_OP, LEVEL_POW, JOP_POW},
 };
 enum { N_BINARIES = sizeof binaries / sizeof *binaries };
 
@@ -418,7 +418,7 @@ static int operator_at(const struct compiler *c, int level)
     while (i < N_BINARIES &&
            !(binaries[i].level >= level && tok_is(c, binaries[i].t, binaries[i].s)))
         i++;
-    if (i < N_BINARIES && binaries[i].op == OP_NOT_IN) {
+    if (i < N_BINARIES && binaries[i].op == JOP_NOT_IN) {
         const struct token *next = &c->toks.v[c->i + 1];
         return next->t == TOK_NAME && slice_eq_z(next->s, "in") ? i : N_BINARIES;
     }
@@ -434,20 +434,20 @@ static void comparisons(struct compiler *c)
     for (int i;
          (i = operator_at(c, LEVEL_COMPARE)) < N_BINARIES && binaries[i].level == LEVEL_COMPARE;) {
         size_t at = tok(c)->at;
-        c->i += binaries[i].op == OP_NOT_IN ? 2 : 1;
+        c->i += binaries[i].op == JOP_NOT_IN ? 2 : 1;
         climb(c, LEVEL_ADD);
         if (operator_at(c, LEVEL_COMPARE) == N_BINARIES) {
             emit(c, binaries[i].op, 0, 0, at);
             break;
         }
-        emit(c, OP_CHAIN, 0, 0, at);
+        emit(c, JOP_CHAIN, 0, 0, at);
         emit(c, binaries[i].op, 0, 0, at);
-        chain = emit(c, OP_AND, chain, 0, at);
+        chain = emit(c, JOP_AND, chain, 0, at);
     }
     if (chain < 0)
         return;
-    int32_t over = emit(c, OP_JUMP, 0, 0, tok(c)->at);
-    int32_t end = emit(c, OP_UNCHAIN, 0, 0, tok(c)->at);
+    int32_t over = emit(c, JOP_JUMP, 0, 0, tok(c)->at);
+    int32_t end = emit(c, JOP_UNCHAIN, 0, 0, tok(c)->at);
     while (chain >= 0 && !c->failed) {
         int32_t before = c->t->code[chain].a;
         emit_jump_to(c, chain, end);
@@ -470,7 +470,7 @@ static void climb(struct compiler *c, int level)
     else
         unary(c, 1);
     while (negations-- > 0 && !c->failed)
-        emit(c, OP_NOT, 0, 0, at);
+        emit(c, JOP_NOT, 0, 0, at);
     for (int i; (i = operator_at(c, level)) < N_BINARIES;) {
         int is_jump = binaries[i].level <= LEVEL_AND;
         if (binaries[i].level == LEVEL_COMPARE) {
@@ -506,12 +506,12 @@ void compile_expr(struct compiler *c)
             int32_t mid = c->t->n_code;
             c->i++;
             climb(c, LEVEL_OR);
-            emit(c, OP_JUMP_FALSE, 0, 0, at);
+            emit(c, JOP_JUMP_FALSE, 0, 0, at);
             if (c->failed)
                 return;
             rotate(c, from, mid);
             int32_t test_at = from + (c->t->n_code - mid) - 1;
-            int32_t over = emit(c, OP_JUMP, overs, 0, at);
+            int32_t over = emit(c, JOP_JUMP, overs, 0, at);
             emit_jump_to(c, test_at, c->t->n_code);
             if (tok_skip(c, TOK_NAME, "else")) {
                 overs = over;
@@ -519,7 +519,7 @@ void compile_expr(struct compiler *c)
                 more = 1;
                 break;
             }
-            emit(c, OP_UNDEF, 0, 0, at);
+            emit(c, JOP_UNDEF, 0, 0, at);
             emit_jump_to(c, over, c->t->n_code);
         }
     }
@@ -546,5 +546,5 @@ void compile_tuple(struct compiler *c, int with_if)
         n++;
     } while (!c->failed && op_skip(c, ",") && (comma = 1));
     if (comma)
-        emit(c, OP_TUPLE, n, 0, at);
+        emit(c, JOP_TUPLE, n, 0, at);
 }

@@ -434,9 +434,9 @@ static struct jv f_abs(struct jvm *vm, struct jcall *c)
     if (v.t == J_FLOAT)
         return jv_given(jv_float(fabs(v.u.f)), v.safe);
     if (jv_is_int(v))
-        return v.u.i < 0 ? op_unary(vm, OP_NEG, v) : jv_given(jv_int(v.u.i), v.safe);
+        return v.u.i < 0 ? op_unary(vm, JOP_NEG, v) : jv_given(jv_int(v.u.i), v.safe);
     if (v.t == J_UNDEF)
-        return op_unary(vm, OP_NEG, v);
+        return op_unary(vm, JOP_NEG, v);
     return vm_fail(vm, "bad operand type for abs(): '%s'", jv_type_name(v));
 }
 
@@ -448,7 +448,7 @@ static struct jv f_int(struct jvm *vm, struct jcall *c)
     if (!arg_int(vm, c->arg[2], 10, &base))
         return (struct jv){0};
     if (v.t == J_UNDEF)
-        return op_unary(vm, OP_NEG, v);
+        return op_unary(vm, JOP_NEG, v);
     if (v.t == J_STR) {
         int given = text_has_value(vm, jv_text(v));
         if (base >= 0 && base <= 36 && base != 1 && parse_int(jv_text(v), (int)base, &out, vm))
@@ -467,7 +467,7 @@ static struct jv f_float(struct jvm *vm, struct jcall *c)
     struct jv v = c->arg[0], dflt = c->arg[1].t == J_UNSET ? jv_float(0) : c->arg[1];
     double f;
     if (v.t == J_UNDEF)
-        return op_unary(vm, OP_NEG, v);
+        return op_unary(vm, JOP_NEG, v);
     if (v.t == J_STR)
         return parse_float(jv_text(v), &f) ? jv_given(jv_float(f), text_has_value(vm, jv_text(v)))
                                            : dflt;
@@ -486,7 +486,7 @@ static struct jv round_number(struct jvm *vm, struct jcall *c)
         (c->arg[2].t != J_UNSET && !text_arg(vm, c, 2, &how)))
         return (struct jv){0};
     if (c->arg[0].t == J_UNDEF)
-        return op_unary(vm, OP_NEG, c->arg[0]);
+        return op_unary(vm, JOP_NEG, c->arg[0]);
     if (!jv_number(c->arg[0], &f))
         return vm_fail(vm, "type %s doesn't define __round__ method", jv_type_name(c->arg[0]));
     if (slice_eq_z(how, "common")) {

@@ -6,10 +6,17 @@
 
 #include "text/jinja/jinja_impl.h"
 
-static const char *const signs[] = {
-    [OP_ADD] = "+", [OP_SUB] = "-",           [OP_MUL] = "*", [OP_DIV] = "/", [OP_FLOORDIV] = "//",
-    [OP_MOD] = "%", [OP_POW] = "** or pow()", [OP_LT] = "<",  [OP_LE] = "<=", [OP_GT] = ">",
-    [OP_GE] = ">="};
+static const char *const signs[] = {[JOP_ADD] = "+",
+                                    [JOP_SUB] = "-",
+                                    [JOP_MUL] = "*",
+                                    [JOP_DIV] = "/",
+                                    [JOP_FLOORDIV] = "//",
+                                    [JOP_MOD] = "%",
+                                    [JOP_POW] = "** or pow()",
+                                    [JOP_LT] = "<",
+                                    [JOP_LE] = "<=",
+                                    [JOP_GT] = ">",
+                                    [JOP_GE] = ">="};
 
 /* ---------------------------------------------------------------- arithmetic */
 
@@ -17,7 +24,7 @@ static struct jv bad_operands(struct jvm *vm, enum jop op, struct jv a, struct j
 {
     if (a.t == J_UNDEF || b.t == J_UNDEF)
         return jv_use_undef(vm, a.t == J_UNDEF ? a : b);
-    if (op == OP_ADD && (a.t == J_STR || jv_is_list(a)))
+    if (op == JOP_ADD && (a.t == J_STR || jv_is_list(a)))
         return vm_fail(vm, "can only concatenate %s (not \"%s\") to %s", jv_type_name(a),
                        jv_type_name(b), jv_type_name(a));
     return vm_fail(vm, "unsupported operand type(s) for %s: '%s' and '%s'", signs[op],
@@ -42,31 +49,31 @@ static struct jv int_op(struct jvm *vm, enum jop op, int64_t a, int64_t b)
     int64_t r = 0;
     int over = 0;
     switch (op) {
-    case OP_ADD:
+    case JOP_ADD:
         over = __builtin_add_overflow(a, b, &r);
         break;
-    case OP_SUB:
+    case JOP_SUB:
         over = __builtin_sub_overflow(a, b, &r);
         break;
-    case OP_MUL:
+    case JOP_MUL:
         over = __builtin_mul_overflow(a, b, &r);
         break;
-    case OP_POW:
+    case JOP_POW:
         return b < 0 ? (a ? jv_float(pow((double)a, (double)b))
                           : vm_fail(vm, "0.0 cannot be raised to a negative power"))
                      : int_pow(vm, a, b);
     default:
         if (b == 0)
-            return vm_fail(vm, op == OP_DIV ? "division by zero"
-                                            : "integer division or modulo by zero");
-        if (op == OP_DIV)
+            return vm_fail(vm, op == JOP_DIV ? "division by zero"
+                                             : "integer division or modulo by zero");
+        if (op == JOP_DIV)
             return jv_float((double)a / (double)b);
         if (b == -1) {
-            over = op == OP_FLOORDIV && __builtin_sub_overflow((int64_t)0, a, &r);
+            over = op == JOP_FLOORDIV && __builtin_sub_overflow((int64_t)0, a, &r);
         } else {
             int64_t q = a / b, rest = a % b;
             int down = rest != 0 && (rest < 0) != (b < 0);
-            r = op == OP_FLOORDIV ? q - down : rest + (down ? b : 0);
+            r = op == JOP_FLOORDIV ? q - down : rest + (down ? b : 0);
         }
     }
     return over ? vm_fail(vm, "integer too large") : jv_int(r);
@@ -75,13 +82,13 @@ static struct jv int_op(struct jvm *vm, enum jop op, int64_t a, int64_t b)
 static struct jv float_op(struct jvm *vm, enum jop op, double a, double b)
 {
     switch (op) {
-    case OP_ADD:
+    case JOP_ADD:
         return jv_float(a + b);
-    case OP_SUB:
+    case JOP_SUB:
         return jv_float(a - b);
-    case OP_MUL:
+    case JOP_MUL:
         return jv_float(a * b);
-    case OP_POW: {
+    case JOP_POW: {
         if (a == 0 && b < 0)
             return vm_fail(vm, "0.0 cannot be raised to a negative power");
         double r = pow(a, b);
@@ -93,10 +100,10 @@ static struct jv float_op(struct jvm *vm, enum jop op, double a, double b)
         break;
     }
     if (b == 0)
-        return vm_fail(vm, op == OP_DIV   ? "float division by zero"
-                           : op == OP_MOD ? "float modulo"
-                                          : "float floor division by zero");
-    if (op == OP_DIV)
+        return vm_fail(vm, op == JOP_DIV   ? "float division by zero"
+                           : op == JOP_MOD ? "float modulo"
+                                           : "float floor division by zero");
+    if (op == JOP_DIV)
         return jv_float(a / b);
     double rest = fmod(a, b), q = (a - rest) / b;
     if (rest != 0 && (rest < 0) != (b < 0)) {
@@ -105,7 +112,7 @@ static struct jv float_op(struct jvm *vm, enum jop op, double a, double b)
     } else if (rest == 0) {
         rest = copysign(0, b);
     }
-    if (op == OP_MOD)
+    if (op == JOP_MOD)
         return jv_float(rest);
     double whole = floor(q);
     return jv_float(q == 0 ? copysign(0, a / b) : q - whole > 0.5 ? whole + 1 : whole);
@@ -170,27 +177,27 @@ static int given(struct jv v)
 struct jv op_binary(struct jvm *vm, enum jop op, struct jv a, struct jv b)
 {
     double f, g;
-    if (op == OP_CONCAT) {
+    if (op == JOP_CONCAT) {
         struct jv s = jv_to_str(vm, a), t = jv_to_str(vm, b);
         s.safe = 0;
         return vm->failed ? s : jv_concat(vm, s, t);
     }
     if (jv_is_int(a) && jv_is_int(b))
         return jv_given(int_op(vm, op, a.u.i, b.u.i), a.safe | b.safe);
-    if ((a.t == J_BIG || b.t == J_BIG) && a.t != J_FLOAT && b.t != J_FLOAT && op != OP_DIV &&
+    if ((a.t == J_BIG || b.t == J_BIG) && a.t != J_FLOAT && b.t != J_FLOAT && op != JOP_DIV &&
         jv_number(a, &f) && jv_number(b, &g))
         return vm_fail(vm, "integer too large to compute with");
     if (jv_number(a, &f) && jv_number(b, &g))
         return jv_given(float_op(vm, op, f, g), given(a) | given(b));
-    if (op == OP_MOD && a.t == J_STR)
+    if (op == JOP_MOD && a.t == J_STR)
         return format_percent(vm, a, b);
-    if (op == OP_ADD && a.t == J_STR && b.t == J_STR)
+    if (op == JOP_ADD && a.t == J_STR && b.t == J_STR)
         return add_strings(vm, a, b);
-    if (op == OP_ADD && jv_is_list(a) && a.t == b.t)
+    if (op == JOP_ADD && jv_is_list(a) && a.t == b.t)
         return add_lists(vm, a, b);
-    if (op == OP_MUL && (a.t == J_STR || jv_is_list(a)) && jv_is_int(b))
+    if (op == JOP_MUL && (a.t == J_STR || jv_is_list(a)) && jv_is_int(b))
         return repeat(vm, a, b.u.i);
-    if (op == OP_MUL && (b.t == J_STR || jv_is_list(b)) && jv_is_int(a))
+    if (op == JOP_MUL && (b.t == J_STR || jv_is_list(b)) && jv_is_int(a))
         return repeat(vm, b, a.u.i);
     return bad_operands(vm, op, a, b);
 }
@@ -198,32 +205,32 @@ struct jv op_binary(struct jvm *vm, enum jop op, struct jv a, struct jv b)
 struct jv op_unary(struct jvm *vm, enum jop op, struct jv a)
 {
     if (jv_is_int(a))
-        return jv_given(op == OP_POS ? jv_int(a.u.i) : int_op(vm, OP_SUB, 0, a.u.i), a.safe);
+        return jv_given(op == JOP_POS ? jv_int(a.u.i) : int_op(vm, JOP_SUB, 0, a.u.i), a.safe);
     if (a.t == J_FLOAT)
-        return jv_given(jv_float(op == OP_NEG ? -a.u.f : a.u.f), a.safe);
+        return jv_given(jv_float(op == JOP_NEG ? -a.u.f : a.u.f), a.safe);
     if (a.t == J_UNDEF)
         return jv_use_undef(vm, a);
     if (a.t == J_BIG) {
         struct slice s = jv_text(a);
         struct jbuild b = {.vm = vm};
-        int negative = s.p[0] == '-', minus = negative != (op == OP_NEG);
+        int negative = s.p[0] == '-', minus = negative != (op == JOP_NEG);
         jb_putz(&b, minus ? "-" : "");
         jb_put(&b, s.p + negative, s.n - (size_t)negative);
         struct jv v = {0};
         return !vm->failed && parse_int(jb_text(&b), 10, &v, vm) ? jv_given(v, 1) : (struct jv){0};
     }
-    return vm_fail(vm, "bad operand type for unary %s: '%s'", op == OP_NEG ? "-" : "+",
+    return vm_fail(vm, "bad operand type for unary %s: '%s'", op == JOP_NEG ? "-" : "+",
                    jv_type_name(a));
 }
 
 int op_compare(struct jvm *vm, enum jop op, struct jv a, struct jv b)
 {
-    if (op == OP_EQ || op == OP_NE)
-        return jv_equal(vm, a, b) == (op == OP_EQ);
-    if (op == OP_IN || op == OP_NOT_IN)
-        return jv_contains(vm, b, a) == (op == OP_IN);
+    if (op == JOP_EQ || op == JOP_NE)
+        return jv_equal(vm, a, b) == (op == JOP_EQ);
+    if (op == JOP_IN || op == JOP_NOT_IN)
+        return jv_contains(vm, b, a) == (op == JOP_IN);
     int way = jv_order(vm, a, b, signs[op]);
     if (way == 2)
         return 0;
-    return op == OP_LT ? way < 0 : op == OP_LE ? way <= 0 : op == OP_GT ? way > 0 : way >= 0;
+    return op == JOP_LT ? way < 0 : op == JOP_LE ? way <= 0 : op == JOP_GT ? way > 0 : way >= 0;
 }

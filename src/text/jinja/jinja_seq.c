@@ -357,7 +357,7 @@ static struct jv f_sum(struct jvm *vm, struct jcall *c)
     if (!jv_items(vm, c->arg[0], &l))
         return (struct jv){0};
     for (size_t i = 0; i < l.n && !vm->failed; i++)
-        sum = op_binary(vm, OP_ADD, sum, key_of(vm, l.v[i], c->arg[1], (struct jv){0}, 0));
+        sum = op_binary(vm, JOP_ADD, sum, key_of(vm, l.v[i], c->arg[1], (struct jv){0}, 0));
     return sum;
 }
 

@@ -71,9 +71,9 @@ static void store_one(struct compiler *c)
     if (tok_skip(c, TOK_OP, ".")) {
         struct slice attr = tok(c)->s;
         tok_expect(c, TOK_NAME, NULL);
-        emit(c, OP_STORE_NS, id, compile_name(c, attr), at);
+        emit(c, JOP_STORE_NS, id, compile_name(c, attr), at);
     } else {
-        emit(c, OP_STORE, id, 0, at);
+        emit(c, JOP_STORE, id, 0, at);
     }
 }
 
@@ -99,7 +99,7 @@ static void store_targets(struct compiler *c)
     }
     int32_t parts = comma == 0 ? 1 : n > comma ? n : comma; /* a comma at the end adds none */
     if (comma)
-        emit(c, OP_UNPACK, parts, 0, at);
+        emit(c, JOP_UNPACK, parts, 0, at);
     for (int32_t i = 0; i < parts && !c->failed; i++) {
         store_one(c);
         if (i + 1 < parts || comma == parts)
@@ -128,14 +128,14 @@ static void filters_at(struct compiler *c, size_t from, int bare)
 static void capture(struct compiler *c, const char *ends, size_t at)
 {
     int n = c->n_ctx;
-    emit(c, OP_CAPTURE, 0, 0, at);
-    emit(c, OP_SCOPE, 0, 0, at);
+    emit(c, JOP_CAPTURE, 0, 0, at);
+    emit(c, JOP_SCOPE, 0, 0, at);
     push_ctx(c, CTX_CAPTURE);
     push_ctx(c, CTX_SCOPE);
     body(c, ends);
     pop_ctx(c, n);
-    emit(c, OP_UNSCOPE, 0, 0, at);
-    emit(c, OP_CAPTURED, 0, 0, at);
+    emit(c, JOP_UNSCOPE, 0, 0, at);
+    emit(c, JOP_CAPTURED, 0, 0, at);
 }
 
 static void skip_to_end(struct compiler *c)
@@ -182,13 +182,13 @@ static void st_if(struct compiler *c, size_t at)
     for (;;) {
         compile_tuple(c, 1);
         end_tag(c);
-        int32_t skip = emit(c, OP_JUMP_FALSE, 0, 0, at);
+        int32_t skip = emit(c, JOP_JUMP_FALSE, 0, 0, at);
         body(c, "elif else endif");
         if (tok_is(c, TOK_NAME, "endif")) {
             emit_jump_to(c, skip, c->t->n_code);
             break;
         }
-        ends = emit(c, OP_JUMP, ends, 0, at);
+        ends = emit(c, JOP_JUMP, ends, 0, at);
         emit_jump_to(c, skip, c->t->n_code);
         if (c->failed || tok_is(c, TOK_NAME, "else")) {
             tok_expect(c, TOK_NAME, "else");
@@ -214,16 +214,16 @@ static void select_items(struct compiler *c, size_t targets, size_t condition, s
 {
     if (!condition || c->failed)
         return;
-    emit(c, OP_SELECT, 0, 0, at);
-    int32_t next = emit(c, OP_SELECT_NEXT, 0, 0, at);
+    emit(c, JOP_SELECT, 0, 0, at);
+    int32_t next = emit(c, JOP_SELECT_NEXT, 0, 0, at);
     size_t back = c->i;
     c->i = targets;
     store_targets(c);
     c->i = condition;
     compile_expr(c);
     c->i = back;
-    emit(c, OP_SELECT_KEEP, 0, 0, at);
-    emit_jump_to(c, emit(c, OP_JUMP, 0, 0, at), next);
+    emit(c, JOP_SELECT_KEEP, 0, 0, at);
+    emit_jump_to(c, emit(c, JOP_JUMP, 0, 0, at), next);
     emit_jump_to(c, next, c->t->n_code);
 }
 
@@ -231,10 +231,10 @@ static void select_items(struct compiler *c, size_t targets, size_t condition, s
 static void loop_body(struct compiler *c, size_t targets, int32_t proc, size_t at)
 {
     int n = c->n_ctx;
-    int32_t begin = emit(c, OP_FOR, 0, proc >= 0, at);
+    int32_t begin = emit(c, JOP_FOR, 0, proc >= 0, at);
     if (proc >= 0)
         emit_jump_to(c, begin, proc);
-    int32_t next = emit(c, OP_FOR_NEXT, 0, 0, at);
+    int32_t next = emit(c, JOP_FOR_NEXT, 0, 0, at);
     struct context *x = push_ctx(c, CTX_LOOP);
     if (!x)
         return;
@@ -246,8 +246,8 @@ static void loop_body(struct compiler *c, size_t targets, int32_t proc, size_t a
     tok_expect(c, TOK_NAME, "in");
     c->i = back;
     body(c, "else endfor");
-    emit(c, OP_UNSCOPE, 1, 0, at); /* a round that ended: no else part */
-    emit_jump_to(c, emit(c, OP_JUMP, 0, 0, at), next);
+    emit(c, JOP_UNSCOPE, 1, 0, at); /* a round that ended: no else part */
+    emit_jump_to(c, emit(c, JOP_JUMP, 0, 0, at), next);
     int32_t done = c->t->n_code;
     emit_jump_to(c, next, done);
     for (int32_t b = x->breaks; b >= 0 && !c->failed;) {
@@ -256,14 +256,14 @@ static void loop_body(struct compiler *c, size_t targets, int32_t proc, size_t a
         b = before;
     }
     pop_ctx(c, n);
-    int32_t end = emit(c, OP_FOR_END, 0, 0, at);
+    int32_t end = emit(c, JOP_FOR_END, 0, 0, at);
     if (tok_skip(c, TOK_NAME, "else")) {
         end_tag(c);
-        emit(c, OP_SCOPE, 0, 0, at);
+        emit(c, JOP_SCOPE, 0, 0, at);
         push_ctx(c, CTX_SCOPE);
         body(c, "endfor");
         pop_ctx(c, n);
-        emit(c, OP_UNSCOPE, 0, 0, at);
+        emit(c, JOP_UNSCOPE, 0, 0, at);
     }
     emit_jump_to(c, end, c->t->n_code);
 }
@@ -283,17 +283,17 @@ static void st_for(struct compiler *c, size_t at)
         select_items(c, targets, condition, at);
         loop_body(c, targets, -1, at);
     } else {
-        int32_t over = emit(c, OP_JUMP, 0, 0, at), proc = c->t->n_code;
+        int32_t over = emit(c, JOP_JUMP, 0, 0, at), proc = c->t->n_code;
         struct context *x = push_ctx(c, CTX_MACRO);
         if (x) /* what it uses, the macro around it uses */
             x->proto = -1;
         select_items(c, targets, condition, at);
         loop_body(c, targets, proc, at);
         pop_ctx(c, n);
-        emit(c, OP_RETURN, 0, 0, at);
+        emit(c, JOP_RETURN, 0, 0, at);
         emit_jump_to(c, over, c->t->n_code);
-        emit_jump_to(c, emit(c, OP_ENTER, 0, 0, at), proc);
-        emit(c, OP_OUT, 0, 0, at);
+        emit_jump_to(c, emit(c, JOP_ENTER, 0, 0, at), proc);
+        emit(c, JOP_OUT, 0, 0, at);
     }
     tok_expect(c, TOK_NAME, "endfor");
     end_tag(c);
@@ -303,7 +303,7 @@ static void leave_loop(struct compiler *c, size_t at, int is_break)
 {
     int k = c->n_ctx - 1;
     while (k >= 0 && c->ctx[k].kind != CTX_LOOP && c->ctx[k].kind != CTX_MACRO) {
-        emit(c, c->ctx[k].kind == CTX_SCOPE ? OP_UNSCOPE : OP_DROP_CAPTURE, 0, 0, at);
+        emit(c, c->ctx[k].kind == CTX_SCOPE ? JOP_UNSCOPE : JOP_DROP_CAPTURE, 0, 0, at);
         k--;
     }
     if (k < 0 || c->ctx[k].kind != CTX_LOOP) {
@@ -311,9 +311,9 @@ static void leave_loop(struct compiler *c, size_t at, int is_break)
         return;
     }
     if (is_break)
-        c->ctx[k].breaks = emit(c, OP_JUMP, c->ctx[k].breaks, 0, at);
+        c->ctx[k].breaks = emit(c, JOP_JUMP, c->ctx[k].breaks, 0, at);
     else
-        emit_jump_to(c, emit(c, OP_JUMP, 0, 0, at), c->ctx[k].next);
+        emit_jump_to(c, emit(c, JOP_JUMP, 0, 0, at), c->ctx[k].next);
     end_tag(c);
 }
 
@@ -371,8 +371,8 @@ static void macro_body(struct compiler *c, int32_t proto, const char *ends, size
 {
     int n = c->n_ctx;
     size_t back = c->i;
-    emit(c, OP_MACRO, proto, 2, at);
-    int32_t over = emit(c, OP_JUMP, 0, 0, at);
+    emit(c, JOP_MACRO, proto, 2, at);
+    int32_t over = emit(c, JOP_JUMP, 0, 0, at);
     struct context *x = push_ctx(c, CTX_MACRO);
     if (!x)
         return;
@@ -381,16 +381,16 @@ static void macro_body(struct compiler *c, int32_t proto, const char *ends, size
         struct jparam q = c->t->protos[proto].params[i];
         if (!q.dflt)
             continue;
-        int32_t have = emit(c, OP_DEFAULT, 0, q.name, at);
+        int32_t have = emit(c, JOP_DEFAULT, 0, q.name, at);
         c->i = q.dflt;
         compile_expr(c);
-        emit(c, OP_STORE, q.name, 0, at);
+        emit(c, JOP_STORE, q.name, 0, at);
         emit_jump_to(c, have, c->t->n_code);
     }
     c->i = back;
     body(c, ends);
     pop_ctx(c, n);
-    emit(c, OP_RETURN, 0, 0, at);
+    emit(c, JOP_RETURN, 0, 0, at);
     emit_jump_to(c, over, c->t->n_code);
 }
 
@@ -404,7 +404,7 @@ static void st_macro(struct compiler *c, size_t at)
     params(c, proto);
     end_tag(c);
     macro_body(c, proto, "endmacro", at);
-    emit(c, OP_STORE, id, 0, at);
+    emit(c, JOP_STORE, id, 0, at);
     tok_expect(c, TOK_NAME, "endmacro");
     tok_skip(c, TOK_NAME, NULL); /* its name again, if one likes */
     end_tag(c);
@@ -415,7 +415,7 @@ static void st_call(struct compiler *c, size_t at)
     int32_t proto = new_proto(c, SLICE("caller"));
     params(c, proto);
     compile_expr(c);
-    if (c->failed || c->t->code[c->t->n_code - 1].code != OP_CALL) {
+    if (c->failed || c->t->code[c->t->n_code - 1].code != JOP_CALL) {
         compile_fail(c, PITH_FORMAT, at, "found no call in this call block");
         return;
     }
@@ -423,8 +423,8 @@ static void st_call(struct compiler *c, size_t at)
     end_tag(c);
     macro_body(c, proto, "endcall", at);
     site_add(c, site, ARG_NAME, SLICE("caller"));
-    emit(c, OP_CALL, site, 0, at);
-    emit(c, OP_OUT, 0, 0, at);
+    emit(c, JOP_CALL, site, 0, at);
+    emit(c, JOP_OUT, 0, 0, at);
     tok_expect(c, TOK_NAME, "endcall");
     end_tag(c);
 }
@@ -439,7 +439,7 @@ static void st_filter(struct compiler *c, size_t at)
     tok_expect(c, TOK_NAME, "endfilter");
     end_tag(c);
     filters_at(c, filters, 1);
-    emit(c, OP_OUT, 0, 0, at);
+    emit(c, JOP_OUT, 0, 0, at);
 }
 
 static void scoped(struct compiler *c, const char *end, size_t at)
@@ -448,7 +448,7 @@ static void scoped(struct compiler *c, const char *end, size_t at)
     push_ctx(c, CTX_SCOPE);
     body(c, end);
     pop_ctx(c, n);
-    emit(c, OP_UNSCOPE, 0, 0, at);
+    emit(c, JOP_UNSCOPE, 0, 0, at);
     tok_expect(c, TOK_NAME, end);
     end_tag(c);
 }
@@ -469,7 +469,7 @@ static void st_with(struct compiler *c, size_t at)
             break;
     }
     size_t back = c->i;
-    emit(c, OP_SCOPE, 0, 0, at);
+    emit(c, JOP_SCOPE, 0, 0, at);
     while (n-- > 0 && !c->failed) {
         c->i = targets[n];
         store_targets(c);
@@ -482,7 +482,7 @@ static void st_with(struct compiler *c, size_t at)
 static void st_generation(struct compiler *c, size_t at)
 {
     end_tag(c);
-    emit(c, OP_SCOPE, 0, 0, at);
+    emit(c, JOP_SCOPE, 0, 0, at);
     scoped(c, "endgeneration", at);
 }
 
@@ -492,7 +492,7 @@ static void st_autoescape(struct compiler *c, size_t at)
         compile_fail(c, PITH_UNSUPPORTED, at,
                      "autoescape is not supported: chat templates are not HTML");
     end_tag(c);
-    emit(c, OP_SCOPE, 0, 0, at);
+    emit(c, JOP_SCOPE, 0, 0, at);
     scoped(c, "endautoescape", at);
 }
 
@@ -500,7 +500,7 @@ static void st_print(struct compiler *c, size_t at)
 {
     do {
         compile_expr(c);
-        emit(c, OP_OUT, 0, 0, at);
+        emit(c, JOP_OUT, 0, 0, at);
     } while (tok_skip(c, TOK_OP, ","));
     end_tag(c);
 }
@@ -568,11 +568,11 @@ static void body(struct compiler *c, const char *ends)
         }
         c->i++;
         if (t->t == TOK_TEXT) {
-            emit(c, OP_TEXT, compile_text(c, t->s), 0, t->at);
+            emit(c, JOP_TEXT, compile_text(c, t->s), 0, t->at);
         } else if (t->t == TOK_VAR) {
             compile_tuple(c, 1);
             tok_expect(c, TOK_VAR_END, NULL);
-            emit(c, OP_OUT, 0, 0, t->at);
+            emit(c, JOP_OUT, 0, 0, t->at);
         } else if (tok(c)->t == TOK_NAME && is_one_of(tok(c)->s, ends)) {
             break;
         } else {
@@ -588,5 +588,5 @@ void compile_template(struct compiler *c)
     for (int i = 0; i < N_FIXED_NAMES; i++)
         compile_name(c, slice_of(fixed[i]));
     body(c, "");
-    emit(c, OP_END, 0, 0, c->t->source.n);
+    emit(c, JOP_END, 0, 0, c->t->source.n);
 }

@@ -29,15 +29,15 @@ TEST(filter, v.t == J_STR && filter_find(vm, jv_text(v)))
 TEST(test, v.t == J_STR && builtin_find(vm->rows[ROWS_TESTS], jv_text(v)))
 TEST(eq, jv_equal(vm, v, c->arg[1]))
 TEST(ne, !jv_equal(vm, v, c->arg[1]))
-TEST(lt, op_compare(vm, OP_LT, v, c->arg[1]))
-TEST(le, op_compare(vm, OP_LE, v, c->arg[1]))
-TEST(gt, op_compare(vm, OP_GT, v, c->arg[1]))
-TEST(ge, op_compare(vm, OP_GE, v, c->arg[1]))
+TEST(lt, op_compare(vm, JOP_LT, v, c->arg[1]))
+TEST(le, op_compare(vm, JOP_LE, v, c->arg[1]))
+TEST(gt, op_compare(vm, JOP_GT, v, c->arg[1]))
+TEST(ge, op_compare(vm, JOP_GE, v, c->arg[1]))
 TEST(in, jv_contains(vm, c->arg[1], v))
 
 static struct jv remainder_is(struct jvm *vm, struct jv v, struct jv by, int64_t want)
 {
-    struct jv r = op_binary(vm, OP_MOD, v, by);
+    struct jv r = op_binary(vm, JOP_MOD, v, by);
     return vm->failed ? r : jv_bool(jv_equal(vm, r, jv_int(want)));
 }
 

@@ -491,55 +491,55 @@ static void do_default(struct jvm *vm, const struct op *op)
 static void step_flow(struct jvm *vm, const struct op *op)
 {
     switch (op->code) {
-    case OP_SCOPE:
+    case JOP_SCOPE:
         push_scope(vm, vm->scope);
         break;
-    case OP_UNSCOPE:
+    case JOP_UNSCOPE:
         vm->scope = vm->scope->parent;
         if (op->a)
             top_loop(vm)->done = 1;
         break;
-    case OP_UNPACK:
+    case JOP_UNPACK:
         unpack(vm, (size_t)op->a);
         break;
-    case OP_FOR:
+    case JOP_FOR:
         do_for(vm, op);
         break;
-    case OP_FOR_NEXT:
+    case JOP_FOR_NEXT:
         for_next(vm, op);
         break;
-    case OP_FOR_END:
+    case JOP_FOR_END:
         if (vm->loops[--vm->n_loops]->done)
             vm->pc += op->a - 1;
         break;
-    case OP_SELECT:
+    case JOP_SELECT:
         select_begin(vm);
         break;
-    case OP_SELECT_NEXT:
+    case JOP_SELECT_NEXT:
         select_next(vm, op);
         break;
-    case OP_SELECT_KEEP:
+    case JOP_SELECT_KEEP:
         select_keep(vm);
         break;
-    case OP_CAPTURE:
+    case JOP_CAPTURE:
         begin_capture(vm);
         break;
-    case OP_CAPTURED:
+    case JOP_CAPTURED:
         push(vm, out_take(vm, vm->captures[--vm->n_captures]));
         break;
-    case OP_DROP_CAPTURE:
+    case JOP_DROP_CAPTURE:
         out_take(vm, vm->captures[--vm->n_captures]);
         break;
-    case OP_MACRO:
+    case JOP_MACRO:
         make_macro(vm, op);
         break;
-    case OP_DEFAULT:
+    case JOP_DEFAULT:
         do_default(vm, op);
         break;
-    case OP_ENTER:
+    case JOP_ENTER:
         enter_loop(vm, vm->pc + op->a, vm->scope, 0);
         break;
-    case OP_RETURN:
+    case JOP_RETURN:
         do_return(vm);
         vm->pc--;
         break;
@@ -551,56 +551,56 @@ static void step_flow(struct jvm *vm, const struct op *op)
 static void step_binary(struct jvm *vm, enum jop code)
 {
     struct jv b = pop(vm), a = pop(vm);
-    push(vm, code >= OP_EQ ? jv_bool(op_compare(vm, code, a, b)) : op_binary(vm, code, a, b));
+    push(vm, code >= JOP_EQ ? jv_bool(op_compare(vm, code, a, b)) : op_binary(vm, code, a, b));
 }
 
 static void step_stack(struct jvm *vm, const struct op *op)
 {
     struct jv a, b;
     switch (op->code) {
-    case OP_NEG:
-    case OP_POS:
+    case JOP_NEG:
+    case JOP_POS:
         push(vm, op_unary(vm, op->code, pop(vm)));
         break;
-    case OP_NOT:
+    case JOP_NOT:
         push(vm, jv_bool(!jv_truth(pop(vm))));
         break;
-    case OP_CHAIN:
+    case JOP_CHAIN:
         b = pop(vm), a = pop(vm);
         push(vm, b);
         push(vm, a);
         push(vm, b);
         break;
-    case OP_UNCHAIN:
+    case JOP_UNCHAIN:
         b = pop(vm);
         pop(vm);
         push(vm, b);
         break;
-    case OP_ATTR:
+    case JOP_ATTR:
         push(vm, op_attr(vm, pop(vm), vm->t->names[op->a]));
         break;
-    case OP_ITEM:
+    case JOP_ITEM:
         b = pop(vm), a = pop(vm);
         push(vm, op_item(vm, a, b));
         break;
-    case OP_SLICE:
+    case JOP_SLICE:
         do_slice(vm);
         break;
-    case OP_LIST:
-    case OP_TUPLE:
-        make_list(vm, op->code == OP_LIST ? J_LIST : J_TUPLE, (size_t)op->a);
+    case JOP_LIST:
+    case JOP_TUPLE:
+        make_list(vm, op->code == JOP_LIST ? J_LIST : J_TUPLE, (size_t)op->a);
         break;
-    case OP_DICT:
+    case JOP_DICT:
         make_dict(vm, (size_t)op->a);
         break;
-    case OP_UNDEF:
+    case JOP_UNDEF:
         push(vm,
              jv_undef(
                  vm,
                  "the inline if-expression evaluated to false and no else section was defined."));
         break;
     default:
-        if (op->code >= OP_ADD && op->code <= OP_NOT_IN)
+        if (op->code >= JOP_ADD && op->code <= JOP_NOT_IN)
             step_binary(vm, op->code);
         else
             step_flow(vm, op);
@@ -610,47 +610,47 @@ static void step_stack(struct jvm *vm, const struct op *op)
 static void step(struct jvm *vm, const struct op *op)
 {
     switch (op->code) {
-    case OP_TEXT:
+    case JOP_TEXT:
         put_run(vm, jv_text(vm->t->consts[op->a]), FROM_TEMPLATE);
         break;
-    case OP_OUT:
+    case JOP_OUT:
         print(vm, pop(vm));
         break;
-    case OP_CONST:
+    case JOP_CONST:
         push(vm, vm->t->consts[op->a]);
         break;
-    case OP_LOAD:
+    case JOP_LOAD:
         push(vm, load(vm, op->a));
         break;
-    case OP_STORE:
+    case JOP_STORE:
         bind(vm, vm->scope, op->a, pop(vm));
         break;
-    case OP_STORE_NS:
+    case JOP_STORE_NS:
         store_ns(vm, op->a, op->b);
         break;
-    case OP_POP:
+    case JOP_POP:
         pop(vm);
         break;
-    case OP_JUMP:
+    case JOP_JUMP:
         vm->pc += op->a - 1;
         break;
-    case OP_JUMP_FALSE:
+    case JOP_JUMP_FALSE:
         vm->pc += jv_truth(pop(vm)) ? 0 : op->a - 1;
         break;
-    case OP_AND:
-    case OP_OR:
-        if (jv_truth(vm->stack[vm->n_stack - 1]) == (op->code == OP_OR))
+    case JOP_AND:
+    case JOP_OR:
+        if (jv_truth(vm->stack[vm->n_stack - 1]) == (op->code == JOP_OR))
             vm->pc += op->a - 1;
         else
             pop(vm);
         break;
-    case OP_FILTER:
+    case JOP_FILTER:
         do_filter(vm, &vm->t->sites[op->a]);
         break;
-    case OP_TEST:
+    case JOP_TEST:
         do_test(vm, &vm->t->sites[op->a], op->b);
         break;
-    case OP_CALL:
+    case JOP_CALL:
         do_call(vm, &vm->t->sites[op->a]);
         break;
     default:
@@ -677,7 +677,7 @@ void vm_run(struct jvm *vm, const struct jdict *vars)
     pop(vm);
     while (!vm->failed && vm_charge(vm, 1)) {
         const struct op *op = &vm->t->code[vm->pc];
-        if (op->code == OP_END)
+        if (op->code == JOP_END)
             break;
         step(vm, op);
         if (!vm->failed) /* a message says where it stopped */
