@@ -192,6 +192,10 @@ FAST     := src/base/% src/tensor/% src/text/vocab/% src/text/grammar/% src/run/
 small     = $(if $(or $(filter 1,$(STATIC)),$(filter cli/% server/% src/text/% src/arch/%,$1)), \
             -fno-asynchronous-unwind-tables) \
             $(if $(and $(filter 1,$(STATIC)),$(filter-out $(FAST),$1)),-Os)
+# Nothing is computed there: a third less to compile, and lines that a debugger can follow.
+COLD     := cli/% server/% $(addprefix src/,api/% arch/% nn/% format/% text/chat/% \
+            text/grammar/schema/% backend/cann/%)
+cold      = $(if $(and $(filter -O2,$(CFLAGS)),$(filter $(COLD),$1)),-O1)
 convert   = $(if $(filter src/base/% src/format/% src/text/%,$1),-Wconversion)
 # Fuzzers are after parsers: kernels read no untrusted bytes, and instrumented by clang one takes
 # minutes to compile (make asan has them).
@@ -341,8 +345,8 @@ $(call obj,$(filter src/backend/vulkan/% src/backend/cuda/%,$(LIB_SRC))): $(B)/p
 
 $(B)/obj/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
-	$(call say,CC,$<)$(CC) $(BASE_FLAGS) $(CFLAGS) $(call debug,$<) $(call small,$<) $(CPPFLAGS) \
-	    $(call sanitize,$<) $(call includes,$<) $(call exact,$<) $(call convert,$<) \
+	$(call say,CC,$<)$(CC) $(BASE_FLAGS) $(CFLAGS) $(call debug,$<) $(call cold,$<) $(call small,$<) \
+	    $(CPPFLAGS) $(call sanitize,$<) $(call includes,$<) $(call exact,$<) $(call convert,$<) \
 	    $(call commit,$<) $(call kernels,$<) $(if $(filter cli/%,$<),$(EDIT_CFLAGS)) \
 	    -MMD -MP -c -o $@ $<
 
