@@ -121,6 +121,21 @@ struct pith_model_params {
      * too, for sessions of draft heads (pith_session_params.role). PITH_UNSUPPORTED: the file has
      * none, or its family's cannot be run; PITH_MISSING: one lacks tensors. */
     int32_t draft_heads;
+    /* The model as a stage: visits [first_visit, first_visit + n_visits) alone, n_visits 0: to the
+     * last. A visit runs a layer once; in nearly all models visit i is layer i. Weights, states and
+     * caches are those of these visits, with what stands before the first one or behind the last.
+     * Sessions of the stages of a model get the same batches, in the same order, but
+     *   where first_visit > 0 every row has its row of pith_batch.embd, [n, carry_in]: what the
+     *       stage before gave out for it. Tokens, positions and all else are given as to the first
+     *   before the last visit every row gives output, whatever is wanted: pith_embedding, of
+     *       carry_out numbers, is the carry. There are no logits, and no pooling
+     * Logits of the last stage have the bits of the model that is whole. A batch whose rows all
+     * give output has at most n_batch rows. Edits are made in every session, and so is pith_encode:
+     * an encoder is in all stages. Numbers of the carry are this machine's in memory; some may be
+     * integers, which only copies leave alone.
+     * PITH_RANGE: there are no such visits (pith_model_info.n_visits); PITH_UNSUPPORTED: some visit
+     * keeps its rows with one that would be in another stage. */
+    int32_t first_visit, n_visits;
 };
 #define PITH_MODEL_PARAMS_INIT PITH_SIZED(struct pith_model_params)
 
@@ -158,6 +173,9 @@ struct pith_model_info {
                         where they are asked for (pith_model_params.draft_heads) */
     int32_t n_embd_projector; /* columns of the rows that its projector makes embedding rows of; 0:
                                  it has none */
+    int32_t n_visits;            /* of the whole model */
+    int32_t carry_in, carry_out; /* of a stage (pith_model_params.first_visit): numbers of a row
+                                    that it is given, and that it gives out; 0: none */
 };
 #define PITH_MODEL_INFO_INIT PITH_SIZED(struct pith_model_info)
 PITH_API pith_status pith_model_get_info(const pith_model *m, struct pith_model_info *out,

@@ -255,6 +255,8 @@ pith_status arch_ready(struct arch_model *m, struct pith_error *err)
     if (st == PITH_OK)
         st = arch_make_views(m, err);
     arch_turn_states(m);
+    if (st == PITH_OK && arch_is_part(m))
+        st = arch_stage_ready(m, err);
     return st == PITH_OK && !arena_ok(m->arena) ? out_of_memory(m, err) : st;
 }
 

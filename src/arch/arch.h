@@ -143,6 +143,20 @@ struct arch_role {
                                        residual stream, needs none */
 };
 #define ROLE(...) (&(const struct arch_role){__VA_ARGS__})
+
+/* A stage: visits [first, end) of the decoder, opened by themselves for a device or a process; end
+ * 0: all there are. One that does not begin at 0 is given the carry, one that ends before the last
+ * hands it on: its values side by side in one row, value k n[k] columns wide, 0: there is none.
+ * What is no value of rows crosses no cut (stage.c), so a visit makes it anew where it finds NULL:
+ * t5's table of distances. */
+struct arch_cut {
+    int64_t n[CARRY_MAX], cols; /* cols: of all */
+};
+struct arch_stage {
+    int32_t first, end;
+    struct arch_cut in, out;
+};
+
 /* A draft head's rows are a token with the vector of the row before it; what begins and ends its
  * graph is the same for all families, which say its visit. A projector's rows are vectors of
  * another width, which it makes embedding rows of (roles.c). */
@@ -224,6 +238,7 @@ struct arch_model {
     int32_t *layer_of;            /* [n_visits] and which each is of; NULL: visit i of layer i */
     int32_t n_encoder_visits;     /* of layers 0, 1 ..; 0: there is no encoder beside the decoder */
     int32_t start_token;          /* that a decoder with an encoder begins with */
+    struct arch_stage stage;      /* which of the visits there are: all, or a part */
     struct state *states;         /* [n_states] what a sequence keeps */
     int32_t n_states, cap_states;
     /* [the greater number of visits] what each visit names, of both roles; -1: nothing */
@@ -268,6 +283,35 @@ int32_t arch_n_labels(const struct arch_model *m);
  * tells what there is. */
 pith_status arch_tap_find(const struct arch_model *m, const char *name, struct arch_tap *out,
                           struct pith_error *err);
+/* stage.c. take: the model is opened for visits [first, first + n), n 0: to the last; its keys are
+ * read. ready: the weights are bound; what crosses the cuts is known then, and states of other
+ * visits are gone. PITH_RANGE: there are no such visits; PITH_UNSUPPORTED: no cut can be there. */
+pith_status arch_stage_take(struct arch_model *m, int32_t first, int32_t n, struct pith_error *err);
+pith_status arch_stage_ready(struct arch_model *m, struct pith_error *err);
+/* The layers of its visits: [*lo, *hi), those between included. */
+void arch_stage_layers(const struct arch_model *m, int32_t *lo, int32_t *hi);
+static inline int32_t arch_stage_end(const struct arch_model *m)
+{
+    return m->stage.end ? m->stage.end : m->n_visits;
+}
+/* It has the last visit: embeddings or logits come of it. Else the carry does. */
+static inline int arch_ends(const struct arch_model *m)
+{
+    return arch_stage_end(m) == m->n_visits;
+}
+static inline int arch_is_part(const struct arch_model *m)
+{
+    return m->stage.first > 0 || !arch_ends(m);
+}
+/* Columns of the rows that a step may bring: embedding rows, vectors, the carry. */
+static inline int64_t arch_row_cols(const struct arch_model *m)
+{
+    return m->stage.first ? m->stage.in.cols : m->hp.n_embd;
+}
+/* What crosses the cuts before these visits, in order; the graph is built for nothing else. */
+pith_status arch_cuts(const struct arch_model *m, const int32_t *visit, int n, struct arch_cut *out,
+                      struct pith_error *err);
+
 /* The graph of a role. */
 void arch_build(const struct arch_model *m, const struct arch_want *want, struct graph *g);
 

@@ -49,6 +49,7 @@ static pith_status make_view(const struct arch_model *m, enum role role, int32_t
 {
     *v = *m;
     v->runs = role;
+    v->stage = (struct arch_stage){0};
     v->hp.n_layer = m->hp.n_layer + m->hp.n_nextn;
     v->n_visits = n;
     v->n_encoder_visits = v->n_states = v->cap_states = 0;

@@ -88,6 +88,80 @@ static void select_rows(struct graph *g, struct carry *c)
             c->x[k] = graph_select(g, c->x[k], "output_rows");
 }
 
+/* ---------------------------------------------------------------- cuts */
+
+/* Value k of the carry crosses cuts: it is numbers of each row. A tie to rows of a state is not
+ * (both lie on the same side, stage.c), nor is what belongs to no row. */
+static int crosses(const struct carry *c, int k)
+{
+    return c->x[k] && c->x[k]->rows == ROWS_T && c->x[k]->cols > 0;
+}
+
+static void measure(const struct carry *c, struct graph *g, struct arch_cut *out)
+{
+    *out = (struct arch_cut){0};
+    for (int k = 0; k < CARRY_MAX; k++) {
+        if (!crosses(c, k))
+            continue;
+        if (c->x[k]->rows_mul != 1)
+            graph_mismatch(g, c->x[k], "rows of a row in the carry", c->x[k]->rows_mul, 1);
+        out->n[k] = c->x[k]->cols;
+        out->cols += out->n[k];
+    }
+}
+
+pith_status arch_cuts(const struct arch_model *m, const int32_t *visit, int n, struct arch_cut *out,
+                      struct pith_error *err)
+{
+    const struct arch_role *role = arch_role(m, ROLE_DECODER);
+    struct embed_op embed = {.scale = 1};
+    struct graph g;
+    graph_init(&g);
+    g.n_layer = m->hp.n_layer;
+    g.n_embd = m->hp.n_embd;
+    g.states = m->states;
+    g.n_states = m->n_states;
+    g.stack = role->stack;
+    struct carry c = {{graph_embed(&g, m->io.tok_embd, &embed)}};
+    if (role->begin)
+        role->begin(m, &g, &c);
+    for (int32_t i = 0, k = 0; k < n; i++) {
+        while (k < n && visit[k] == i)
+            measure(&c, &g, &out[k++]);
+        g.layer = arch_layer_of(m, i);
+        if (k < n)
+            role->visit(m, &g, i, &c);
+    }
+    pith_status st = graph_finish(&g, err);
+    graph_deinit(&g);
+    return st;
+}
+
+/* The carry of a stage that does not begin at 0, as the step brings it. */
+static void take_carry(const struct arch_model *m, struct graph *g, struct carry *c)
+{
+    const struct arch_cut *in = &m->stage.in;
+    int64_t at = 0;
+    g->layer = arch_layer_of(m, m->stage.first);
+    node all = graph_vector(g, "carry");
+    *c = (struct carry){{NULL}};
+    for (int k = 0; k < CARRY_MAX; at += in->n[k++])
+        if (in->n[k])
+            c->x[k] = in->n[k] == in->cols ? all : graph_view(g, all, at, in->n[k], "carried");
+}
+
+/* The carry of every row as a result, in the order of outputs. */
+static void hand_on(struct graph *g, const struct carry *c)
+{
+    struct concat_in all = {.n = 0};
+    for (int k = 0; k < CARRY_MAX; k++)
+        if (crosses(c, k))
+            all.x[all.n++] = graph_select(g, c->x[k], "carried");
+    g->embd = all.n == 1 ? all.x[0] : graph_concat(g, &all, "carry");
+}
+
+/* ---------------------------------------------------------------- the graph */
+
 const struct arch_role *arch_role(const struct arch_model *m, enum role role)
 {
     static const struct arch_role nothing;
@@ -101,26 +175,38 @@ void arch_build(const struct arch_model *m, const struct arch_want *want, struct
                              .n_swapped = m->hp.n_swapped,
                              .from = m->hp.swap_from,
                              .to = m->hp.swap_to};
-    struct carry c = {{want->role == ROLE_DRAFT       ? arch_draft_begin(m, g, &embed)
-                       : want->role == ROLE_PROJECTOR ? graph_vector(g, "vector")
-                                                      : graph_embed(g, m->io.tok_embd, &embed)}};
-    int encodes = want->role == ROLE_ENCODER;
-    int32_t n = encodes ? m->n_encoder_visits : m->n_visits;
+    int encodes = want->role == ROLE_ENCODER, ends = encodes || arch_ends(m);
+    int32_t first = encodes ? 0 : m->stage.first;
+    int32_t end = encodes ? m->n_encoder_visits : arch_stage_end(m);
+    struct carry c;
     g->stack = role->stack;
-    if (role->begin)
-        role->begin(m, g, &c);
-    int selects = !want->pooled && !encodes, late = taps_behind(want, n - 1);
-    for (int32_t i = 0; i < n; i++) {
+    if (first) {
+        take_carry(m, g, &c);
+    } else {
+        c = (struct carry){{want->role == ROLE_DRAFT       ? arch_draft_begin(m, g, &embed)
+                            : want->role == ROLE_PROJECTOR ? graph_vector(g, "vector")
+                                                           : graph_embed(g, m->io.tok_embd,
+                                                                         &embed)}};
+        if (role->begin)
+            role->begin(m, g, &c);
+    }
+    int selects = ends && !want->pooled && !encodes, late = taps_behind(want, end - 1);
+    for (int32_t i = first; i < end; i++) {
         g->layer = encodes ? i : arch_layer_of(m, i);
-        g->tail = i == n - 1 && selects && !late;
+        g->tail = i == end - 1 && selects && !late;
         take_taps(want, g, i, &c);
         role->visit(m, g, i, &c);
+    }
+    if (!ends) {
+        take_taps(want, g, end, &c);
+        hand_on(g, &c);
+        return;
     }
     g->layer = m->hp.n_layer;
     if (selects && !late) /* the last visit may have left all rows */
         select_rows(g, &c);
     g->tail = 0;
-    take_taps(want, g, n, &c);
+    take_taps(want, g, end, &c);
     (role->end                      ? role->end
      : want->role == ROLE_DRAFT     ? arch_draft_end
      : want->role == ROLE_PROJECTOR ? arch_projector_end

@@ -4,9 +4,20 @@
 #include <stdio.h>
 #include <string.h>
 
-static int32_t n_visits(const struct arch_model *m, enum role role)
+/* Visits [first, end] of a role have taps. */
+static int32_t first_of(const struct arch_model *m, enum role role)
 {
-    return role == ROLE_ENCODER ? m->n_encoder_visits : m->n_visits;
+    return role == ROLE_ENCODER ? 0 : m->stage.first;
+}
+
+static int32_t end_of(const struct arch_model *m, enum role role)
+{
+    return role == ROLE_ENCODER ? m->n_encoder_visits : arch_stage_end(m);
+}
+
+static int has_end(const struct arch_model *m, enum role role)
+{
+    return role == ROLE_ENCODER || arch_ends(m);
 }
 
 /* What there is of a role. */
@@ -14,8 +25,10 @@ static void tell(const struct arch_model *m, enum role role, char *out, size_t c
 {
     const struct arch_role *r = arch_role(m, role);
     const char *before = role == ROLE_ENCODER ? "encoder." : "";
-    int n = snprintf(out, cap, "%svisit.0 .. %svisit.%d, %send", before, before,
-                     n_visits(m, role), before);
+    int n = snprintf(out, cap, "%svisit.%d .. %svisit.%d", before, first_of(m, role), before,
+                     end_of(m, role));
+    if (has_end(m, role))
+        n += snprintf(out + n, cap - (size_t)n, ", %send", before);
     for (int k = 1; k < CARRY_MAX; k++)
         if (r->carried[k] && n > 0 && (size_t)n < cap)
             n += snprintf(out + n, cap - (size_t)n, ", %svisit.N.%s", before, r->carried[k]);
@@ -64,12 +77,12 @@ pith_status arch_tap_find(const struct arch_model *m, const char *name, struct a
     if (strlen(name) >= TAP_NAME)
         return unknown(m, name, err);
     memcpy(out->name, name, strlen(name) + 1);
-    if (!strcmp(at, "end"))
+    if (!strcmp(at, "end") && has_end(m, out->role))
         return PITH_OK;
     if (strncmp(at, "visit.", 6) != 0)
         return unknown(m, name, err);
     at += 6;
-    out->visit = number(&at, n_visits(m, out->role));
+    out->visit = number(&at, end_of(m, out->role));
     out->value = *at == '.' ? value_of(arch_role(m, out->role), at + 1) : *at ? -1 : 0;
-    return out->visit < 0 || out->value < 0 ? unknown(m, name, err) : PITH_OK;
+    return out->visit < first_of(m, out->role) || out->value < 0 ? unknown(m, name, err) : PITH_OK;
 }

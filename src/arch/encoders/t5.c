@@ -219,14 +219,25 @@ static node norm(const struct arch_model *m, struct graph *g, node x, const stru
     return nn_norm(g, x, &(struct nn_norm){.kind = NORM_RMS, .w = w, .eps = m->hp.norm_eps}, name);
 }
 
-/* x + attention(norm(x)) of layer l; the first layer's table goes on in the carry. */
+/* A layer without a table of its own has the first one's, which goes on in the carry; but not over
+ * cuts. */
+static node table_of(const struct arch_model *m, struct graph *g, const struct t5_block *w,
+                     int encodes, struct carry *c)
+{
+    const struct t5_layer *first = arch_layer(m, 0);
+    const struct tensor *rel = encodes ? first->enc.rel : first->dec.rel;
+    if (w->rel && w->rel != rel)
+        return graph_bias_table(g, w->rel, encodes, "attn_rel_b");
+    if (!c->x[TABLE])
+        c->x[TABLE] = graph_bias_table(g, rel, encodes, "attn_rel_b");
+    return c->x[TABLE];
+}
+
+/* x + attention(norm(x)) of layer l. */
 static node attend(const struct arch_model *m, struct graph *g, int32_t l,
                    const struct t5_block *w, int state, struct carry *c)
 {
-    int encodes = state == ENC;
-    node table = w->rel ? graph_bias_table(g, w->rel, encodes, "attn_rel_b") : c->x[TABLE];
-    if (l == 0)
-        c->x[TABLE] = table;
+    node table = table_of(m, g, w, state == ENC, c);
     struct nn_attention attn = {.wq = w->wq,
                                 .wk = w->wk,
                                 .wv = w->wv,
@@ -270,6 +281,8 @@ static void end_encoder(const struct arch_model *m, struct graph *g, struct carr
     node h = norm(m, g, c->x[X], top->enc_norm, "enc.output_norm");
     for (g->layer = 0; g->layer < m->n_visits; g->layer++) {
         const struct t5_layer *w = arch_layer(m, g->layer);
+        if (m->state_of[g->layer][CROSS] < 0) /* another stage's */
+            continue;
         nn_cross_memory(g, w->cross_k, w->cross_v, m->state_of[g->layer][CROSS], h);
     }
     g->layer = m->hp.n_layer;

@@ -65,6 +65,15 @@ static const struct tensor *tensor_named(const struct pith_model *m, struct slic
     return NULL;
 }
 
+/* A weight of another stage. */
+static int is_elsewhere(const struct pith_model *m, struct slice name)
+{
+    int32_t i = 0;
+    while (i < m->n_elsewhere && !slice_eq_z(name, m->elsewhere[i]->name))
+        i++;
+    return i < m->n_elsewhere;
+}
+
 /* [stack, rows, cols] of t, which has leading dimensions of 1 or those of w. */
 static int has_shape(const struct gguf_tensor *t, int64_t stack, int64_t rows, int64_t cols)
 {
@@ -149,6 +158,8 @@ static pith_status read_pair(struct reading *r, const struct gguf_tensor *t, str
         return error_set(err, PITH_MISSING, "%s: %.*s is there, %.*s%s is missing",
                          gguf_path(r->g), (int)t->name.n, t->name.p, (int)base.n, base.p,
                          is_a ? end_b : end_a);
+    if (!w && is_elsewhere(ad->model, base))
+        return PITH_OK;
     if (!w)
         return error_set(err, PITH_MISSING, "%s: %.*s, and %s has no tensor %.*s", gguf_path(r->g),
                          (int)t->name.n, t->name.p, gguf_path(ad->model->gguf), (int)base.n,

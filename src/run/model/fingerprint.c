@@ -53,4 +53,8 @@ void model_fingerprint(struct pith_model *m)
     files_fingerprint(m->gguf, m->fingerprint);
     for (const char *const *o = m->params.overrides; o && *o; o++)
         mix(m->fingerprint, *o, strlen(*o));
+    if (arch_is_part(&m->arch)) {
+        const int32_t visits[] = {m->arch.stage.first, arch_stage_end(&m->arch)};
+        mix(m->fingerprint, visits, sizeof visits);
+    }
 }

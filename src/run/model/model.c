@@ -56,6 +56,9 @@ static void fill_info(struct pith_model *m)
     in->causal = hp->causal;
     in->pooling = hp->pooling;
     in->n_labels = arch_n_labels(&m->arch);
+    in->n_visits = m->arch.n_visits;
+    in->carry_in = (int32_t)m->arch.stage.in.cols;
+    in->carry_out = (int32_t)m->arch.stage.out.cols;
     in->logits = m->gives_logits;
     in->encoder = m->arch.n_encoder_visits > 0;
     in->decoder_start = in->encoder ? m->arch.start_token : -1;
@@ -97,14 +100,16 @@ static pith_status open_keys(struct pith_model *m, const char *path, struct pith
         return err->code;
     for (const char *const *o = m->params.overrides; o && *o; o++)
         TRY(gguf_override(m->gguf, *o, err));
-    if (!m->params.vocab_only)
+    if (!m->params.vocab_only) {
         TRY(arch_open(&m->arch, m->gguf, &m->arena, err));
+        TRY(arch_stage_take(&m->arch, m->params.first_visit, m->params.n_visits, err));
+    }
     m->vocab = vocab_new(m->gguf, err);
     if (!m->vocab)
         return err->code;
     TRY(chat_templates_open(&m->chat, m->gguf, m->vocab, &m->arena, &m->note, err));
     m->gives_logits = !m->params.vocab_only && !m->arch.hp.embeds &&
-                      m->arch.hp.pooling == PITH_POOL_NONE;
+                      m->arch.hp.pooling == PITH_POOL_NONE && arch_ends(&m->arch);
 fail:
     return st;
 }
@@ -139,6 +144,7 @@ static pith_status open_all(struct pith_model *m, const char *path, struct pith_
         TRY(model_open_devices(m, err));
         TRY(model_bind(m, err));
         TRY(arch_ready(&m->arch, err));
+        TRY(model_keep_stage(m, err));
         TRY(model_place(m, err));
         model_spread_weights(m);
         TRY(pack_later_init(m, err));

@@ -88,6 +88,8 @@ struct pith_model {
     int tied;                /* the embedding is the output matrix too */
     struct tensor **tensors; /* every bound weight */
     int32_t n_tensors;
+    struct tensor **elsewhere; /* [n_elsewhere] weights of other stages */
+    int32_t n_elsewhere;
     struct pith_model_info info;
     uint64_t fingerprint[2]; /* of files and overrides */
 };
@@ -132,6 +134,9 @@ pith_status model_bind(struct pith_model *m, struct pith_error *err);
 int model_as_half(const struct pith_model *m, const struct tensor *t, int32_t device);
 int model_in_copy(const struct pith_model *m, const struct placement *p);
 pith_status model_place(struct pith_model *m, struct pith_error *err);
+/* Of a model opened for a part of its visits: weights that nothing of them reads are no longer the
+ * model's, but for their names (elsewhere). They are neither placed nor read. */
+pith_status model_keep_stage(struct pith_model *m, struct pith_error *err);
 void model_release_weights(struct pith_model *m);
 /* Replaces placements of n weights, all at once; each is on the device that it names already, with
  * the same numbers. Sessions go over to them before their next step. The memory of the old ones

@@ -56,13 +56,13 @@ static void reads(struct pith_model *m, const struct node *n, const struct tenso
         p->layout = layout;
 }
 
-static pith_status show_graph(struct pith_model *m, const struct arch_want *want, see_graph see,
-                              void *ctx, struct pith_error *err)
+static pith_status show_graph(struct pith_model *m, const struct arch_want *want, int placed,
+                              see_graph see, void *ctx, struct pith_error *err)
 {
     struct graph g;
     pith_status st =
         model_graph(m, arch_view(&m->arch, want->role, want->draft)->states, want, &g, err);
-    if (st == PITH_OK)
+    if (st == PITH_OK && placed)
         st = model_place_nodes(m, &g, err);
     if (st == PITH_OK)
         st = see(ctx, &g, err);
@@ -70,24 +70,64 @@ static pith_status show_graph(struct pith_model *m, const struct arch_want *want
     return st;
 }
 
-pith_status model_graphs(struct pith_model *m, int32_t rank, see_graph see, void *ctx,
-                         struct pith_error *err)
+static pith_status show_graphs(struct pith_model *m, int32_t rank, int placed, see_graph see,
+                               void *ctx, struct pith_error *err)
 {
     const struct arch_want want[] = {
         {.logits = m->gives_logits, .adapter_rank = rank},
         {.role = ROLE_ENCODER, .adapter_rank = rank},
         {.pooled = 1, .rank = 1, .adapter_rank = rank},
     };
-    pith_status st = show_graph(m, &want[0], see, ctx, err);
+    pith_status st = show_graph(m, &want[0], placed, see, ctx, err);
     if (st == PITH_OK && m->arch.n_encoder_visits)
-        st = show_graph(m, &want[1], see, ctx, err);
-    if (st == PITH_OK && arch_n_labels(&m->arch))
-        st = show_graph(m, &want[2], see, ctx, err);
+        st = show_graph(m, &want[1], placed, see, ctx, err);
+    if (st == PITH_OK && arch_n_labels(&m->arch) && arch_ends(&m->arch))
+        st = show_graph(m, &want[2], placed, see, ctx, err);
     for (int32_t k = 0; m->arch.draft && !rank && k < m->arch.hp.n_nextn && st == PITH_OK; k++)
-        st = show_graph(m, &(struct arch_want){.role = ROLE_DRAFT, .draft = k, .logits = 1}, see,
-                        ctx, err);
+        st = show_graph(m, &(struct arch_want){.role = ROLE_DRAFT, .draft = k, .logits = 1},
+                        placed, see, ctx, err);
     if (st == PITH_OK && m->arch.projector && !rank)
-        st = show_graph(m, &(struct arch_want){.role = ROLE_PROJECTOR}, see, ctx, err);
+        st = show_graph(m, &(struct arch_want){.role = ROLE_PROJECTOR}, placed, see, ctx, err);
+    return st;
+}
+
+pith_status model_graphs(struct pith_model *m, int32_t rank, see_graph see, void *ctx,
+                         struct pith_error *err)
+{
+    return show_graphs(m, rank, 1, see, ctx, err);
+}
+
+static pith_status note_reads(void *ctx, const struct graph *g, struct pith_error *err)
+{
+    struct pith_model *m = ctx;
+    (void)err;
+    for (const struct node *n = g->first; n; n = n->next) {
+        const struct tensor *of[] = {n->w, n->b, n->w2};
+        for (int i = 0; i < 3; i++)
+            if (of[i])
+                m->tensors[of[i]->index]->multiplied = 1;
+    }
+    return PITH_OK;
+}
+
+pith_status model_keep_stage(struct pith_model *m, struct pith_error *err)
+{
+    int32_t n = 0;
+    if (!arch_is_part(&m->arch))
+        return PITH_OK;
+    m->elsewhere = arena_array(&m->arena, (size_t)m->n_tensors + 1, sizeof(struct tensor *));
+    if (!m->elsewhere)
+        return error_set(err, PITH_NOMEM, "out of memory while placing %s", gguf_path(m->gguf));
+    pith_status st = show_graphs(m, 0, 0, note_reads, m, err);
+    for (int32_t i = 0; i < m->n_tensors && st == PITH_OK; i++) {
+        struct tensor *t = m->tensors[i];
+        t->index = t->multiplied ? n : -1;
+        if (t->multiplied)
+            m->tensors[n++] = t;
+        else
+            m->elsewhere[m->n_elsewhere++] = t;
+    }
+    m->n_tensors = st == PITH_OK ? n : m->n_tensors;
     return st;
 }
 

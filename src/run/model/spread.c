@@ -393,17 +393,20 @@ static pith_status find_shares(const struct pith_model *m, struct takers *t, str
     return PITH_OK;
 }
 
-/* Layers [first, n_layer) over the takers, in order. */
-static void deal_layers(struct pith_model *m, const struct takers *t, int32_t first)
+/* Layers [first, end) over the takers, in order. Where the model is a stage, those of others are
+ * said to be where its nearest is. */
+static void deal_layers(struct pith_model *m, const struct takers *t, int32_t first, int32_t end)
 {
-    int32_t n = m->arch.hp.n_layer - first, at = 0;
+    int32_t n = end - first, at = 0;
     double sum = 0;
     for (int i = 0; i < t->n; i++) {
         sum += t->share[i];
-        int32_t end = i == t->n - 1 ? n : (int32_t)(n * (sum / t->sum) + 0.5);
-        for (; at < end; at++)
+        int32_t last = i == t->n - 1 ? n : (int32_t)(n * (sum / t->sum) + 0.5);
+        for (; at < last; at++)
             m->layer_device[first + at] = t->device[i];
     }
+    for (int32_t l = end; l < m->arch.hp.n_layer; l++)
+        m->layer_device[l] = m->layer_device[end - 1];
 }
 
 int model_as_half(const struct pith_model *m, const struct tensor *t, int32_t device)
@@ -518,9 +521,10 @@ static pith_status check_main(const struct pith_model *m, int n_gpus, struct pit
 
 static pith_status place_layers(struct pith_model *m, struct pith_error *err)
 {
-    int32_t n_layer = m->arch.hp.n_layer, asked = m->params.gpu_layers;
+    int32_t lo, hi, asked = m->params.gpu_layers;
     struct takers cpus = {0}, gpus = {0}, *all = &gpus;
     const char *text = env_get("PITH_LAYER_DEVICES");
+    arch_stage_layers(&m->arch, &lo, &hi);
     find_takers(m, &cpus, 0);
     find_takers(m, &gpus, 1);
     pith_status st = check_main(m, gpus.n, err);
@@ -540,18 +544,19 @@ static pith_status place_layers(struct pith_model *m, struct pith_error *err)
     }
     if (st != PITH_OK || text)
         return st == PITH_OK ? by_turns(m, text, err) : st;
-    deal_layers(m, &cpus, 0);
+    deal_layers(m, &cpus, lo, hi);
     if (!gpus.n || asked == PITH_GPU_LAYERS_NONE)
         return PITH_OK;
+    int32_t n_layer = hi - lo;
     int32_t n = asked == PITH_GPU_LAYERS_AUTO || asked > n_layer ? n_layer : asked;
     for (; n > 0; n--) {
-        deal_layers(m, &cpus, 0);
-        deal_layers(m, &gpus, n_layer - n);
+        deal_layers(m, &cpus, lo, hi);
+        deal_layers(m, &gpus, hi - n, hi);
         if (asked != PITH_GPU_LAYERS_AUTO || layers_fit(m, all))
             break;
     }
     if (!n)
-        deal_layers(m, &cpus, 0);
+        deal_layers(m, &cpus, lo, hi);
     if (asked == PITH_GPU_LAYERS_AUTO && n < n_layer)
         str_printf(&m->note, "%s%d of %d layers are on GPUs: more do not fit",
                    m->note.n ? "; " : "", n, n_layer);
@@ -666,7 +671,7 @@ pith_status model_graph(struct pith_model *m, struct state *states, const struct
     const struct arch_model *a = arch_view(&m->arch, want->role, want->draft);
     graph_init(g);
     g->n_layer = a->hp.n_layer;
-    g->n_embd = a->hp.n_embd;
+    g->n_embd = arch_row_cols(a);
     g->states = states;
     g->n_states = a->n_states;
     g->adapter_rank = want->adapter_rank;

@@ -96,7 +96,7 @@ static struct pith_batch decoder_rows(const struct pith_session *s, const struct
                                       uint8_t *at)
 {
     struct pith_batch d = {.size = sizeof d};
-    size_t row = (size_t)s->arch->hp.n_embd * sizeof(float);
+    size_t row = (size_t)arch_row_cols(s->arch) * sizeof(float);
     for (int32_t i = 0; i < b->n; i++)
         d.n += !is_read(b, i);
     d.sampler = kept(b, (const void *)b->sampler, sizeof *b->sampler, &at);
@@ -123,7 +123,7 @@ static void note_read(struct pith_session *s, const struct pith_batch *b)
 static pith_status run_roles(struct pith_session *s, const struct pith_batch *b, run_batch run,
                              struct pith_error *err)
 {
-    size_t n = (size_t)b->n, row = b->embd ? (size_t)s->arch->hp.n_embd * sizeof(float) : 0;
+    size_t n = (size_t)b->n, row = b->embd ? (size_t)arch_row_cols(s->arch) * sizeof(float) : 0;
     int32_t *text = mem_array(n, sizeof *text, PITH_MEM_SCRATCH);
     uint8_t *rows = mem_array(n, KEPT_ROW + row, PITH_MEM_SCRATCH);
     pith_status st = PITH_OK;

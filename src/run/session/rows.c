@@ -46,7 +46,7 @@ static void fill_rows(struct pith_session *s, const struct pith_batch *b, int32_
         step_adapter(t)[r] = set_of(s, b, i);
         step_parent(t)[r] =
             tree_has(b, i) && b->parent[i] >= 0 ? s->order[b->parent[i] - from] : -1;
-        if (is_embd(b, i) || is_both(b, i))
+        if (has_vector(s, b, i))
             memcpy(step_embd(t) + (int64_t)r * t->n_embd, b->embd + (int64_t)i * t->n_embd,
                    (size_t)t->n_embd * sizeof(float));
         step_token(t)[r] = is_embd(b, i) ? -1 : token_of(s, b, i);
@@ -55,7 +55,7 @@ static void fill_rows(struct pith_session *s, const struct pith_batch *b, int32_
             step_place4(t, r, pos);
         else
             step_place(t, r, pos ? pos[0] : -1); /* -1: the next, when those before are known */
-        t->embd |= is_embd(b, i) || is_both(b, i);
+        t->embd |= has_vector(s, b, i);
     }
     t->R = 0;
     for (int32_t i = from; i < from + n; i++)

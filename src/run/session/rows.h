@@ -9,10 +9,12 @@ static inline int32_t seq_of(const struct pith_session *s, const struct pith_bat
     return b->seq ? b->seq[i] : s->one_seq;
 }
 
-/* Does row i ask for output? A pooled session gives one output per sequence, whatever `want` says.
- */
+/* Does row i ask for output? A pooled session gives one output per sequence, and a stage that hands
+ * its carry on one per row, whatever `want` says. */
 static inline int wanted(const struct pith_session *s, const struct pith_batch *b, int32_t i)
 {
+    if (!arch_ends(s->arch))
+        return 1;
     return b->want && !s->pooled ? b->want[i] : s->seq_last[seq_of(s, b, i)] == i;
 }
 
@@ -44,6 +46,12 @@ static inline int32_t adapter_of(const struct pith_batch *b, int32_t i)
 static inline int is_both(const struct pith_batch *b, int32_t i)
 {
     return b->both && b->both[i];
+}
+
+/* Row i brings numbers, of which all rows have some where the carry comes from another stage. */
+static inline int has_vector(const struct pith_session *s, const struct pith_batch *b, int32_t i)
+{
+    return s->arch->stage.first || is_embd(b, i) || is_both(b, i);
 }
 
 /* All outputs that are wanted are drawn from, and no more. */

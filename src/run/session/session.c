@@ -136,7 +136,11 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
         return error_set(err, PITH_RANGE, "n_tokens is %lld, wanted at least 1",
                          (long long)p->n_tokens);
     int pooling = p->pooling == PITH_POOL_FILE ? m->arch.hp.pooling : (int)p->pooling;
-    if (s->arch->runs != ROLE_DECODER)
+    if (!arch_ends(s->arch) && pooling != PITH_POOL_NONE && p->pooling != PITH_POOL_FILE)
+        return error_set(err, PITH_UNSUPPORTED,
+                         "pooling %d of a stage that ends before the last visit; wanted none",
+                         pooling);
+    if (s->arch->runs != ROLE_DECODER || !arch_ends(s->arch))
         pooling = PITH_POOL_NONE;
     if (pooling < PITH_POOL_NONE || pooling > PITH_POOL_RANK)
         return error_set(err, PITH_UNSUPPORTED, "pooling %d; known are none, mean, cls, last, rank",
@@ -167,10 +171,11 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
     return st == PITH_OK ? adapt_take_params(s, p, err) : st;
 }
 
-/* Rows of output one step can hold: by default as many as fit in 64 MiB, at least 64. */
+/* Rows of output one step can hold: by default as many as fit in 64 MiB, at least 64; all of a
+ * stage that hands them on. */
 static int32_t output_rows(const struct pith_session *s)
 {
-    int32_t n = s->model->params.n_outputs;
+    int32_t n = arch_ends(s->arch) ? s->model->params.n_outputs : s->n_batch;
     if (!n) {
         int64_t fit = ((int64_t)64 << 20) / (s->n_cols * (int64_t)sizeof(float));
         n = fit > 64 ? (int32_t)(fit < s->n_batch ? fit : s->n_batch) : 64;
@@ -224,7 +229,7 @@ static pith_status build(struct pith_session *s, enum role role, struct pith_err
     g->n_layer = s->arch->hp.n_layer;
     g->states = s->states;
     g->n_states = s->n_states;
-    g->n_embd = s->arch->hp.n_embd;
+    g->n_embd = arch_row_cols(s->arch);
     g->n_ctx = s->rope_ctx;
     g->adapter_rank = s->adapter_rank;
     arch_build(s->arch, &want, g);
@@ -312,7 +317,7 @@ static void size_buffers(struct pith_session *s)
 {
     int64_t bytes =
         step_bytes(s->n_batch, s->cap_outputs, s->role[ROLE_DECODER].plan.params.cap_N,
-                   s->cache.cap_pages, s->cache.n_groups, s->arch->hp.n_embd);
+                   s->cache.cap_pages, s->cache.n_groups, (int32_t)arch_row_cols(s->arch));
     s->step_reserved = size_align((uint64_t)bytes, PAGE);
     s->kept_bytes = (uint64_t)s->cap_outputs * (uint64_t)s->n_cols * sizeof(float);
 }
@@ -467,7 +472,7 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
         s->lane[i].step = (struct step *)(void *)((uint8_t *)s->lane[0].step +
                                                   s->step_reserved * (uint64_t)i);
         step_init(s->lane[i].step, s->n_batch, s->cap_outputs, p->params.cap_N,
-                  s->cache.cap_pages, s->cache.n_groups, s->arch->hp.n_embd);
+                  s->cache.cap_pages, s->cache.n_groups, (int32_t)arch_row_cols(s->arch));
     }
     session_use_lane(s, 0);
     s->run.cancel = &s->cancel;
@@ -806,6 +811,11 @@ static pith_status check_row(const struct pith_session *s, const struct pith_bat
         return error_set(err, PITH_RANGE,
                          "row %d of a projector is a token; wanted a vector of %d (embd)", i,
                          s->arch->hp.n_embd);
+    if (s->arch->stage.first && !b->embd)
+        return error_set(err, PITH_RANGE,
+                         "row %d has no vector: the model's first visit is %d; wanted the carry of "
+                         "the visits before, %lld numbers (embd)",
+                         i, s->arch->stage.first, (long long)arch_row_cols(s->arch));
     if (is_drawn(b, i) || is_embd(b, i))
         return PITH_OK;
     if (!b->token)
