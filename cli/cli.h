@@ -127,7 +127,7 @@ struct thread_opts {
 };
 struct device_opts {
     const char *list, *split, *shares;
-    int64_t n_layers, main, n_cpu_experts;
+    int64_t n_layers, main, n_cpu_experts, upload_rows;
     int cpu_experts;
     struct arg_texts placements;
 };
@@ -181,7 +181,11 @@ struct model_opts {
     {.name = "--cpu-moe", .alias = "-cmoe", ARG_FIELD(opts, m.cpu_experts, ARG_SWITCH),            \
      .help = "experts of all layers stay on the CPU"},                                             \
     {.name = "--n-cpu-moe", .alias = "-ncmoe", ARG_FIELD(opts, m.n_cpu_experts, ARG_INT),          \
-     .hi = 1 << 20, .dflt = "0", .help = "experts of so many first layers stay on the CPU"}
+     .hi = 1 << 20, .dflt = "0", .help = "experts of so many first layers stay on the CPU"},       \
+    {.name = "--op-offload", .meta = "N|auto|off", .dflt = "auto",                                 \
+     ARG_FIELD(opts, m.upload_rows, ARG_INT), .word = "auto|off", .lo = 1, .hi = 1 << 20,          \
+     .help = "steps of N tokens or more bring weights that are on the CPU to a GPU and multiply "  \
+             "there; auto: from as many on as pay, which is measured"}
 /* For commands that have a --threads of their own. */
 #define ARGS_MODEL_PLACES(opts, member)                                                            \
     ARGS_DEVICES(opts, member.devices),                                                            \

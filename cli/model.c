@@ -90,6 +90,9 @@ static void take_devices(const struct device_opts *o, struct pith_model_params *
     params->tensor_split = o->shares;
     params->main_gpu = (int32_t)o->main;
     params->placements = o->placements.n ? o->placements.v : NULL;
+    params->upload_rows = o->upload_rows == -2  ? PITH_UPLOAD_NONE
+                          : o->upload_rows > 0 ? (int32_t)o->upload_rows
+                                               : PITH_UPLOAD_AUTO;
     params->cpu_experts = o->cpu_experts ? -1 : (int32_t)o->n_cpu_experts;
 }
 

@@ -42,6 +42,7 @@ typedef enum pith_weights {
 typedef enum pith_numa { PITH_NUMA_OFF, PITH_NUMA_SPREAD, PITH_NUMA_ISOLATE } pith_numa;
 
 /* auto: as many as fit into the memory that is free. */
+enum { PITH_UPLOAD_AUTO = 0, PITH_UPLOAD_NONE = -1 };
 enum { PITH_GPU_LAYERS_AUTO = 0, PITH_GPU_LAYERS_NONE = -1, PITH_GPU_LAYERS_ALL = INT32_MAX };
 /* By layers; one GPU; rows of each matrix and experts, all else on one GPU; the same, and heads
  * with their cache, and columns where the input is divided: less is brought, bits are others. */
@@ -136,6 +137,11 @@ struct pith_model_params {
      * PITH_RANGE: there are no such visits (pith_model_info.n_visits); PITH_UNSUPPORTED: some visit
      * keeps its rows with one that would be in another stage. */
     int32_t first_visit, n_visits;
+    /* Steps of at least so many rows bring weights that a CPU has to a GPU, one product's after the
+     * other's, and multiply there; K, V and states stay where they are. PITH_UPLOAD_AUTO: from as
+     * many rows on as pay by what is measured when the first session is opened; PITH_UPLOAD_NONE:
+     * never, and so with reproducible. pith_report tells. */
+    int32_t upload_rows;
 };
 #define PITH_MODEL_PARAMS_INIT PITH_SIZED(struct pith_model_params)
 

@@ -47,6 +47,7 @@ struct value { /* where a node's result lies; ld in elements */
 
 struct call_stats {
     uint64_t n, bytes, ops;
+    uint64_t brought; /* bytes of weights that came to the device for it */
     int64_t ns;
 };
 
@@ -91,6 +92,7 @@ enum phase_kind { PHASE_CHAIN, PHASE_CONCAT, PHASE_COPY };
 struct phase {
     enum phase_kind kind;
     int32_t device, first, n; /* calls */
+    int32_t turn; /* of uploads that it reads, from 1 on (plan.h); 0: none */
 };
 
 /* Units of equal size as kernels reach them: pages of a cache group, blocks of recurrent state. */

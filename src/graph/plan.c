@@ -516,6 +516,51 @@ static pith_status resolve(struct compiler *c, struct pith_error *err)
     return PITH_OK;
 }
 
+/* ---------------------------------------------------------------- uploads */
+
+/* Notes what a call reads that is brought to it, at *at of the half that its phase has. */
+static void add_uploads(struct plan *p, const struct call *call, uint32_t align, uint64_t *at)
+{
+    const struct tensor *t[] = {call->w, call->b, call->w2};
+    for (int i = 0; i < 3; i++) {
+        if (!t[i] || !t[i]->brought)
+            continue;
+        struct placement *to = (struct placement *)(uintptr_t)tensor_on(t[i], call->dst.device);
+        to->offset = *at;
+        *at += size_align(to->bytes + 64, align); /* kernels may read one vector past the end */
+        p->uploads[p->n_uploads++] = (struct plan_upload){t[i], to, call->index};
+        p->ring_device = call->dst.device;
+    }
+}
+
+/* Which weights are brought, phase by phase. */
+static pith_status find_uploads(struct plan *p, struct pith_error *err)
+{
+    int32_t n = 0;
+    for (const struct call *c = p->calls; c < p->calls + p->n_calls; c++)
+        n += (c->w && c->w->brought) + (c->b && c->b->brought) + (c->w2 && c->w2->brought);
+    if (!n)
+        return PITH_OK;
+    p->uploads = arena_array(&p->arena, (size_t)n, sizeof *p->uploads);
+    p->turn_end = arena_array(&p->arena, (size_t)n + 1, sizeof *p->turn_end);
+    if (!p->uploads || !p->turn_end)
+        return error_set(err, PITH_NOMEM, "out of memory for %d uploads of a plan", n);
+    for (struct phase *ph = p->phases; ph < p->phases + p->n_phases; ph++) {
+        struct device_limits lim;
+        int32_t before = p->n_uploads;
+        uint64_t bytes = 0;
+        p->devices[ph->device]->backend->limits(p->devices[ph->device], &lim);
+        for (int32_t i = ph->first; i < ph->first + ph->n; i++)
+            add_uploads(p, &p->calls[i], lim.align, &bytes);
+        if (p->n_uploads == before)
+            continue;
+        ph->turn = ++p->n_turns;
+        p->turn_end[p->n_turns] = p->n_uploads;
+        p->ring_bytes = bytes > p->ring_bytes ? bytes : p->ring_bytes;
+    }
+    return PITH_OK;
+}
+
 /* ---------------------------------------------------------------- compile, run */
 
 pith_status plan_compile(struct plan *p, struct graph *g, struct device **devices,
@@ -555,6 +600,7 @@ pith_status plan_compile(struct plan *p, struct graph *g, struct device **device
     lifetimes(&c);
     place_all(&c);
     TRY(resolve(&c, err));
+    TRY(find_uploads(p, err));
     if (g->logits) {
         p->has_logits = 1;
         set_value(&c, g->logits, &p->logits);

@@ -21,6 +21,15 @@ struct plan_params {
     int32_t n_sets; /* of adapters, that rows can have */
 };
 
+/* A weight that is brought to a device in each step (tensor.h, brought), before the phase that
+ * reads it. Those of one phase are a turn: they lie side by side in one half of a ring, the next
+ * turn in the other, which comes while the device still multiplies with the one before. */
+struct plan_upload {
+    const struct tensor *w;
+    struct placement *at;
+    int32_t call;
+};
+
 struct plan {
     struct arena arena;
     struct call *calls;
@@ -34,6 +43,10 @@ struct plan {
     struct value logits, embd; /* [R, V] and [R or N or T, E] */
     struct value best;         /* [R, 2 k] */
     struct value tap[GRAPH_TAPS]; /* [T, cols]; cols 0: none of this number */
+    struct plan_upload *uploads;  /* turn after turn; all to one device */
+    int32_t *turn_end;            /* [n_turns + 1] uploads of turns 0 .. i; turn 0 has none */
+    int32_t n_uploads, n_turns, ring_device;
+    uint64_t ring_bytes; /* of one half */
     struct plan_params params;
 };
 
@@ -55,6 +68,8 @@ static inline int plan_uses(const struct plan *p, int device)
     return 0;
 }
 
+enum { PLAN_UPLOADS = 16 }; /* that are under way at the same time */
+
 /* A plan that can be run: memory for its values, and a job on each of its devices (plan_run.c). */
 struct plan_run {
     const struct plan *plan;
@@ -67,6 +82,13 @@ struct plan_run {
     int32_t at, n_moving;
     struct event ev[NODE_SRC];
     const struct call *moving[NODE_SRC];
+    /* Weights that are brought: the halves of their ring; turns that have begun to come; those
+     * under way; 1: one did not come, which is why the step failed. */
+    struct buffer ring[2];
+    int32_t turn, n_coming;
+    struct event coming[PLAN_UPLOADS];
+    int upload_failed;
+    int64_t coming_at; /* for traces: when they began, 0: not traced */
     /* For traces, 0: not traced. When the values' copies began; of each device when the stretch
      * began that nobody has waited for, and its phases. */
     int64_t moved_at, begun_at[MAX_DEVICES];

@@ -14,11 +14,25 @@
 #include "base/mem.h"
 #include "base/machine/trace.h"
 
+/* Where weights come to that are brought, half by half in turn. */
+static pith_status open_ring(struct plan_run *r, struct plan *p, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    for (int i = 0; i < 2 && p->n_uploads && st == PITH_OK; i++)
+        st = buffer_alloc(p->devices[p->ring_device], p->ring_bytes, PITH_MEM_SCRATCH, &r->ring[i],
+                          err);
+    for (int32_t t = 1; t <= p->n_turns; t++)
+        for (int32_t i = p->turn_end[t - 1]; i < p->turn_end[t]; i++)
+            p->uploads[i].at->buffer = &r->ring[t % 2];
+    return st;
+}
+
 pith_status plan_open(struct plan_run *r, struct plan *p, struct job_params *params,
                       struct pith_error *err)
 {
     pith_status st;
     *r = (struct plan_run){.plan = p, .line = trace_line()};
+    TRY(open_ring(r, p, err));
     for (int d = 0; d < p->n_devices; d++) {
         if (!plan_uses(p, d))
             continue;
@@ -41,6 +55,8 @@ void plan_close(struct plan_run *r)
             r->plan->devices[d]->backend->finish(r->job[d]);
         buffer_release(&r->act[d]);
     }
+    buffer_release(&r->ring[0]);
+    buffer_release(&r->ring[1]);
     *r = (struct plan_run){0};
 }
 
@@ -281,11 +297,77 @@ static pith_status copy_values(struct plan_run *r, int32_t n, struct pith_error 
     return st == PITH_OK && !under_way ? arrived(r, err) : st;
 }
 
+/* ---------------------------------------------------------------- weights that are brought */
+
+/* Those under way have come. */
+static pith_status uploads_end(struct plan_run *r, struct pith_error *err)
+{
+    const struct plan *p = r->plan;
+    pith_status st = PITH_OK;
+    for (int32_t i = 0; i < r->n_coming; i++) {
+        pith_status end = event_wait(&r->coming[i], st == PITH_OK ? err : NULL);
+        st = st == PITH_OK ? end : st;
+    }
+    if (r->n_coming && r->run) {
+        int32_t first = p->turn_end[r->turn - 1];
+        trace_end(r->coming_at, &(struct trace_event){.track = p->devices[p->ring_device]->name,
+                                                      .line = r->line,
+                                                      .kind = "upload",
+                                                      .name = p->uploads[first].w->name,
+                                                      .arg = {"step", "weights"},
+                                                      .value = {r->run->number,
+                                                                p->turn_end[r->turn] - first}});
+    }
+    r->n_coming = 0;
+    r->upload_failed |= st != PITH_OK;
+    return st;
+}
+
+/* The next turn begins to come, where the turn before the last was: that has been read. */
+static pith_status upload_next(struct plan_run *r, struct pith_error *err)
+{
+    const struct plan *p = r->plan;
+    pith_status st = uploads_end(r, err);
+    if (st != PITH_OK || r->turn == p->n_turns)
+        return st;
+    r->turn++;
+    r->coming_at = trace_begin();
+    for (int32_t i = p->turn_end[r->turn - 1]; i < p->turn_end[r->turn] && st == PITH_OK; i++) {
+        const struct plan_upload *u = &p->uploads[i];
+        struct event *ev = r->n_coming < PLAN_UPLOADS ? &r->coming[r->n_coming++] : NULL;
+        if (ev)
+            *ev = (struct event){0};
+        st = buffer_write((struct place){u->at->buffer, u->at->offset}, u->w->brought,
+                          u->w->bytes, ev, err);
+        if (st == PITH_OK)
+            r->run->stats[u->call].brought += u->w->bytes;
+    }
+    r->upload_failed |= st != PITH_OK;
+    return st;
+}
+
+/* What the stretch from this phase on reads is there: its turn has come, and what read the other
+ * half has ended, so that the next turn can begin. */
+static pith_status upload_now(struct plan_run *r, const struct phase *ph, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    if (r->plan->n_turns && !r->turn)
+        st = upload_next(r, err);
+    if (!ph->turn)
+        return st;
+    if (st == PITH_OK)
+        st = settle(r, ph->device, err);
+    while (st == PITH_OK && r->turn < ph->turn)
+        st = upload_next(r, err);
+    return st == PITH_OK ? uploads_end(r, err) : st;
+}
+
 void plan_begin(struct plan_run *r, const struct run *run)
 {
     r->run = run;
     r->at = 0;
     r->n_moving = 0;
+    r->turn = r->n_coming = r->upload_failed = 0;
 }
 
 pith_status plan_bring(struct plan_run *r, struct pith_error *err)
@@ -309,8 +391,11 @@ pith_status plan_go(struct plan_run *r, struct pith_error *err)
         return st;
     int32_t n = 1, first = r->at, d = p->phases[first].device;
     while (first + n < p->n_phases && p->phases[first + n].device == d &&
-           p->phases[first + n].kind != PHASE_COPY)
+           p->phases[first + n].kind != PHASE_COPY && !p->phases[first + n].turn)
         n++;
+    st = upload_now(r, &p->phases[first], err);
+    if (st != PITH_OK)
+        return st;
     const struct device *dev = p->devices[d];
     trace_stretch(r, d); /* one that nobody had to wait for */
     r->begun[d].first = first;
@@ -322,12 +407,14 @@ pith_status plan_go(struct plan_run *r, struct pith_error *err)
         trace_stretch(r, d);
     else
         trace_host(r->begun_at[d], "submit", dev, r);
-    return st;
+    return st == PITH_OK && p->phases[first].turn ? upload_next(r, err) : st;
 }
 
 pith_status plan_end(struct plan_run *r, pith_status st, struct pith_error *err)
 {
     pith_status end = arrived(r, st == PITH_OK ? err : NULL);
+    st = st == PITH_OK ? end : st;
+    end = uploads_end(r, st == PITH_OK ? err : NULL);
     st = st == PITH_OK ? end : st;
     for (int d = 0; d < r->plan->n_devices; d++) {
         if (!r->job[d])

@@ -69,6 +69,9 @@ struct tensor {
     int64_t first;
     int32_t by_columns;         /* 1: it is columns of that, else rows or matrices */
     struct tensor_source *from; /* what the file has of it: source.h */
+    /* Of a copy that a plan for steps of many rows reads on another device: its bytes on the host,
+     * which are brought there before each use (graph/plan.h, uploads). NULL: it lies there. */
+    const void *brought;
 };
 
 /* Its placement on a device, NULL: it is not there. */

@@ -316,6 +316,7 @@ static void make_model(const char *arch)
 }
 
 static int reproducible; /* what models are opened with */
+static int32_t upload_rows = PITH_UPLOAD_NONE;
 
 static pith_model *open_model(const char *devices, const char *layers, struct pith_error *err)
 {
@@ -323,6 +324,7 @@ static pith_model *open_model(const char *devices, const char *layers, struct pi
     mp.n_threads = 1;
     mp.n_batch = 64;
     mp.reproducible = reproducible;
+    mp.upload_rows = upload_rows;
     set_devices(devices, layers);
     pith_model *m = pith_model_open(path, &mp, err);
     set_devices(NULL, NULL);
@@ -848,6 +850,40 @@ static void recordings_serve_all(void)
 }
 
 /* How fast a device copies is measured, in as much memory as there is for it, and nothing stays. */
+static void brings(const char *arch, double limit)
+{
+    struct pith_error err = {PITH_OK, ""};
+    float want[V], got[V];
+    char note[2048];
+    double off = 0;
+    make_model(arch);
+    CHECK_MSG(logits_with("0,1", want, note, sizeof note, &err), "%s: %s", arch, err.msg);
+    upload_rows = 4;
+    CHECK_MSG(logits_with("0,1", got, note, sizeof note, &err), "%s: %s", arch, err.msg);
+    upload_rows = PITH_UPLOAD_NONE;
+    for (int i = 0; i < V && err.code == PITH_OK; i++)
+        off = fmax(off, fabs((double)got[i] - (double)want[i]));
+    CHECK_MSG(off < limit, "%s: off by %.3g", arch, off);
+    CHECK_MSG(strstr(gaps_report, "\"from_rows\": 4") && strstr(gaps_report, "\"steps\": 1,") &&
+                  !strstr(gaps_report, "\"step_bytes\": 0"),
+              "%s: %.3000s", arch, gaps_report);
+    upload_rows = PITH_UPLOAD_AUTO; /* this is measured, or said not to be */
+    CHECK_MSG(logits_with("0,1", got, note, sizeof note, &err), "%s: %s", arch, err.msg);
+    upload_rows = PITH_UPLOAD_NONE;
+    CHECK_MSG(strstr(gaps_report, "\"uploads\"") &&
+                  !strstr(gaps_report, "could not be measured"), "%s: %.3000s", arch, gaps_report);
+}
+
+/* Of layers on the CPU, in steps of many rows (run/session/upload.c). */
+static void weights_are_brought(void)
+{
+    if (gpu_backend.half)
+        SKIP("weights lie there as rows of f16");
+    brings("llama", 2e-2);
+    if (test_scale() >= 10)
+        brings("qwen3moe", 2e-2);
+}
+
 static void copies_are_measured(void)
 {
     struct pith_error err = {PITH_OK, ""};
@@ -1036,6 +1072,7 @@ GOLDEN_FN void gpu_tests(void)
     TEST(caches_of_every_type);
     TEST(recordings_serve);
     TEST(recordings_serve_all);
+    TEST(weights_are_brought);
     TEST(copies_are_measured);
     TEST(draws_of_the_best);
     TEST(drawn_rows);

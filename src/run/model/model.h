@@ -49,8 +49,16 @@ struct by_heads {
     int64_t each;
 };
 
+/* What it takes to bring a byte of a weight to a GPU, and to do an operation of a product here and
+ * there, ns: measured for the first session that may bring some. */
+struct upload_rates {
+    int known;
+    double bring, here, there;
+};
+
 struct pith_model {
     _Atomic(int) refs;
+    struct upload_rates upload_rates; /* `placing` is held */
     pthread_mutex_t placing;      /* of placements, once the model is open */
     _Atomic(uint32_t) generation; /* rises as placements are replaced */
     struct mem_account account; /* its blocks, but for itself */
@@ -161,6 +169,17 @@ pith_status model_place_states(struct pith_model *m, const struct arch_model *a,
 /* Where each node runs: beside its states; where its weights were sent; on the device of its layer;
  * on the first, if that has no kernel for it. What is divided by rows becomes parts first. */
 pith_status model_place_nodes(const struct pith_model *m, struct graph *g, struct pith_error *err);
+/* The same of a placed graph for steps of many rows: products of all rows with weights that a CPU
+ * has go to `device`, to which the weights are brought (tensor.h, brought), and what lies between
+ * two such products with them. */
+struct brought {
+    int32_t n;                 /* products; 0: there are none */
+    uint64_t bytes;            /* of their weights */
+    double ops;                /* of a row in them */
+    const struct tensor *most; /* the largest of these */
+};
+pith_status model_place_uploads(const struct pith_model *m, struct graph *g, int32_t device,
+                                struct brought *out, struct pith_error *err);
 /* The device of a layer, of the input side (-1), of the output side (n_layer). */
 static inline int32_t model_layer_device(const struct pith_model *m, int32_t layer)
 {

@@ -258,6 +258,9 @@ static pith_status check_numbers(const struct pith_model_params *p, struct pith_
     if (p->cpu_experts < -1)
         return error_set(err, PITH_RANGE, "cpu_experts is %d, wanted -1 (all) or more",
                          p->cpu_experts);
+    if (p->upload_rows < PITH_UPLOAD_NONE)
+        return error_set(err, PITH_RANGE, "upload_rows is %d, wanted -1 (none), 0 (auto) or more",
+                         p->upload_rows);
     if (p->split < PITH_SPLIT_LAYER || p->split > PITH_SPLIT_TENSOR)
         return error_set(err, PITH_RANGE, "split is %d, wanted layer, none, row or tensor",
                          (int)p->split);
@@ -645,6 +648,66 @@ pith_status model_place_nodes(const struct pith_model *m, struct graph *g, struc
     for (node n = st == PITH_OK ? g->first : NULL; n; n = n->next)
         n->device = device_of(m, n);
     return st;
+}
+
+/* Can its bytes be brought to a device as its kernels want them, straight from the file? */
+static int can_bring(const struct tensor *t, const struct pith_model *m, int32_t device,
+                     const struct device_limits *lim)
+{
+    return !t || (t->from->data && t->type == t->from->type && !t->from->row &&
+                  !model_as_half(m, t, device) && t->bytes <= lim->largest / 4 &&
+                  (!lim->bindable || t->bytes <= lim->bindable));
+}
+
+/* A product of all rows of a step whose weights the CPU has and the device can be brought. */
+static int is_brought(const struct pith_model *m, const struct node *n, int32_t device,
+                      const struct device_limits *lim)
+{
+    return op_has(n->op, OP_PRODUCT) && n->w && n->w->n_dims > 1 && n->rows == ROWS_T &&
+           !n->n_states && !is_gpu(m->devices[n->device]) && can_bring(n->w, m, device, lim) &&
+           can_bring(n->b, m, device, lim) && can_bring(n->w2, m, device, lim) &&
+           supports(m, n, device);
+}
+
+/* The weight as one that is brought to a device. */
+static const struct tensor *bring(struct graph *g, const struct tensor *t, int32_t device)
+{
+    struct tensor *copy = t ? arena_array(&g->arena, 1, sizeof *copy) : NULL;
+    if (!copy)
+        return NULL;
+    *copy = *t;
+    copy->brought = t->from->data;
+    copy->n_at = 1;
+    copy->packed_bytes = 0;
+    copy->at[0] =
+        (struct placement){.device = device, .layout = LAYOUT_ROWS, .bytes = t->bytes};
+    return copy;
+}
+
+pith_status model_place_uploads(const struct pith_model *m, struct graph *g, int32_t device,
+                                struct brought *out, struct pith_error *err)
+{
+    struct device_limits lim;
+    m->devices[device]->backend->limits(m->devices[device], &lim);
+    *out = (struct brought){0};
+    for (node n = g->first; n; n = n->next) {
+        if (!is_brought(m, n, device, &lim)) {
+            n->device = device_of(m, n);
+            continue;
+        }
+        out->n++;
+        out->bytes += n->w->bytes;
+        out->ops += 2.0 * (double)(tensor_k(n->w) * n->cols * n->rows_mul);
+        if (!out->most || n->w->bytes > out->most->bytes)
+            out->most = n->w;
+        n->device = device;
+        n->w = bring(g, n->w, device);
+        n->b = n->b ? bring(g, n->b, device) : NULL;
+        n->w2 = n->w2 ? bring(g, n->w2, device) : NULL;
+    }
+    return arena_ok(&g->arena)
+               ? PITH_OK
+               : error_set(err, PITH_NOMEM, "out of memory for weights that are brought");
 }
 
 /* The first device takes a state that some node cannot use where it is, and then all states of that

@@ -16,6 +16,7 @@ struct group {
 static int same_group(const struct call *a, const struct call *b)
 {
     return a->op == b->op && a->dst.device == b->dst.device &&
+           !(a->w && a->w->brought) == !(b->w && b->w->brought) &&
            !strcmp(a->impl.kernel, b->impl.kernel) && (!a->w || !b->w || a->w->type == b->w->type);
 }
 
@@ -36,6 +37,7 @@ static int collect(const struct session_role *r, struct group *g, int n)
         g[k].sum.bytes += st->bytes;
         g[k].sum.ops += st->ops;
         g[k].sum.ns += st->ns;
+        g[k].sum.brought += st->brought;
     }
     return n;
 }
@@ -62,7 +64,7 @@ static void put_recordings(const struct pith_session *s, int json, struct str *o
 {
     struct recordings all = {0};
     int some = 0;
-    for (int i = 0; i < s->n_roles; i++)
+    for (int i = 0; i < SESSION_ROLES; i++)
         for (int d = 0; d < s->model->n_devices; d++) {
             const struct job *j = s->role[i].run.job[d];
             const struct backend *b = s->model->devices[d]->backend;
@@ -93,7 +95,7 @@ static void put_recordings(const struct pith_session *s, int json, struct str *o
 
 void session_read_ahead(const struct pith_session *s, struct pith_read_ahead *out)
 {
-    for (int i = 0; i < s->n_roles; i++)
+    for (int i = 0; i < SESSION_ROLES; i++)
         for (int l = 0; l < (i == ROLE_DECODER ? s->n_lanes : 1); l++) {
             const struct plan_run *r = l ? &s->role[i].beside[l - 1] : &s->role[i].run;
             for (int d = 0; d < s->model->n_devices; d++)
@@ -187,7 +189,7 @@ static void put_pools(const struct pith_session *s, int json, struct str *out)
 static void put_bits(const struct pith_session *s, int json, struct str *out)
 {
     int32_t n = 0;
-    for (int i = 0; i < s->n_roles; i++)
+    for (int i = 0; i < SESSION_ROLES; i++)
         for (int32_t c = 0; c < s->role[i].plan.n_calls; c++)
             n += s->role[i].plan.calls[c].impl.by_rows;
     if (n)
@@ -221,12 +223,12 @@ static void put_edits(const struct pith_session *s, int json, struct str *out)
 void session_report(const struct pith_session *s, int json, struct str *out)
 {
     int32_t n_calls = 0, n_phases = 0, n = 0;
-    for (int i = 0; i < s->n_roles; i++) {
+    for (int i = 0; i < SESSION_ROLES; i++) {
         n_calls += s->role[i].plan.n_calls;
         n_phases += s->role[i].plan.n_phases;
     }
     struct group *g = mem_array((size_t)n_calls, sizeof *g, PITH_MEM_META);
-    for (int i = 0; g && i < s->n_roles; i++)
+    for (int i = 0; g && i < SESSION_ROLES; i++)
         n = collect(&s->role[i], g, n);
     out->failed |= !g;
     put_copy(s->model, json, out);
@@ -235,6 +237,7 @@ void session_report(const struct pith_session *s, int json, struct str *out)
     put_recordings(s, json, out);
     put_read_ahead(s, json, out);
     put_pools(s, json, out);
+    upload_report(s, json, out);
     put_bits(s, json, out);
     if (s->store.disk)
         store_disk_report(s->store.disk, json, out);
@@ -244,7 +247,7 @@ void session_report(const struct pith_session *s, int json, struct str *out)
                       "\"cache_type_k\": \"%s\", \"cache_type_v\": \"%s\", \"ops\": ["
                     : "%d threads (prefill %d; %d not at their place), %d phases, %d op calls, "
                       "cache %llu bytes, K %s, V %s\nop, weight, kernel, device, "
-                      "calls, runs, bytes, operations, ns\n",
+                      "calls, runs, bytes, operations, ns, bytes of weights brought\n",
                s->n_threads, s->n_threads_prefill, pool_n_refused(s->model->pool), n_phases,
                n_calls,
                (unsigned long long)(cache_bytes(&s->cache) + recurrent_bytes(&s->recurrent)),
@@ -254,13 +257,14 @@ void session_report(const struct pith_session *s, int json, struct str *out)
         str_printf(out,
                    json ? "%s{\"op\": \"%s\", \"weight\": \"%s\", \"kernel\": \"%s\", \"device\": "
                           "\"%s\", \"calls\": %d, \"runs\": %llu, \"bytes\": %llu, \"ops\": %llu, "
-                          "\"ns\": %lld, \"fallback\": %s}"
-                        : "%s%s, %s, %s, %s, %d, %llu, %llu, %llu, %lld%s\n",
+                          "\"ns\": %lld, \"brought\": %llu, \"fallback\": %s}"
+                        : "%s%s, %s, %s, %s, %d, %llu, %llu, %llu, %lld, %llu%s\n",
                    json && i ? ", " : "", op_infos[c->op]->name, c->w ? dtypes[c->w->type].name :
                        "",
                    c->impl.kernel, s->model->devices[c->dst.device]->name, g[i].n_calls,
                    (unsigned long long)g[i].sum.n, (unsigned long long)g[i].sum.bytes,
                    (unsigned long long)g[i].sum.ops, (long long)g[i].sum.ns,
+                   (unsigned long long)g[i].sum.brought,
                    json ? (g[i].n_slow ? "true" : "false") : (g[i].n_slow ? "  FALLBACK" : ""));
     }
     if (json)

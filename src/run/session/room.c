@@ -49,34 +49,42 @@ uint64_t room_cache(struct pith_session *s, const struct cache_params *p)
            store_tables(c.n_stored);
 }
 
-/* A device with memory of its own that full pools, and activations where there is a plan, would
- * take more of (*need) than the part-th part of what is left; -1: there is none. */
+/* What full pools, and activations where there is a plan, take of a device with memory of its own;
+ * 0: it has none. */
+static uint64_t need_on(const struct pith_session *s, const struct cache *c,
+                        const struct recurrent *r, int d, struct mem_left *left)
+{
+    struct device *dev = s->model->devices[d];
+    const struct plan *large = &s->role[SESSION_LARGE].plan;
+    struct device_limits lim;
+    dev->backend->limits(dev, &lim);
+    if (lim.host)
+        return 0;
+    uint64_t need = slabs_need(dev, r->device_bytes[d], (uint64_t)r->n_blocks);
+    for (int g = 0; g < c->n_groups; g++)
+        if (c->group[g].device == d)
+            need += slabs_need(dev, (uint64_t)c->group[g].page_bytes,
+                               (uint64_t)(c->group[g].n_pages + c->group[g].n_spare));
+    for (int i = 0; i < SESSION_ROLES; i++)
+        need += s->role[i].plan.act_bytes[d] *
+                (i == ROLE_DECODER && s->n_lanes ? (uint64_t)s->n_lanes : 1);
+    need += large->n_uploads && large->ring_device == d ? 2 * large->ring_bytes : 0;
+    dev->backend->memory(dev, left);
+    return need;
+}
+
+/* A device that would take more of that (*need) than the part-th part of what is left; -1: there is
+ * none. */
 static int short_of_memory(struct pith_session *s, const struct cache_params *p, uint64_t part,
                            struct mem_left *left, uint64_t *need)
 {
-    const struct pith_model *m = s->model;
     struct cache c;
     struct recurrent r;
     if (!shape(s, p, &c, &r))
         return -1;
-    for (int d = 0; d < m->n_devices; d++) {
-        struct device *dev = m->devices[d];
-        struct device_limits lim;
-        dev->backend->limits(dev, &lim);
-        if (lim.host)
-            continue;
-        *need = slabs_need(dev, r.device_bytes[d], (uint64_t)r.n_blocks);
-        for (int g = 0; g < c.n_groups; g++)
-            if (c.group[g].device == d)
-                *need += slabs_need(dev, (uint64_t)c.group[g].page_bytes,
-                                    (uint64_t)(c.group[g].n_pages + c.group[g].n_spare));
-        for (int i = 0; i < s->n_roles; i++)
-            *need += s->role[i].plan.act_bytes[d] *
-                     (i == ROLE_DECODER && s->n_lanes ? (uint64_t)s->n_lanes : 1);
-        dev->backend->memory(dev, left);
-        if (*need > left->bytes / part)
+    for (int d = 0; d < s->model->n_devices; d++)
+        if ((*need = need_on(s, &c, &r, d, left)) && *need > left->bytes / part)
             return d;
-    }
     return -1;
 }
 
@@ -178,6 +186,20 @@ void room_lanes(struct pith_session *s, const struct cache_params *p)
     uint64_t need;
     while (s->n_lanes > 1 && short_of_memory(s, p, 1, &left, &need) >= 0)
         s->n_lanes--;
+}
+
+/* A quarter of what is left stays free: allocations come in whole pieces, and caches grow. */
+int room_fits_large(struct pith_session *s, const struct cache_params *p)
+{
+    struct cache c;
+    struct recurrent r;
+    int fits = shape(s, p, &c, &r);
+    for (int d = 0; d < s->model->n_devices && fits; d++) {
+        struct mem_left left;
+        uint64_t need = need_on(s, &c, &r, d, &left);
+        fits = !need || need <= left.bytes - left.bytes / 4;
+    }
+    return fits;
 }
 
 pith_status room_check(struct pith_session *s, const struct cache_params *p, uint64_t other,

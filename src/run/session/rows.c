@@ -199,7 +199,7 @@ static void commit_rows(struct pith_session *s)
 
 static const struct value *output_value(const struct pith_session *s)
 {
-    const struct plan *p = &s->role[ROLE_DECODER].plan;
+    const struct plan *p = session_plan_of(s, s->lane_at);
     return p->has_logits ? &p->logits : &p->embd;
 }
 
@@ -207,7 +207,7 @@ static const struct value *output_value(const struct pith_session *s)
  * read then. */
 static int collect_best(struct pith_session *s, int32_t n)
 {
-    const struct plan *p = &s->role[ROLE_DECODER].plan;
+    const struct plan *p = session_plan_of(s, s->lane_at);
     if (!s->reads_best || !p->has_best)
         return 0;
     if (!s->best)
@@ -305,13 +305,17 @@ pith_status session_make_rows(struct pith_session *s, const struct pith_batch *b
     fill_rows(s, b, from, n);
     taps_mark(s, from, n);
     pith_status st = take_pages(s, err);
+    if (st == PITH_NOMEM && upload_give_back(s))
+        st = take_pages(s, err);
     if (st != PITH_OK)
         return st;
     fill_positions(s);
     s->run.stats = s->role[ROLE_DECODER].stats;
     s->run.number++;
     s->run.n_threads = n > PREFILL_ROWS ? s->n_threads_prefill : s->n_threads;
-    return recurrent_take(&s->recurrent, s->step, err);
+    st = recurrent_take(&s->recurrent, s->step, err);
+    return st == PITH_NOMEM && upload_give_back(s) ? recurrent_take(&s->recurrent, s->step, err)
+                                                     : st;
 }
 
 void session_commit_rows(struct pith_session *s)

@@ -210,10 +210,10 @@ static void add_best(const struct pith_model *m, struct graph *g)
     error_clear(&g->err);
 }
 
-static pith_status build(struct pith_session *s, enum role role, struct pith_error *err)
+static pith_status build(struct pith_session *s, int at, enum role role, struct pith_error *err)
 {
     const struct pith_model *m = s->model;
-    struct graph *g = &s->role[role].graph;
+    struct graph *g = &s->role[at].graph;
     struct arch_want want = {.role = role};
     int says = s->arch->runs == ROLE_DRAFT || (s->arch->runs == ROLE_DECODER && m->gives_logits);
     if (role == ROLE_DECODER)
@@ -242,13 +242,18 @@ static pith_status build(struct pith_session *s, enum role role, struct pith_err
     return st;
 }
 
+static pith_status build_large(struct pith_session *s, struct pith_error *err)
+{
+    return build(s, SESSION_LARGE, ROLE_DECODER, err);
+}
+
 static pith_status compile(struct pith_session *s, struct pith_error *err)
 {
     struct pith_model *m = s->model;
     const struct graph *g = &s->role[ROLE_DECODER].graph;
     pith_status st = PITH_OK;
     for (int i = 0; i < s->n_roles && st == PITH_OK; i++)
-        st = build(s, (enum role)i, err);
+        st = build(s, i, (enum role)i, err);
     if (st != PITH_OK)
         return st;
     s->n_cols = (int32_t)(g->logits ? g->logits : g->embd)->cols;
@@ -260,6 +265,7 @@ static pith_status compile(struct pith_session *s, struct pith_error *err)
                              .unfused = m->params.observe,
                              .strict = m->params.strict,
                              .n_sets = s->n_sets};
+    const struct plan_params large = pp;
     pthread_mutex_lock(&m->placing);
     s->generation = atomic_load(&m->generation);
     for (int i = 0; i < s->n_roles && st == PITH_OK; i++) {
@@ -269,7 +275,7 @@ static pith_status compile(struct pith_session *s, struct pith_error *err)
         pp.cap_R = pp.cap_N = 1;
     }
     pthread_mutex_unlock(&m->placing);
-    return st;
+    return st == PITH_OK ? upload_compile(s, &large, build_large, err) : st;
 }
 
 enum { SLAB = 2 << 20, PAGE = 4096 };
@@ -284,7 +290,7 @@ static uint64_t n_runs(const struct pith_session *s, int role)
 static uint64_t fixed_bytes(const struct pith_session *s)
 {
     uint64_t n = s->step_reserved * (uint64_t)s->n_lanes;
-    for (int i = 0; i < s->n_roles; i++)
+    for (int i = 0; i < SESSION_ROLES; i++)
         for (int d = 0; d < s->model->n_devices; d++)
             n += size_align(s->role[i].plan.act_bytes[d], PAGE) * n_runs(s, i);
     return n;
@@ -303,7 +309,7 @@ static uint64_t whole_slabs(const struct pith_session *s)
 static uint64_t scratch_bytes(const struct pith_session *s)
 {
     uint64_t n = 0;
-    for (int i = 0; i < s->n_roles; i++) {
+    for (int i = 0; i < SESSION_ROLES; i++) {
         const struct plan *p = &s->role[i].plan;
         for (int d = 0; d < s->model->n_devices; d++)
             if (p->act_bytes[d])
@@ -362,6 +368,17 @@ static pith_status open_role(struct pith_session *s, struct session_role *r, str
     return st == PITH_OK ? st : error_prefix(err, "a plan for %d rows", r->plan.params.cap_T);
 }
 
+/* The plan that brings weights; without memory for it, or where a device refuses, there is none. */
+static pith_status open_large(struct pith_session *s, struct pith_error *err)
+{
+    struct pith_error why = {PITH_OK, ""};
+    struct session_role *r = &s->role[SESSION_LARGE];
+    if (!s->uploading.rows || open_role(s, r, &why) == PITH_OK)
+        return PITH_OK;
+    role_drop(r);
+    return upload_refused(s, why.msg, err);
+}
+
 static pith_status open_roles(struct pith_session *s, struct pith_error *err)
 {
     pith_status st = PITH_OK;
@@ -369,7 +386,7 @@ static pith_status open_roles(struct pith_session *s, struct pith_error *err)
         s->cache.run[i] = &s->role[i].run;
         st = open_role(s, &s->role[i], err);
     }
-    return st;
+    return st == PITH_OK ? open_large(s, err) : st;
 }
 
 /* What is made of graphs; it moves as a whole. */
@@ -386,31 +403,10 @@ static struct made take_made(struct pith_session *s)
     return m;
 }
 
-static void close_run(struct session_role *r, struct plan_run *run)
-{
-    run->plan = run->plan ? &r->plan : NULL; /* it may have moved */
-    plan_close(run);
-}
-
-static void close_runs(struct session_role *r)
-{
-    close_run(r, &r->run);
-    for (int i = 0; i < SESSION_LANES - 1; i++)
-        close_run(r, &r->beside[i]);
-}
-
-static void drop_role(struct session_role *r)
-{
-    close_runs(r);
-    plan_deinit(&r->plan);
-    graph_deinit(&r->graph);
-    mem_free(r->stats);
-}
-
 static void drop_made(struct made *m)
 {
     for (int i = 0; i < SESSION_ROLES; i++)
-        drop_role(&m->role[i]);
+        role_drop(&m->role[i]);
 }
 
 /* Weights lie elsewhere now: plans are made anew, and their counts begin anew. Where that fails the
@@ -565,6 +561,20 @@ static pith_status prepare(struct pith_session *s, const struct pith_session_par
     return PITH_OK;
 }
 
+/* The plan that brings weights goes without being asked where there is no memory for it. */
+static pith_status fit_large(struct pith_session *s, const struct cache_params *cp,
+                             const struct mem_left *left, struct pith_error *err)
+{
+    struct session_role *r = &s->role[SESSION_LARGE];
+    uint64_t all = fixed_bytes(s) + scratch_bytes(s) + s->kept_bytes + taps_bytes(s);
+    uint64_t cache = room_cache(s, cp);
+    if (!s->uploading.rows ||
+        (room_fits_large(s, cp) && cache <= left->bytes && all <= left->bytes - cache))
+        return PITH_OK;
+    role_drop(r);
+    return upload_refused(s, "there is no memory for it", err);
+}
+
 static pith_status open_all(struct pith_session *s, const struct pith_session_params *params,
                             struct pith_error *err)
 {
@@ -578,6 +588,7 @@ static pith_status open_all(struct pith_session *s, const struct pith_session_pa
     TRY(pipeline_choose(s, params->n_lanes, err));
     room_lanes(s, &cp);
     size_buffers(s);
+    TRY(fit_large(s, &cp, &left, err));
     TRY(room_check(s, &cp, fixed_bytes(s) + scratch_bytes(s) + s->kept_bytes + taps_bytes(s),
                    &left, err));
     TRY(cache_init(&s->cache, s->states, s->n_states, m->devices, &cp, err));
@@ -655,7 +666,7 @@ void session_close(struct pith_session *s)
         return;
     pipeline_stop(s);
     for (int i = 0; i < SESSION_ROLES; i++)
-        close_runs(&s->role[i]);
+        role_close_runs(&s->role[i]);
     mem_decommit(s->lane[0].step, s->step_committed, PITH_MEM_SCRATCH);
     mem_release(s->lane[0].step, s->step_reserved * (uint64_t)s->n_lanes);
     mem_decommit(s->kept, s->kept_committed, PITH_MEM_SCRATCH);
@@ -671,7 +682,7 @@ void session_close(struct pith_session *s)
     mem_free(s->order);
     mem_free((void *)s->output);
     for (int i = 0; i < SESSION_ROLES; i++)
-        drop_role(&s->role[i]);
+        role_drop(&s->role[i]);
     adapt_deinit(s);
     store_deinit(&s->store);
     cache_deinit(&s->cache);
@@ -890,14 +901,31 @@ static pith_status check_batch(struct pith_session *s, const struct pith_batch *
 
 /* ---------------------------------------------------------------- one step */
 
+/* A step that brings weights; where one does not come the step is left to be run without. */
+static pith_status run_large(struct pith_session *s, struct pith_error *err)
+{
+    struct session_role *r = &s->role[SESSION_LARGE];
+    struct pith_error why = {PITH_OK, ""};
+    s->run.stats = r->stats;
+    pith_status st = plan_submit(&r->run, &s->run, &why);
+    s->run.stats = s->role[ROLE_DECODER].stats;
+    s->uploading.steps += st == PITH_OK;
+    if (st != PITH_OK && r->run.upload_failed)
+        return upload_failed(s, &why, err);
+    return st == PITH_OK ? st : error_set(err, st, "%s", why.msg);
+}
+
 static pith_status run_rows(struct pith_session *s, const struct pith_batch *b, int32_t from,
                             int32_t n, struct pith_error *err)
 {
+    s->uploading.now = s->uploading.rows && n >= s->uploading.rows;
     pith_status st = session_make_rows(s, b, from, n, err);
     if (st != PITH_OK)
         return st;
     st = cache_flush(&s->cache, err);
-    if (st == PITH_OK)
+    if (st == PITH_OK && s->uploading.now)
+        st = run_large(s, err);
+    if (st == PITH_OK && !s->uploading.now)
         st = plan_submit(&s->role[ROLE_DECODER].run, &s->run, err);
     if (st == PITH_OK)
         st = session_collect(s, err);
@@ -951,9 +979,12 @@ static pith_status step(struct pith_session *s, const struct pith_batch *b, stru
         cache_begin(&s->cache, q);
         recurrent_begin(&s->recurrent, q, s->seq_rows[q]);
     }
-    int beside = s->n_lanes > 1 && b->n > s->n_batch && !b->parent;
-    if (beside)
+    int large = s->uploading.rows && s->n_batch >= s->uploading.rows;
+    int beside = s->n_lanes > 1 && b->n > s->n_batch && !b->parent && !large;
+    if (beside) {
+        s->uploading.now = 0;
         st = pipeline_rows(s, b, err);
+    }
     for (int32_t at = 0; !beside && at < b->n && st == PITH_OK; at += s->n_batch) {
         if (at)
             st = session_keep_outputs(s, err);
@@ -999,5 +1030,7 @@ pith_status session_submit(struct pith_session *s, const struct pith_batch *b,
     if (st == PITH_OK && b->n > s->n_batch)
         st = error_set(err, PITH_RANGE, "pith_submit: %d rows, at most n_batch = %d", b->n,
                        s->n_batch);
+    if (st == PITH_OK)
+        s->uploading.now = 0;
     return st == PITH_OK ? pipeline_submit(s, b, err) : st;
 }

@@ -23,8 +23,9 @@ enum { PREFILL_ROWS = 16 }; /* up to one tile of columns a step reads weights, b
 enum { SESSION_LANES = 4 }; /* steps under way at the same time, at most (pipeline.c) */
 
 /* Plans of a session: what its rows go through, the decoder or whatever role it was opened for, at
- * ROLE_DECODER; and the encoder beside it. */
-enum { SESSION_ROLES = 2 };
+ * ROLE_DECODER; the encoder beside it; and the first once more for steps of many rows, which bring
+ * weights to a GPU (upload.c). */
+enum { SESSION_LARGE = 2, SESSION_ROLES = 3 };
 
 /* What a role of the model runs by. */
 struct session_role {
@@ -50,12 +51,22 @@ struct lane {
     struct pith_error err;
 };
 
+/* Weights that a CPU has and steps of many rows bring to a GPU. */
+struct uploading {
+    int32_t rows, device; /* steps of at least so many; 0: none do */
+    int now;              /* the step in the first lane does */
+    struct brought what;
+    uint64_t steps;
+    char why[200]; /* none do, though there are such weights; "": there is nothing to say */
+};
+
 struct pith_session {
     struct pith_model *model;
     struct mem_account account; /* its blocks, but for itself */
     const struct arch_model *arch; /* the model's, or that of the role it runs */
     int32_t draft;                 /* of draft heads: which */
     struct session_role role[SESSION_ROLES];
+    struct uploading uploading;
     int n_roles; /* 1: the decoder alone; 2: an encoder besides */
     struct cache cache;
     struct store store;
@@ -167,8 +178,30 @@ pith_status session_keep_outputs(struct pith_session *s, struct pith_error *err)
 void session_mark_last(struct pith_session *s);
 static inline struct plan_run *session_lane(struct pith_session *s, int i)
 {
-    return i ? &s->role[ROLE_DECODER].beside[i - 1] : &s->role[ROLE_DECODER].run;
+    return i                  ? &s->role[ROLE_DECODER].beside[i - 1]
+           : s->uploading.now ? &s->role[SESSION_LARGE].run
+                              : &s->role[ROLE_DECODER].run;
 }
+/* What the step in lane i went by. */
+static inline const struct plan *session_plan_of(const struct pith_session *s, int i)
+{
+    return &s->role[!i && s->uploading.now ? SESSION_LARGE : ROLE_DECODER].plan;
+}
+/* upload.c. compile: makes the second plan where there are weights to bring and it pays, of the
+ * placed graph that `build` makes at SESSION_LARGE, or notes why there is none. refused: it cannot
+ * be opened, which is an error with `strict` alone. failed: a weight did not come in a step, which
+ * goes once more without; else what is returned. */
+typedef pith_status (*make_graph)(struct pith_session *s, struct pith_error *err);
+pith_status upload_compile(struct pith_session *s, const struct plan_params *pp, make_graph build,
+                           struct pith_error *err);
+pith_status upload_refused(struct pith_session *s, const char *why, struct pith_error *err);
+pith_status upload_failed(struct pith_session *s, struct pith_error *why, struct pith_error *err);
+/* Gives back all that the second plan has, for what cannot be had else; 0: there is none. */
+int upload_give_back(struct pith_session *s);
+/* What a role runs by goes; its runs alone. Zeroed is allowed, and is what remains of all. */
+void role_drop(struct session_role *r);
+void role_close_runs(struct session_role *r);
+void upload_report(const struct pith_session *s, int json, struct str *out);
 static inline void session_use_lane(struct pith_session *s, int i)
 {
     s->lane_at = i;
@@ -227,6 +260,8 @@ void room_choose(struct pith_session *s, struct cache_params *p, int64_t most,
                  struct mem_left *left);
 /* Fewer lanes where devices have no memory for so many. */
 void room_lanes(struct pith_session *s, const struct cache_params *p);
+/* 0: devices have no memory for the plan that brings weights beside all else. */
+int room_fits_large(struct pith_session *s, const struct cache_params *p);
 /* PITH_NOMEM: such a cache and `other` bytes beside it do not fit into what was left. */
 pith_status room_check(struct pith_session *s, const struct cache_params *p, uint64_t other,
                        const struct mem_left *left, struct pith_error *err);

@@ -1,0 +1,255 @@
+/* test_upload.c -- weights of the CPU that steps of many rows bring to a GPU: far devices stand for
+ * it, and wherever a product runs the bits are those of the CPU. What cannot be brought, does not
+ * fit or fails in the middle is named, and the step is run without. */
+#include "backend/far/far.h"
+#include "model_file.h"
+#include "run/session/session.h"
+
+enum { V = 48, N_PROMPT = 20, N_MORE = 3, LAYERS = 4, ROWS = 8, N_BATCH = 32 };
+
+static char path[MODEL_PATH];
+static float expected[(N_MORE + 1) * V];
+
+static void make_model(const char *arch)
+{
+    struct pith_synth_params p = small_params(arch, V);
+    p.n_embd = 64;
+    p.n_layer = LAYERS;
+    model_file(path, p);
+}
+
+#define HOW(...)                                                                                   \
+    (struct pith_model_params)                                                                     \
+    {                                                                                              \
+        .size = sizeof(struct pith_model_params), __VA_ARGS__                                      \
+    }
+
+/* A prompt and a few tokens behind it: logits of each, or the first error. */
+static pith_status run_tokens(pith_session *s, float *logits, struct pith_error *err)
+{
+    int32_t prompt[N_PROMPT];
+    for (int32_t i = 0; i < N_PROMPT; i++)
+        prompt[i] = i * 7 % V;
+    pith_status st = pith_feed(s, 0, prompt, N_PROMPT, err);
+    for (int32_t i = 0; st == PITH_OK; i++) {
+        memcpy(logits + i * V, pith_logits(s, 0), V * sizeof *logits);
+        if (i == N_MORE)
+            break;
+        st = pith_feed(s, 0, &prompt[i], 1, err);
+    }
+    return st;
+}
+
+static void record(void)
+{
+    struct pith_error err;
+    pith_model *m = open_on_far(path, "0", &HOW(0), N_BATCH, &err);
+    pith_session *s = m ? pith_session_open(m, NULL, &err) : NULL;
+    REQUIRE(s && run_tokens(s, expected, &err) == PITH_OK, "%s", err.msg);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
+static void check_same(pith_session *s, const char *what)
+{
+    static float got[(N_MORE + 1) * V];
+    struct pith_error err = {PITH_OK, ""};
+    pith_status st = run_tokens(s, got, &err);
+    CHECK_MSG(st == PITH_OK, "%s: %s", what, err.msg);
+    CHECK_MSG(st != PITH_OK || !memcmp(got, expected, sizeof got), "%s: other bits", what);
+}
+
+static uint64_t brought(const struct pith_session *s)
+{
+    const struct session_role *r = &s->role[SESSION_LARGE];
+    uint64_t n = 0;
+    for (int32_t i = 0; i < r->plan.n_calls; i++)
+        n += r->stats[i].brought;
+    return n;
+}
+
+static int report_says(const struct pith_session *s, const char *what)
+{
+    struct str out;
+    str_init(&out, PITH_MEM_META);
+    session_report(s, 1, &out);
+    int yes = out.n && strstr(out.p, what) != NULL;
+    str_deinit(&out);
+    return yes;
+}
+
+/* Opened so, products run on the GPU; decoding brings nothing. */
+static void check_brings(const char *arch, struct pith_model_params how)
+{
+    struct pith_error err;
+    make_model(arch);
+    record();
+    how.upload_rows = ROWS;
+    pith_model *m = open_on_far(path, "1", &how, N_BATCH, &err);
+    struct pith_session *s = m ? pith_session_open(m, NULL, &err) : NULL;
+    CHECK_MSG(s, "%s: %s", arch, err.msg);
+    if (s) {
+        const struct uploading *u = &s->uploading;
+        check_same(s, arch);
+        CHECK_MSG(u->rows == ROWS && u->what.n > 0 && u->steps == 1,
+                  "%s: %d products, %d steps: %s", arch, u->what.n, (int)u->steps, u->why);
+        CHECK_MSG(brought(s) >= u->what.bytes && brought(s) < 2 * u->what.bytes,
+                  "%s: %d bytes of %d", arch, (int)brought(s), (int)u->what.bytes);
+        CHECK_MSG(report_says(s, "\"uploads\": {\"device\": \"FAR0\", \"from_rows\": 8"), "%s",
+                  arch);
+    }
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
+static void bits_are_the_cpus(void)
+{
+    check_brings("llama", HOW(.gpu_layers = PITH_GPU_LAYERS_NONE));
+    check_brings("llama", HOW(.gpu_layers = 2, .weights = PITH_WEIGHTS_MAPPED));
+    check_brings("llama", HOW(.gpu_layers = 1, .weights = PITH_WEIGHTS_LATER));
+    check_brings("qwen2", HOW(.gpu_layers = 2));
+    check_brings("gemma3n", HOW(.gpu_layers = 1));
+    check_brings("deepseek2", HOW(.gpu_layers = 1));
+    check_brings("mamba2", HOW(.gpu_layers = 2));
+    check_brings("qwen3next", HOW(.gpu_layers = 2));
+    check_brings("qwen3moe", HOW(.gpu_layers = PITH_GPU_LAYERS_ALL, .cpu_experts = -1));
+    check_brings("qwen3moe", HOW(.gpu_layers = 2, .cpu_experts = 3));
+}
+
+/* In steps of a batch each, those of fewer rows run without. */
+static void long_prompts_bring_in_each_step(void)
+{
+    struct pith_error err;
+    make_model("llama");
+    record();
+    pith_model *m = open_on_far(path, "1", &HOW(.gpu_layers = 2, .upload_rows = ROWS), 9, &err);
+    struct pith_session *s = m ? pith_session_open(m, NULL, &err) : NULL;
+    REQUIRE(s, "%s", err.msg);
+    check_same(s, "steps of 9, 9 and 2 rows");
+    CHECK_MSG(s->uploading.steps == 2, "%d steps", (int)s->uploading.steps);
+    CHECK(brought(s) == 2 * s->uploading.what.bytes);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
+/* Opened so nothing is brought, and the report says why; with `strict` it is refused, or not. */
+static void check_stays(struct pith_model_params how, const char *why, int refused)
+{
+    struct pith_error err;
+    pith_model *m = open_on_far(path, "1", &how, N_BATCH, &err);
+    struct pith_session *s = m ? pith_session_open(m, NULL, &err) : NULL;
+    CHECK_MSG(s || (refused && err.code == PITH_UNSUPPORTED && strstr(err.msg, why)), "%s: %s", why,
+              err.msg);
+    if (s) {
+        CHECK_MSG(!refused, "%s: opened", why);
+        check_same(s, why);
+        CHECK_MSG(!s->uploading.rows && !s->uploading.steps && report_says(s, why), "%s: \"%s\"",
+                  why, s->uploading.why);
+    }
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
+static void what_is_not_brought_is_named(void)
+{
+    make_model("llama");
+    record();
+    check_stays(HOW(.gpu_layers = 2, .upload_rows = PITH_UPLOAD_NONE), "--op-offload off", 0);
+    check_stays(HOW(.gpu_layers = 2, .upload_rows = ROWS, .reproducible = 1), "--reproducible", 0);
+    check_stays(HOW(.gpu_layers = 2), "FAR0 is not measured", 0);
+    struct pith_error err;
+    pith_model *m = open_on_far(path, "1", &HOW(.upload_rows = -2), N_BATCH, &err);
+    CHECK_MSG(!m && err.code == PITH_RANGE && strstr(err.msg, "upload_rows is -2"), "%s", err.msg);
+    pith_model_close(m);
+}
+
+/* Memory for the layers and no more. */
+static void without_memory_it_goes_without(void)
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_synth_params p = wide_params(V, LAYERS);
+    int went = 0, brings = 0, gave_back = 0;
+    model_file(path, p);
+    record();
+    for (uint64_t slabs = 4; slabs < 40 && !brings; slabs++) {
+        far_plan(&(struct far_plan){.bytes = slabs * FAR_SLAB});
+        pith_model *m = open_on_far(path, "1", &HOW(.gpu_layers = 1, .upload_rows = ROWS), N_BATCH,
+                                    &err);
+        struct pith_session *s = m ? pith_session_open(m, NULL, &err) : NULL;
+        if (s) {
+            static float got[(N_MORE + 1) * V];
+            pith_status st = run_tokens(s, got, &err); /* what has no room for a cache is no news */
+            brings = s->uploading.rows;
+            gave_back += report_says(s, "caches want its memory");
+            CHECK_MSG(st == PITH_OK ? !memcmp(got, expected, sizeof got)
+                                    : !brings && err.code == PITH_NOMEM,
+                      "%d slabs: %s", (int)slabs, err.msg);
+            went += !brings && report_says(s, "memory");
+            CHECK_MSG(brings || *s->uploading.why, "%d slabs: nothing is said", (int)slabs);
+        } else {
+            CHECK_MSG(err.code == PITH_NOMEM, "%d slabs: %s", (int)slabs, err.msg);
+        }
+        pith_session_close(s);
+        pith_model_close(m);
+    }
+    CHECK_MSG(went && gave_back && brings, "%d went without, %d gave back, then %d rows", went,
+              gave_back, brings);
+    far_plan(&(struct far_plan){0});
+}
+
+static uint64_t failing, heard;
+
+/* Every call of the device in a step that brings weights fails once. Where a weight did not come
+ * the step is run without and has its bits; else it is an error, and the next one has them. */
+static void every_call_fails_once(void)
+{
+    struct pith_error err;
+    int fell = 0, failed = 0;
+    make_model("llama");
+    record();
+    for (failing = 1;; failing++) {
+        pith_model *m = open_on_far(path, "1", &HOW(.gpu_layers = 2, .upload_rows = ROWS), N_BATCH,
+                                    &err);
+        struct pith_session *s = m ? pith_session_open(m, NULL, &err) : NULL;
+        int32_t prompt[N_PROMPT];
+        REQUIRE(s, "%s", err.msg);
+        for (int32_t i = 0; i < N_PROMPT; i++)
+            prompt[i] = i * 7 % V;
+        far_plan(&(struct far_plan){.fail_at = failing, .seed = failing});
+        pith_status st = pith_feed(s, 0, prompt, N_PROMPT, &err);
+        heard = far_calls();
+        far_plan(&(struct far_plan){0});
+        if (st == PITH_OK)
+            CHECK_MSG(!memcmp(pith_logits(s, 0), expected, V * sizeof(float)), "call %d",
+                      (int)failing);
+        int without = st == PITH_OK && !s->uploading.rows;
+        fell += without;
+        failed += st != PITH_OK;
+        CHECK_MSG(!without || report_says(s, "a weight did not come") ||
+                      report_says(s, "caches want its memory"),
+                  "call %d", (int)failing);
+        CHECK_MSG(st == PITH_OK || err.code == PITH_DEVICE || err.code == PITH_NOMEM,
+                  "call %d: %s", (int)failing, err.msg);
+        CHECK(pith_truncate(s, 0, 0, &err) == PITH_OK);
+        check_same(s, "after a failure");
+        pith_session_close(s);
+        pith_model_close(m);
+        if (heard < failing)
+            break;
+    }
+    printf("# %d calls: %d fell back, %d failed\n", (int)failing - 1, fell, failed);
+    CHECK_MSG(fell > 8 && failed > 8, "%d fell back, %d failed", fell, failed);
+    check_nothing_held("failing uploads");
+}
+
+int main(void)
+{
+    hook_install();
+    tmp_make();
+    TEST(bits_are_the_cpus);
+    TEST(long_prompts_bring_in_each_step);
+    TEST(what_is_not_brought_is_named);
+    TEST(without_memory_it_goes_without);
+    TEST(every_call_fails_once);
+    return test_end();
+}
