@@ -36,6 +36,8 @@ int cli_fail_file(const char *path, const struct pith_error *err);
 /* Prints "pith: message" and returns code. */
 int cli_say(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int cli_no_memory(void);
+/* Of a name that is none of pith_arch_names: the nearest, and all. */
+int cli_unknown_arch(const char *name);
 /* What comes from a model, a file or a server may hold any byte; a terminal is shown its control
  * characters as ^X. */
 void cli_tell(const char *fmt, ...)

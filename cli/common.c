@@ -189,6 +189,19 @@ int cli_no_memory(void)
     return cli_say(CLI_SYSTEM, "out of memory");
 }
 
+int cli_unknown_arch(const char *name)
+{
+    const char *const *known = pith_arch_names(), *near = args_nearest(name, known);
+    fprintf(stderr, "pith: unknown architecture \"%s\"; ", name);
+    if (near)
+        fprintf(stderr, "did you mean %s? ", near);
+    fputs("Known are", stderr);
+    for (int i = 0; known[i]; i++)
+        fprintf(stderr, "%s %s", i ? "," : "", known[i]);
+    fputc('\n', stderr);
+    return CLI_INPUT;
+}
+
 int cli_finish(int code)
 {
     errno = 0;

@@ -1,4 +1,5 @@
-/* cmd_inspect.c -- pith inspect: what a GGUF file holds, without loading it. */
+/* cmd_inspect.c -- pith inspect: what a GGUF file holds, without loading it, and what one of an
+ * architecture has. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,17 +9,21 @@
 struct opts {
     const char *path;
     int64_t max_items;
-    int json;
+    int json, arch;
 };
 
 /* clang-format off */
 static const struct arg args[] = {
-    {.name = "FILE", .required = 1, ARG_FIELD(struct opts, path, ARG_TEXT),
-     .help = "GGUF file; the first part of a split one"},
+    {.name = "FILE", ARG_FIELD(struct opts, path, ARG_TEXT),
+     .help = "GGUF file; the first part of a split one. With --arch the name of an architecture"},
+    {.name = "--arch", ARG_FIELD(struct opts, arch, ARG_SWITCH), .typed = 1,
+     .help = "not of a file, but of an architecture: the keys and tensors that it has; without a "
+             "name the names of all"},
     {.name = "--json", ARG_FIELD(struct opts, json, ARG_SWITCH),
      .help = "one JSON object: path, gguf_version, parts, keys [{name, type, value}], tensors "
              "[{name, type, shape, part, offset, bytes}], n_params, bytes, runs (true, or why "
-             "not)"},
+             "not); of an architecture: arch, keys [{name, old, type, wanted, without, needed, "
+             "sometimes}], tensors [{name, shape, use, needed, sometimes, group}]"},
     {.name = "--max-items", ARG_FIELD(struct opts, max_items, ARG_SIZE), .lo = -1, .hi = INT32_MAX,
      .dflt = "8", .help = "most items shown of an array, -1: all; a longer one ends in \"...\""},
     {0},
@@ -181,11 +186,11 @@ static int print_json(const struct opts *o, const pith_file *f)
         ok = json_array_append_new(tensors, tensor_json(f, i, &params, &bytes)) == 0;
     struct pith_error why = {0};
     int runs = pith_file_runs(f, &why) == PITH_OK;
-    json_t *root = json_pack(
-        "{s:o, s:i, s:i, s:o, s:o, s:I, s:I, s:o}", "path",
-        cli_json_text(o->path, strlen(o->path)), "gguf_version", pith_file_gguf_version(f), "parts",
-        pith_file_n_parts(f), "keys", keys, "tensors", tensors, "n_params", (json_int_t)params,
-        "bytes", (json_int_t)bytes, "runs", runs ? json_true() : json_string(why.msg));
+    json_t *root = json_pack("{s:o, s:i, s:i, s:o, s:o, s:I, s:I, s:o}", "path",
+                             cli_json_text(o->path, strlen(o->path)), "gguf_version",
+                             pith_file_gguf_version(f), "parts", pith_file_n_parts(f), "keys", keys,
+                             "tensors", tensors, "n_params", (json_int_t)params, "bytes",
+                             (json_int_t)bytes, "runs", runs ? json_true() : json_string(why.msg));
     if (ok && root && json_dumpf(root, stdout, JSON_INDENT(1)) == 0)
         putchar('\n');
     int code = ok && root ? CLI_OK : cli_no_memory();
@@ -193,10 +198,116 @@ static int print_json(const struct opts *o, const pith_file *f)
     return code;
 }
 
+/* ---------------------------------------------------------------- architectures */
+
+static int list_archs(int json)
+{
+    json_t *names = json_array();
+    for (const char *const *a = pith_arch_names(); *a; a++) {
+        if (!json)
+            puts(*a);
+        else
+            json_array_append_new(names, json_string(*a));
+    }
+    int ok = !json || (names && json_dumpf(names, stdout, JSON_INDENT(1)) == 0);
+    if (json && ok)
+        putchar('\n');
+    json_decref(names);
+    return ok ? CLI_OK : cli_no_memory();
+}
+
+static const char *need_of(int needed, int sometimes)
+{
+    return needed      ? sometimes ? "needed in some models" : "needed"
+           : sometimes ? "optional in some models"
+                       : "optional";
+}
+
+static int list_arch(const char *arch)
+{
+    const char *text, *words;
+    printf("%s\n\n%" PRId64 " keys\n", arch, pith_arch_n_keys(arch));
+    for (int64_t i = 0; i < pith_arch_n_keys(arch); i++) {
+        struct pith_arch_key k = PITH_ARCH_KEY_INIT;
+        if (pith_arch_key_at(arch, i, &k, NULL) != PITH_OK)
+            break;
+        printf("  %-44s %s", k.name, k.type);
+        if (k.wanted[0])
+            printf(", %s", k.wanted);
+        if (k.needed)
+            printf("; %s", need_of(1, k.sometimes));
+        else
+            printf("; without it %s", k.without);
+        if (k.old[0])
+            printf("; older files have %s", k.old);
+        putchar('\n');
+    }
+    printf("\n%" PRId64 " tensors\n", pith_arch_n_tensors(arch));
+    for (int64_t i = 0; i < pith_arch_n_tensors(arch); i++) {
+        struct pith_arch_tensor t = PITH_ARCH_TENSOR_INIT;
+        char shape[PITH_ARCH_TEXT + 2];
+        if (pith_arch_tensor_at(arch, i, &t, NULL) != PITH_OK)
+            break;
+        snprintf(shape, sizeof shape, "[%s]", t.shape);
+        printf("  %-44s %-20s %-10s %s", t.name, shape, t.use, need_of(t.needed, t.sometimes));
+        if (t.group)
+            printf(", of group %d", t.group);
+        putchar('\n');
+    }
+    puts("\nsizes");
+    for (int64_t i = 0; (text = pith_arch_size(i, &words)); i++)
+        printf("  %-14s %s\n", text, words);
+    puts("  own 1, own 2 ..  of the architecture itself");
+    return CLI_OK;
+}
+
+static int print_arch_json(const char *arch)
+{
+    json_t *keys = json_array(), *tensors = json_array();
+    for (int64_t i = 0; i < pith_arch_n_keys(arch); i++) {
+        struct pith_arch_key k = PITH_ARCH_KEY_INIT;
+        if (pith_arch_key_at(arch, i, &k, NULL) == PITH_OK)
+            json_array_append_new(keys, json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:b}", "name",
+                                                  k.name, "old", k.old, "type", k.type, "wanted",
+                                                  k.wanted, "without", k.without, "needed",
+                                                  k.needed, "sometimes", k.sometimes));
+    }
+    for (int64_t i = 0; i < pith_arch_n_tensors(arch); i++) {
+        struct pith_arch_tensor t = PITH_ARCH_TENSOR_INIT;
+        if (pith_arch_tensor_at(arch, i, &t, NULL) == PITH_OK)
+            json_array_append_new(tensors,
+                                  json_pack("{s:s, s:s, s:s, s:b, s:b, s:i}", "name", t.name,
+                                            "shape", t.shape, "use", t.use, "needed", t.needed,
+                                            "sometimes", t.sometimes, "group", t.group));
+    }
+    json_t *root = json_pack("{s:s, s:o, s:o}", "arch", arch, "keys", keys, "tensors", tensors);
+    int ok = root && json_dumpf(root, stdout, JSON_INDENT(1)) == 0;
+    if (ok)
+        putchar('\n');
+    json_decref(root);
+    return ok ? CLI_OK : cli_no_memory();
+}
+
+static int show_arch(const struct opts *o)
+{
+    if (!o->path)
+        return list_archs(o->json);
+    if (pith_arch_n_keys(o->path) < 0)
+        return cli_unknown_arch(o->path);
+    return o->json ? print_arch_json(o->path) : list_arch(o->path);
+}
+
 static int run(void *opts)
 {
     struct opts *o = opts;
     struct pith_error err = {0};
+    if (o->arch)
+        return show_arch(o);
+    if (!o->path) {
+        fputs("pith inspect: FILE is missing; 'pith inspect --help' shows how it is used\n",
+              stderr);
+        return CLI_USE;
+    }
     int code = cli_model_path(&o->path);
     if (code)
         return code;
@@ -210,7 +321,7 @@ static int run(void *opts)
 
 const struct command cmd_inspect = {
     .name = "inspect",
-    .summary = "show what a GGUF file holds",
+    .summary = "show what a GGUF file holds, or what one of an architecture has",
     .args =
         {
             .command = "pith inspect",
@@ -218,8 +329,13 @@ const struct command cmd_inspect = {
                      "slowest first. "
                      "No weights are read. The last line says whether this build runs it, and if "
                      "not, what is missing: of an unknown architecture the nearest known one, and "
-                     "the tensors that one has no place for.",
+                     "the tensors that one has no place for.\n\n"
+                     "With --arch it says what a file of an architecture has to have and may have, "
+                     "by the tables that files are read and checked by. In names of tensors N "
+                     "stands for the layer. What is needed in some models is so where other keys "
+                     "say that they use it; optional tensors of one group go together.",
             .example = "  pith inspect model.gguf\n"
+                       "  pith inspect --arch qwen3moe\n"
                        "  pith inspect model.gguf --json --max-items -1 | jq '.keys[].name'\n",
             .rows = args,
         },

@@ -46,19 +46,6 @@ static const struct arg args[] = {
 };
 /* clang-format on */
 
-static int unknown_arch(const char *name)
-{
-    const char *const *known = pith_arch_names(), *near = args_nearest(name, known);
-    fprintf(stderr, "pith: unknown architecture \"%s\"; ", name);
-    if (near)
-        fprintf(stderr, "did you mean %s? ", near);
-    fputs("Known are", stderr);
-    for (int i = 0; known[i]; i++)
-        fprintf(stderr, "%s %s", i ? "," : "", known[i]);
-    fputc('\n', stderr);
-    return CLI_INPUT;
-}
-
 static int is_known(const char *name)
 {
     for (const char *const *known = pith_arch_names(); *known; known++) {
@@ -73,7 +60,7 @@ static int run(void *opts)
     const struct opts *o = opts;
     struct pith_error err = {0};
     if (!is_known(o->arch))
-        return unknown_arch(o->arch);
+        return cli_unknown_arch(o->arch);
     struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
     p.arch = o->arch;
     p.type = o->type;

@@ -1,7 +1,6 @@
 /* arch.h -- what an architecture is: tables of its keys and tensors, the states its layers keep,
  * and three short functions that build its graph. The tables serve the loader (read, check shape
- * and type, bind), `pith inspect`, synthetic models and docs/archs.md; the functions are the only
- * code.
+ * and type, bind), `pith inspect --arch` and synthetic models; the functions are the only code.
  *
  * A family's file has, in this order: what it computes (a comment with the paper), its hyper-
  * parameters, its weights, their tables, `derive` (checks, and which features this model has), its

@@ -1,6 +1,7 @@
 /* hparams.h -- hyper-parameters, and the tables they are read by. One row of a table says a key's
  * name, kind, limits and default, where its value goes, and what a synthetic model has there: files
- * are read and checked, synthetic models written, and docs made from the same rows.
+ * are read and checked, synthetic models written, and `pith inspect --arch` is printed by the same
+ * rows.
  *
  *     {I32("block_count", n_layer), RANGE(1, MAX_LAYERS), .required = 1},
  *     {F32("rope.freq_base_swa", rope_base_swa), .from = base_of_others},

@@ -154,6 +154,14 @@ static pith_status fill_plan(void *out)
 {
     return pith_plan_session(model, NULL, out, NULL);
 }
+static pith_status fill_arch_key(void *out)
+{
+    return pith_arch_key_at("llama", 0, out, NULL);
+}
+static pith_status fill_arch_tensor(void *out)
+{
+    return pith_arch_tensor_at("llama", 0, out, NULL);
+}
 static pith_status fill_result(void *out)
 {
     int32_t ids[] = {1, 2, 3};
@@ -191,6 +199,9 @@ static const struct filled {
     {"pith_memory_report", fill_report, sizeof(struct pith_memory_report),
      sizeof(struct old_report)},
     {"pith_tensor_info", fill_tensor, sizeof(struct pith_tensor_info), sizeof(struct old_tensor)},
+    {"pith_arch_key", fill_arch_key, sizeof(struct pith_arch_key), sizeof(struct pith_arch_key)},
+    {"pith_arch_tensor", fill_arch_tensor, sizeof(struct pith_arch_tensor),
+     sizeof(struct pith_arch_tensor)},
     {"pith_model_info", fill_info, sizeof(struct pith_model_info), 64},
     {"pith_session_plan", fill_plan, sizeof(struct pith_session_plan), sizeof(struct old_plan)},
     {"pith_generate_result", fill_result, sizeof(struct pith_generate_result),

@@ -282,6 +282,14 @@ gives inspect 0 '^[0-9]+ tensors' inspect "$m"
 gives inspect_json 0 '"gguf_version": 3' inspect "$m" --json
 gives inspect_runs 0 '^this build runs it$' inspect "$m"
 LC_ALL=C sed 's/llama/wings/g; s/blk\.1\.ffn_up/blk.1.ffn_zz/' "$m" >"$dir/wings.gguf"
+gives inspect_arch 0 '^  qwen3moe.block_count +whole number, 1..1024; needed$' \
+    inspect --arch qwen3moe
+gives inspect_arch_tensor 0 '^  blk.N.ffn_down_exps.weight +\[X, E, FX\] +experts +needed' \
+    inspect --arch deepseek4
+gives inspect_arch_json 0 '"name": "llama.context_length"' inspect --arch llama --json
+gives inspect_archs 0 '^gemma3n$' inspect --arch
+gives inspect_arch_unknown 2 'unknown architecture "lama"; did you mean llama\?' inspect --arch lama
+gives inspect_without_file 1 'FILE is missing' inspect
 gives inspect_unknown 0 'unknown architecture "wings"; nearest is llama, .* lacks blk.0.ffn_zz' \
     inspect "$dir/wings.gguf"
 gives inspect_unknown_json 0 '"runs": ".*unknown architecture' inspect "$dir/wings.gguf" --json

@@ -246,7 +246,7 @@ pith_status synth_write(const char *path, const struct pith_synth_params *p, str
     int t = dtype_from_name(type);
     if (!s.m.arch)
         TRY(error_set(err, PITH_UNSUPPORTED,
-                      "synth: unknown architecture \"%s\"; pith inspect lists the known",
+                      "synth: unknown architecture \"%s\"; pith inspect --arch lists the known",
                       p->arch ? p->arch : ""));
     if (t < 0 || !dtypes[t].quant)
         TRY(error_set(err, PITH_UNSUPPORTED, "synth: weight type \"%s\" cannot be written", type));
