@@ -269,7 +269,10 @@ static pith_status read_properties(struct vk_device *v, struct pith_error *err)
         return error_set(err, PITH_UNSUPPORTED, "%s: %.100s has no memory of a kind that is needed",
                          v->dev.name, v->what);
     v->largest = p11.maxMemoryAllocationSize;
-    v->groups = p.properties.limits.maxComputeWorkGroupCount[0];
+    const VkPhysicalDeviceLimits *limits = &p.properties.limits;
+    v->groups = limits->maxComputeWorkGroupCount[0];
+    v->threads = limits->maxComputeWorkGroupInvocations;
+    v->shared = limits->maxComputeSharedMemorySize;
     if (p4.maxBufferSize && p4.maxBufferSize < v->largest)
         v->largest = p4.maxBufferSize;
     v->total = mem.memoryProperties.memoryHeaps[heap_of(v, &mem)].size;

@@ -203,6 +203,7 @@ static pith_status put_call(struct job *j, VkCommandBuffer commands, const struc
         return PITH_OK;
     if (gpu_code_of(&j->g, c) == GPU_BYTES)
         st = round_rows(j, commands, c, k, &l, h, err);
+    vk_use_tile(j->v, c, k, &l);
     if (st == PITH_OK)
         st = put_launch(j->v, commands, &l, err);
     return st == PITH_OK ? st : error_prefix(err, "%s", c->name);

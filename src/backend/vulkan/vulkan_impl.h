@@ -82,8 +82,10 @@ struct vk_stage {
     uint64_t value; /* of the semaphore, when they are done */
 };
 
-/* A family besides those of gpu.h: dp4a by the device's own instruction. */
-enum { VK_DP4A_DOT = GPU_N_FAMILIES, VK_N_FAMILIES };
+/* Families besides those of gpu.h: dp4a by the device's own instruction, and products with many
+ * rows of x: of numbers, of bytes, of bytes by that instruction. */
+enum { VK_DP4A_DOT = GPU_N_FAMILIES, VK_TILE, VK_DP4A_TILE, VK_DP4A_TILE_DOT, VK_N_FAMILIES };
+#define VK_FAMILY_NAMES "dp4a_dot", "tile", "dp4a_tile", "dp4a_tile_dot"
 /* What products with weights in blocks are made of: numbers, or bytes. */
 enum vk_products { VK_OF_NUMBERS, VK_OF_BYTES, VK_BY_DOT };
 
@@ -101,6 +103,7 @@ struct vk_device {
     uint32_t family, type_device, type_host;
     uint64_t largest, total;
     uint64_t groups; /* of a launch, along a row */
+    uint32_t threads, shared; /* of a workgroup, bytes of its memory */
     int has_budget; /* the driver tells how much memory is left */
     int has_dot, has_fast_dot; /* of four bytes; faster than multiplications of numbers */
     enum vk_products products;
@@ -166,6 +169,11 @@ void vk_pipelines_keep(struct vk_device *v); /* writes what is new of the cache 
 void vk_pipelines_close(struct vk_device *v);
 pith_status vk_pipeline(struct vk_device *v, const struct gpu_kernel *k, VkPipeline *out,
                         struct pith_error *err);
+
+/* tiles.c: makes a call's launch one of a kernel for many rows, where it has many and the device
+ * has room for what that shares; bits stay. k: rows of the step, at most. */
+void vk_use_tile(const struct vk_device *v, const struct call *c, const struct gpu_key *k,
+                 struct gpu_launch *l);
 
 /* Are products with weights of this type made of bytes? */
 enum gpu_code vk_code_of(const struct device *d, const struct tensor *w);

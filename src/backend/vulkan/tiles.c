@@ -1,0 +1,43 @@
+/* tiles.c -- which calls run kernels for many rows. Those keep to the order of the kernels for few,
+ * so whichever runs, bits are the same, and what is worth it alone decides. */
+#include "backend/vulkan/vulkan_impl.h"
+
+/* As tiles.glsl has them: threads, bytes of shared memory (of the larger of both kernels), rows of
+ * x in a tile, rows of x that a thread takes, lines of 32 threads. */
+enum { THREADS = 256, SHARED = 31 << 10, WIDE = 32, NARROW = 16, PART_N = 8, LINES = 8 };
+/* The kernels for few rows take up to this many of them together. */
+enum { FEW = 8 };
+
+static int tile_family(int family)
+{
+    return family == GPU_matmul     ? VK_TILE
+           : family == GPU_dp4a     ? VK_DP4A_TILE
+           : family == VK_DP4A_DOT  ? VK_DP4A_TILE_DOT
+                                    : -1;
+}
+
+static void use_product(const struct vk_device *v, const struct call *c, const struct gpu_key *k,
+                        struct gpu_launch *l)
+{
+    int family = tile_family((int)l->kernel.family);
+    int64_t takers = l->kernel.spec[1] == 2 ? l->args.p[4] : 1; /* matrices that rows go to */
+    int64_t rows = gpu_rows_of(&c->dst, k), cols = rows > NARROW * takers ? WIDE : NARROW;
+    int64_t m = (family == VK_TILE ? 8 : 4) * LINES * PART_N / cols;
+    uint64_t groups = ((uint64_t)tensor_m(c->w) + (uint64_t)m - 1) / (uint64_t)m;
+    if (family < 0 || rows <= FEW * takers || groups > vk_groups(v))
+        return;
+    l->kernel.family = (enum gpu_family)family;
+    l->kernel.spec[2] = (int32_t)cols;
+    l->kernel.spec[3] = 0;
+    l->groups[0] = (uint32_t)groups;
+    l->groups[1] = gpu_row_groups((rows + cols - 1) / cols + takers - 1);
+}
+
+void vk_use_tile(const struct vk_device *v, const struct call *c, const struct gpu_key *k,
+                 struct gpu_launch *l)
+{
+    if (vk_masked("tile") || v->threads < THREADS || v->shared < SHARED)
+        return;
+    if (op_has(c->op, OP_PRODUCT))
+        use_product(v, c, k, l);
+}
