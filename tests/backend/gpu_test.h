@@ -25,6 +25,7 @@
 #define PITH_TESTS_BACKEND_GPU_TEST_H
 
 #include <math.h>
+#include <pthread.h>
 #include <sys/wait.h>
 #include "golden.h"
 #include "hook.h"
@@ -849,7 +850,6 @@ static void recordings_serve_all(void)
     }
 }
 
-/* How fast a device copies is measured, in as much memory as there is for it, and nothing stays. */
 static void brings(const char *arch, double limit)
 {
     struct pith_error err = {PITH_OK, ""};
@@ -884,6 +884,59 @@ static void weights_are_brought(void)
         brings("qwen3moe", 2e-2);
 }
 
+/* More threads than a device has stages write and read at once, each its own bytes. */
+enum { COPIERS = 6, COPIED = (1 << 20) + 4096 };
+struct copier {
+    struct buffer *b;
+    int i, wrong;
+};
+
+static void *copy_often(void *ctx)
+{
+    struct copier *c = ctx;
+    struct place at = {c->b, (uint64_t)c->i * COPIED};
+    uint8_t *in = malloc(COPIED), *out = malloc(COPIED);
+    for (int k = 0; in && out && k < 6; k++) {
+        struct event ev[2] = {{0}};
+        memset(in, 16 * c->i + k, COPIED);
+        memset(out, 255, COPIED);
+        c->wrong += buffer_write(at, in, COPIED / 2, &ev[0], NULL) != PITH_OK;
+        c->wrong += buffer_write((struct place){at.buffer, at.offset + COPIED / 2}, in,
+                                 COPIED / 2, &ev[1], NULL) != PITH_OK;
+        c->wrong += event_wait(&ev[0], NULL) != PITH_OK || event_wait(&ev[1], NULL) != PITH_OK;
+        c->wrong += buffer_read(out, at, COPIED, NULL, NULL) != PITH_OK;
+        c->wrong += memcmp(in, out, COPIED) != 0;
+    }
+    free(in);
+    free(out);
+    return NULL;
+}
+
+static void copies_by_several_threads(void)
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct buffer b = {0};
+    struct device *d = NULL;
+    pthread_t thread[COPIERS];
+    struct copier c[COPIERS];
+    set_devices("0", NULL);
+    REQUIRE(gpu_backend.open(0, 0, &d, &err) == PITH_OK &&
+                buffer_alloc(d, COPIERS * COPIED, PITH_MEM_SCRATCH, &b, &err) == PITH_OK,
+            "%s", err.msg);
+    set_devices(NULL, NULL);
+    for (int i = 0; i < COPIERS; i++) {
+        c[i] = (struct copier){.b = &b, .i = i};
+        pthread_create(&thread[i], NULL, copy_often, &c[i]);
+    }
+    for (int i = 0; i < COPIERS; i++) {
+        pthread_join(thread[i], NULL);
+        CHECK_MSG(!c[i].wrong, "thread %d: %d", i, c[i].wrong);
+    }
+    buffer_release(&b);
+    d->backend->close(d);
+}
+
+/* How fast a device copies is measured, in as much memory as there is for it, and nothing stays. */
 static void copies_are_measured(void)
 {
     struct pith_error err = {PITH_OK, ""};
@@ -1073,6 +1126,7 @@ GOLDEN_FN void gpu_tests(void)
     TEST(recordings_serve);
     TEST(recordings_serve_all);
     TEST(weights_are_brought);
+    TEST(copies_by_several_threads);
     TEST(copies_are_measured);
     TEST(draws_of_the_best);
     TEST(drawn_rows);

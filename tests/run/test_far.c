@@ -492,6 +492,36 @@ static void only_on_request(void)
     }
 }
 
+/* While a piece of a weight is on its way to the device the thread has read the next one; and
+ * each call that fails meanwhile is an error, after which nothing is held. */
+static void loading_overlaps(void)
+{
+    struct pith_error err;
+    static char large[MODEL_PATH];
+    struct pith_model_params how = PITH_MODEL_PARAMS_INIT;
+    uint64_t n = 1, calls;
+    int failed = 0;
+    model_file(large, wide_params(64, 4));
+    far_plan(&(struct far_plan){0});
+    pith_model *m = open_on_far(large, "1", &how, 16,
+                                &err);
+    REQUIRE(m, "%s", err.msg);
+    calls = far_calls();
+    CHECK_MSG(far_most_moves() == 2, "%d copies were under way together", far_most_moves());
+    pith_model_close(m);
+    for (; n <= calls; n++) {
+        far_plan(&(struct far_plan){.fail_at = n, .seed = n});
+        m = open_on_far(large, "1", &how, 16, &err);
+        failed += !m;
+        CHECK_MSG(m || err.code == PITH_DEVICE || err.code == PITH_NOMEM, "call %d: %s", (int)n,
+                  err.msg);
+        pith_model_close(m);
+        check_all_gone("loading", n);
+    }
+    far_plan(&(struct far_plan){0});
+    CHECK_MSG(failed + 2 > (int)calls, "%d of %d calls made it fail", failed, (int)calls);
+}
+
 int main(void)
 {
     hook_install();
@@ -499,6 +529,7 @@ int main(void)
     TEST(the_host_cannot_look);
     TEST(copies_are_late);
     TEST(copies_by_several_threads);
+    TEST(loading_overlaps);
     TEST(only_on_request);
     TEST(large_weights);
     TEST(attention_fails);

@@ -7,7 +7,7 @@
 #include "backend/cann/cann.h"
 #include "backend/gpu/gpu.h"
 
-enum { CN_STAGES = 4, CN_MARKS = 64, CN_ALIGN = 512 };
+enum { CN_STAGES = GPU_STAGES, CN_MARKS = 64, CN_ALIGN = 512 };
 
 /* Pinned memory of the host, for what moves one way or the other. */
 struct cn_stage {
@@ -23,13 +23,13 @@ struct cn_npu {
     _Atomic(uint64_t) taken;
     char what[64]; /* what it is called */
 
+    struct cn_stage stage[CN_STAGES];
+    struct gpu_stages stages;
     pthread_mutex_t lock; /* of all below */
     acl_stream stream;    /* all work, in order */
     acl_stream recorder;  /* where calls are captured; nothing runs there */
     acl_event mark[CN_MARKS];
     uint64_t value; /* of the last mark: mark[value % CN_MARKS] */
-    struct cn_stage stage[CN_STAGES];
-    int next_stage;
 };
 
 extern struct acl_functions acl; /* filled once the libraries are there */

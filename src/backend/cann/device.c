@@ -209,6 +209,7 @@ static void cann_close(struct device *d)
         acl.context_end(v->context);
     }
     pthread_mutex_destroy(&v->lock);
+    gpu_stages_deinit(&v->stages);
     mem_free(v);
 }
 
@@ -225,6 +226,7 @@ static pith_status cann_open(int i, int reference, struct device **out, struct p
     if (!v)
         return error_set(err, PITH_NOMEM, "out of memory while opening a CANN device");
     pthread_mutex_init(&v->lock, NULL);
+    gpu_stages_init(&v->stages);
     v->ordinal = ordinal;
     v->dev.backend = &backend_cann;
     v->dev.kind = DEVICE_GPU;
@@ -370,38 +372,31 @@ static pith_status copy(struct cn_npu *v, uint64_t to, uint64_t from, uint64_t n
                     what, err);
 }
 
-/* The next stage, whose last use has ended. The lock is held. */
-static pith_status take_stage(struct cn_npu *v, struct cn_stage **out, struct pith_error *err)
-{
-    struct cn_stage *s = &v->stage[v->next_stage];
-    v->next_stage = (v->next_stage + 1) % CN_STAGES;
-    *out = s;
-    return cn_wait(v, s->value, err);
-}
-
-/* One piece to the device (in NULL: from it) through a stage. */
+/* One piece to the device (in NULL: from it) through a stage. Threads have the lock while they hand
+ * over, and not while they copy. */
 static pith_status move(struct place at, const void *in, void *out, uint64_t n, uint64_t *value,
                         struct pith_error *err)
 {
     struct cn_npu *v = cn_of(at.buffer->device);
     uint64_t far = cn_address(at.buffer) + at.offset;
-    struct cn_stage *s;
-    pthread_mutex_lock(&v->lock);
-    pith_status st = take_stage(v, &s, err);
-    if (st == PITH_OK && in) {
+    int i = gpu_stage_take(&v->stages);
+    struct cn_stage *s = &v->stage[i];
+    pith_status st = cn_wait(v, s->value, err);
+    if (st == PITH_OK && in)
         memcpy(s->map, in, n);
-        st = copy(v, far, (uintptr_t)s->map, n, ACL_TO_DEVICE, "write", err);
-    } else if (st == PITH_OK) {
-        st = copy(v, (uintptr_t)s->map, far, n, ACL_TO_HOST, "read", err);
-    }
+    pthread_mutex_lock(&v->lock);
+    if (st == PITH_OK)
+        st = in ? copy(v, far, (uintptr_t)s->map, n, ACL_TO_DEVICE, "write", err)
+                : copy(v, (uintptr_t)s->map, far, n, ACL_TO_HOST, "read", err);
     if (st == PITH_OK)
         st = cn_mark(v, &s->value, err);
+    pthread_mutex_unlock(&v->lock);
     if (st == PITH_OK && !in)
         st = cn_wait(v, s->value, err);
     if (st == PITH_OK && !in)
         memcpy(out, s->map, n);
     *value = s->value;
-    pthread_mutex_unlock(&v->lock);
+    gpu_stage_leave(&v->stages, i);
     return st;
 }
 

@@ -8,7 +8,7 @@
 #include "backend/gpu/gpu.h"
 #include "backend/gpu/plugin.h"
 
-enum { CU_STAGES = 4, CU_SLAB = 16 << 20, CU_MARKS = 64 };
+enum { CU_STAGES = GPU_STAGES, CU_SLAB = 16 << 20, CU_MARKS = 64 };
 enum { CU_LEAST_DRIVER = 11040, CU_LEAST_ARCH = 75 };
 
 /* What a kernel is called with: kernels/common.cuh has the same. */
@@ -56,13 +56,13 @@ struct cu_gpu {
     uint32_t shared; /* bytes of shared memory that a block can ask for */
     uint64_t piece; /* of memory behind addresses that are reserved; 0: there are none */
 
+    struct cu_stage stage[CU_STAGES];
+    struct gpu_stages stages;
     pthread_mutex_t lock; /* of all below */
     cu_stream stream;     /* all work, in order */
     cu_stream recorder;   /* where launches are captured; nothing runs there */
     cu_event mark[CU_MARKS];
     uint64_t value; /* of the last mark: mark[value % CU_MARKS] */
-    struct cu_stage stage[CU_STAGES];
-    int next_stage;
     cu_context peer[MAX_DEVICES]; /* that it has been let reach, where it can; NULL: no more */
 
     cu_module module[PLUGIN_FILES];

@@ -3,7 +3,7 @@
  * Everything is handed to one stream of a device, which works in order. After each hand-over the
  * stream passes a mark, an event out of a ring; a number stands for it, and whoever waits for an
  * older number than the ring has waits for the one that came in its place. All bytes go through
- * stages: pieces of pinned host memory, taken in turn. */
+ * stages: pieces of pinned host memory, which threads take in turn (gpu.h, gpu_stages). */
 #include "backend/cuda/cuda_impl.h"
 
 #include <dlfcn.h>
@@ -242,6 +242,7 @@ static void destroy(struct cu_gpu *v)
     }
     give_primary(v);
     pthread_mutex_destroy(&v->lock);
+    gpu_stages_deinit(&v->stages);
     mem_free(v);
 }
 
@@ -282,6 +283,7 @@ static pith_status open_device(int i, struct device **out, struct pith_error *er
         if (!v)
             return error_set(err, PITH_NOMEM, "out of memory while opening a CUDA device");
         pthread_mutex_init(&v->lock, NULL);
+        gpu_stages_init(&v->stages);
         v->ordinal = ordinal;
     }
     v->dev = (struct device){.backend = &backend_cuda, .priv = v};
@@ -373,40 +375,33 @@ static pith_status cuda_zero(struct place at, uint64_t n, struct pith_error *err
 
 /* ---------------------------------------------------------------- copies */
 
-/* The next stage, whose last use has ended. The lock is held. */
-static pith_status take_stage(struct cu_gpu *v, struct cu_stage **out, struct pith_error *err)
-{
-    struct cu_stage *s = &v->stage[v->next_stage];
-    v->next_stage = (v->next_stage + 1) % CU_STAGES;
-    *out = s;
-    return cu_wait(v, s->value, err);
-}
-
-/* One piece to the device (in NULL: from it) through a stage. */
+/* One piece to the device (in NULL: from it) through a stage. Threads have the lock while they hand
+ * over, and not while they copy. */
 static pith_status move(struct place at, const void *in, void *out, uint64_t n, uint64_t *value,
                         struct pith_error *err)
 {
     struct cu_gpu *v = cu_of(at.buffer->device);
     uint64_t far = cu_address(at.buffer) + at.offset;
-    struct cu_stage *s;
-    pthread_mutex_lock(&v->lock);
-    pith_status st = take_stage(v, &s, err);
-    if (st == PITH_OK && in) {
+    int i = gpu_stage_take(&v->stages);
+    struct cu_stage *s = &v->stage[i];
+    pith_status st = cu_wait(v, s->value, err);
+    if (st == PITH_OK && in)
         memcpy(s->map, in, n);
-        st = cu_check(v, cu.to_device(far, s->map, n, v->stream), "write", err);
-    } else if (st == PITH_OK) {
-        st = cu_check(v, cu.to_host(s->map, far, n, v->stream), "read", err);
-    }
+    pthread_mutex_lock(&v->lock);
+    if (st == PITH_OK)
+        st = in ? cu_check(v, cu.to_device(far, s->map, n, v->stream), "write", err)
+                : cu_check(v, cu.to_host(s->map, far, n, v->stream), "read", err);
     if (st == PITH_OK)
         st = cu_mark(v, &s->value, err);
+    if (st != PITH_OK) /* the stage is taken again */
+        cu.stream_wait(v->stream);
+    pthread_mutex_unlock(&v->lock);
     if (st == PITH_OK && !in)
         st = cu_wait(v, s->value, err);
     if (st == PITH_OK && !in)
         memcpy(out, s->map, n);
-    if (st != PITH_OK) /* the stage is taken again */
-        cu.stream_wait(v->stream);
     *value = s->value;
-    pthread_mutex_unlock(&v->lock);
+    gpu_stage_leave(&v->stages, i);
     return st;
 }
 

@@ -13,13 +13,20 @@ static pthread_mutex_t plan_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct far_plan plan;
 static uint64_t n_calls;
 static _Atomic(uint64_t) live;
+static _Atomic(int) most_moves;
 
 void far_plan(const struct far_plan *p)
 {
     pthread_mutex_lock(&plan_lock);
     plan = *p;
     n_calls = 0;
+    atomic_store(&most_moves, 0);
     pthread_mutex_unlock(&plan_lock);
+}
+
+int far_most_moves(void)
+{
+    return atomic_load(&most_moves);
 }
 
 uint64_t far_calls(void)
@@ -298,6 +305,17 @@ static int is_pending(struct far_device *f, uint64_t ticket)
     return yes;
 }
 
+/* The lock is held. */
+static void count_moves(const struct far_device *f)
+{
+    int n = 0;
+    for (int i = 0; i < FAR_PENDING; i++)
+        n += f->pending[i].kind != FAR_NONE;
+    for (int most = atomic_load(&most_moves);
+         n > most && !atomic_compare_exchange_weak(&most_moves, &most, n);)
+        ;
+}
+
 /* Begins a move, which is under way from now on; the event is its caller's. */
 static void begin(struct far_device *f, struct far_move m, struct event *ev)
 {
@@ -311,6 +329,7 @@ static void begin(struct far_device *f, struct far_move m, struct event *ev)
             *ev = (struct event){&f->dev, m.ticket};
             put = 1;
         }
+        count_moves(f);
         pthread_mutex_unlock(&f->lock);
         if (!put && !move_one(f, 0)) /* too many are under way: some arrives */
             sched_yield();

@@ -34,6 +34,7 @@ struct far_plan {
 /* From now on; counts from 0 again. */
 void far_plan(const struct far_plan *p);
 uint64_t far_calls(void);                      /* since then */
+int far_most_moves(void); /* copies of one device that were under way together since then */
 uint64_t far_live(void);                       /* bytes of slabs in use, over all devices */
 const void *far_touch(const struct buffer *b); /* where its first byte would be, for a test that
                                                   wants to see it fault */

@@ -4,6 +4,39 @@
 
 #include "base/mem.h"
 
+void gpu_stages_init(struct gpu_stages *s)
+{
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->left, NULL);
+}
+
+void gpu_stages_deinit(struct gpu_stages *s)
+{
+    pthread_mutex_destroy(&s->lock);
+    pthread_cond_destroy(&s->left);
+}
+
+int gpu_stage_take(struct gpu_stages *s)
+{
+    int i, k = 0;
+    pthread_mutex_lock(&s->lock);
+    for (i = s->next; s->taken[i]; i = (i + 1) % GPU_STAGES)
+        if (++k % GPU_STAGES == 0)
+            pthread_cond_wait(&s->left, &s->lock);
+    s->taken[i] = 1;
+    s->next = (i + 1) % GPU_STAGES;
+    pthread_mutex_unlock(&s->lock);
+    return i;
+}
+
+void gpu_stage_leave(struct gpu_stages *s, int i)
+{
+    pthread_mutex_lock(&s->lock);
+    s->taken[i] = 0;
+    pthread_cond_signal(&s->left);
+    pthread_mutex_unlock(&s->lock);
+}
+
 static pith_status move_all(const struct gpu_mover *m, const char *what, struct place at,
                             const uint8_t *in, uint8_t *out, uint64_t n, uint64_t *value,
                             struct pith_error *err)

@@ -228,7 +228,19 @@ void gpu_recordings(const struct job *j, struct recordings *out);
 
 /* copies.c: functions of struct backend, too. One piece goes to the device (in NULL: from it)
  * through a stage of GPU_STAGE_BYTES; *value: what to wait for, to have it there. */
-enum { GPU_STAGE_BYTES = 1 << 20 };
+enum { GPU_STAGE_BYTES = 1 << 20, GPU_STAGES = 4 };
+/* Which of a device's stages threads have: each copies into its own, or out of it, without the
+ * device's lock. take: the number of the next one, whose last use need not have ended; waits where
+ * threads have all, so not while a lock is held that they hand over with. */
+struct gpu_stages {
+    pthread_mutex_t lock;
+    pthread_cond_t left;
+    int taken[GPU_STAGES], next;
+};
+void gpu_stages_init(struct gpu_stages *s);
+void gpu_stages_deinit(struct gpu_stages *s);
+int gpu_stage_take(struct gpu_stages *s);
+void gpu_stage_leave(struct gpu_stages *s, int i);
 struct gpu_mover {
     const struct gpu_stream *stream;
     pith_status (*move)(struct place at, const void *in, void *out, uint64_t n, uint64_t *value,

@@ -367,6 +367,7 @@ static void destroy(struct vk_device *v)
         v->f.DestroyDevice(v->h, NULL);
     }
     pthread_mutex_destroy(&v->lock);
+    gpu_stages_deinit(&v->stages);
     mem_free(v);
 }
 
@@ -429,6 +430,7 @@ static pith_status open_device(int i, struct device **out, struct pith_error *er
         if (!v)
             return error_set(err, PITH_NOMEM, "out of memory while opening a Vulkan device");
         pthread_mutex_init(&v->lock, NULL);
+        gpu_stages_init(&v->stages);
         v->physical = physical;
     }
     st = look_at(v, i, &want, err);
@@ -616,16 +618,12 @@ pith_status vk_wait(struct vk_device *v, uint64_t value, struct pith_error *err)
 
 /* ---------------------------------------------------------------- copies */
 
-/* The next stage, whose last commands have ended, begun anew. The lock is held. */
-static pith_status take_stage(struct vk_device *v, struct vk_stage **out, struct pith_error *err)
+/* A stage's commands begun anew, once the last ones have ended. The lock is held: all are of one
+ * pool. */
+static pith_status begin_stage(struct vk_device *v, struct vk_stage *s, struct pith_error *err)
 {
-    struct vk_stage *s = &v->stage[v->next_stage];
-    v->next_stage = (v->next_stage + 1) % VK_STAGES;
     pith_status st = vk_wait(v, s->value, err);
-    if (st == PITH_OK)
-        st = vk_begin(v, s->commands, 0, err);
-    *out = s;
-    return st;
+    return st == PITH_OK ? vk_begin(v, s->commands, 0, err) : st;
 }
 
 static pith_status send_stage(struct vk_device *v, struct vk_stage *s, struct pith_error *err)
@@ -638,14 +636,16 @@ static pith_status send_stage(struct vk_device *v, struct vk_stage *s, struct pi
 static pith_status fill(struct vk_device *v, VkBuffer buffer, uint64_t from, uint64_t n,
                         struct pith_error *err)
 {
-    struct vk_stage *s;
+    int i = gpu_stage_take(&v->stages);
+    struct vk_stage *s = &v->stage[i];
     pthread_mutex_lock(&v->lock);
-    pith_status st = take_stage(v, &s, err);
+    pith_status st = begin_stage(v, s, err);
     if (st == PITH_OK) {
         v->f.CmdFillBuffer(s->commands, buffer, from, n, 0);
         st = send_stage(v, s, err);
     }
     pthread_mutex_unlock(&v->lock);
+    gpu_stage_leave(&v->stages, i);
     return st;
 }
 
@@ -656,31 +656,33 @@ static pith_status vulkan_zero(struct place at, uint64_t n, struct pith_error *e
     return st == PITH_OK ? fill(v, vk_memory(at.buffer)->buffer, at.offset, n, err) : st;
 }
 
-/* One piece to the device (in NULL: from it) through a stage. */
+/* One piece to the device (in NULL: from it) through a stage. Threads have the lock while they hand
+ * over, and not while they copy. */
 static pith_status move(struct place at, const void *in, void *out, uint64_t n, uint64_t *value,
                         struct pith_error *err)
 {
     struct vk_device *v = vk_of(at.buffer->device);
-    struct vk_stage *s;
     VkBuffer far = vk_memory(at.buffer)->buffer;
-    pthread_mutex_lock(&v->lock);
-    pith_status st = take_stage(v, &s, err);
-    if (st == PITH_OK && in) {
+    VkBufferCopy region = {in ? 0 : at.offset, in ? at.offset : 0, n};
+    int i = gpu_stage_take(&v->stages);
+    struct vk_stage *s = &v->stage[i];
+    pith_status st = vk_wait(v, s->value, err);
+    if (st == PITH_OK && in)
         memcpy(s->m.map, in, n);
-        VkBufferCopy region = {0, at.offset, n};
-        v->f.CmdCopyBuffer(s->commands, s->m.buffer, far, 1, &region);
-    } else if (st == PITH_OK) {
-        VkBufferCopy region = {at.offset, 0, n};
-        v->f.CmdCopyBuffer(s->commands, far, s->m.buffer, 1, &region);
-    }
+    pthread_mutex_lock(&v->lock);
     if (st == PITH_OK)
+        st = vk_begin(v, s->commands, 0, err);
+    if (st == PITH_OK) {
+        v->f.CmdCopyBuffer(s->commands, in ? s->m.buffer : far, in ? far : s->m.buffer, 1, &region);
         st = send_stage(v, s, err);
+    }
+    pthread_mutex_unlock(&v->lock);
     if (st == PITH_OK && !in)
         st = vk_wait(v, s->value, err);
     if (st == PITH_OK && !in)
         memcpy(out, s->m.map, n);
     *value = s->value;
-    pthread_mutex_unlock(&v->lock);
+    gpu_stage_leave(&v->stages, i);
     return st;
 }
 
@@ -708,14 +710,15 @@ static pith_status vulkan_copy(struct place to, struct place from, uint64_t n, s
                                struct pith_error *err)
 {
     struct vk_device *v = vk_of(to.buffer->device);
-    struct vk_stage *s;
     if (from.buffer->device != to.buffer->device)
         return gpu_across(&mover, to, from, n, ev, err);
     pith_status st = vk_call(v, "copy", 0, err);
     if (st != PITH_OK)
         return st;
+    int i = gpu_stage_take(&v->stages);
+    struct vk_stage *s = &v->stage[i];
     pthread_mutex_lock(&v->lock);
-    st = take_stage(v, &s, err);
+    st = begin_stage(v, s, err);
     if (st == PITH_OK) {
         VkBufferCopy region = {from.offset, to.offset, n};
         v->f.CmdCopyBuffer(s->commands, vk_memory(from.buffer)->buffer,
@@ -725,6 +728,7 @@ static pith_status vulkan_copy(struct place to, struct place from, uint64_t n, s
     if (st == PITH_OK)
         *ev = (struct event){&v->dev, s->value};
     pthread_mutex_unlock(&v->lock);
+    gpu_stage_leave(&v->stages, i);
     return st;
 }
 

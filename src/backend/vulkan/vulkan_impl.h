@@ -67,7 +67,7 @@ struct vk_fns {
 
 /* ---------------------------------------------------------------- devices */
 
-enum { VK_STAGES = 4, VK_SLAB = 16 << 20, VK_ALIGN = 256 };
+enum { VK_STAGES = GPU_STAGES, VK_SLAB = 16 << 20, VK_ALIGN = 256 };
 
 /* Memory of the host that the device can read and write, with commands that do so. */
 struct vk_memory {
@@ -111,12 +111,12 @@ struct vk_device {
     char what[256]; /* the driver's name for it */
     char id[36];    /* of device and driver, for the cache of pipelines */
 
+    struct vk_stage stage[VK_STAGES];
+    struct gpu_stages stages;
     pthread_mutex_t lock; /* of all below */
     VkSemaphore done;     /* a timeline: each submission adds one */
     uint64_t value;       /* of the last one */
     VkCommandPool pool;
-    struct vk_stage stage[VK_STAGES];
-    int next_stage;
 
     VkPipelineCache cache;
     VkPipelineLayout layout;

@@ -1,9 +1,11 @@
 /* load.c -- data: brings the bytes of the file to where placement wants them. Whatever the device,
  * a chunk of rows is packed, converted or taken as it is, straight into the device's memory where
- * the host can write there, and through a piece of its own memory where it cannot. It runs on all
- * threads, chunk by chunk in the order of the file, and lets go of the file's pages behind packed
- * weights, so that a weight is resident once. Where a folder keeps a copy of the packed matrices
- * (packed_file.h), the copy is mapped and there is nothing to pack; what is packed later
+ * the host can write there. Elsewhere a copy is begun, of the file's own pages where they are what
+ * the device wants, else of a piece of the host's memory, and the thread goes on with the next
+ * chunk meanwhile: two copies are under way, and pages of a later chunk are asked for. It runs on
+ * all threads, chunk by chunk in the order of the file, and lets go of the file's pages behind
+ * packed weights, so that a weight is resident once. Where a folder keeps a copy of the packed
+ * matrices (packed_file.h), the copy is mapped and there is nothing to pack; what is packed later
  * (pack_later.h) is left to others. */
 #include "run/model/model.h"
 
@@ -12,6 +14,7 @@
 #include "base/mem.h"
 
 enum { CHUNK_BYTES = 1 << 20 }; /* of the file, taken by a thread at a time */
+enum { UNDER_WAY = 2 };         /* copies of a thread to devices */
 enum { HALVED = 256 };          /* numbers that go through f32 at a time, whole blocks */
 
 /* Rows or, of panels, panels over the whole stack of a tensor. */
@@ -23,12 +26,18 @@ struct chunk {
     int64_t bad_row, bad_block; /* -1: every scale is finite */
 };
 
+/* A copy to a device that is under way, and memory for what it is of. */
+struct piece {
+    uint8_t *p; /* [piece_bytes], NULL: nobody needs any */
+    struct event ev;
+};
+
 struct loader {
     struct pith_model *m;
     struct chunk *chunks;
     int32_t n_chunks;
     _Atomic(int32_t) next;
-    uint64_t stage_bytes;   /* of the largest chunk that the host cannot write in place */
+    uint64_t piece_bytes;   /* of the largest chunk that the host cannot write in place */
     _Atomic(uint64_t) done; /* bytes of the file behind us */
     uint64_t total;
     _Atomic(int) stop, failed;
@@ -65,6 +74,18 @@ static uint64_t unit_bytes(const struct tensor *t, int32_t place)
                                : dtype_row_bytes(t->type, tensor_k(t));
 }
 
+/* The host writes it in place. */
+static int is_seen(const struct placement *p)
+{
+    return !p->part_rows && buffer_map(p->buffer) != NULL;
+}
+
+/* The device wants what the file has. */
+static int is_as_filed(const struct tensor *t, int32_t place)
+{
+    return t->at[place].layout == LAYOUT_ROWS && t->type == t->from->type && !t->from->row;
+}
+
 /* Appends the chunks of a tensor; with none to write to only their number counts. */
 static void cut(struct loader *l, int32_t tensor, int32_t place, int check)
 {
@@ -72,9 +93,8 @@ static void cut(struct loader *l, int32_t tensor, int32_t place, int check)
     int64_t n = units_of(t, place);
     int64_t per = (int64_t)(CHUNK_BYTES / (t->from->bytes / (uint64_t)n + 1)) + 1;
     uint64_t most = (uint64_t)(n < per ? n : per) * unit_bytes(t, place);
-    if (place >= 0 && (t->at[place].part_rows || !buffer_map(t->at[place].buffer)) &&
-        most > l->stage_bytes)
-        l->stage_bytes = most;
+    if (place >= 0 && !is_seen(&t->at[place]) && !is_as_filed(t, place) && most > l->piece_bytes)
+        l->piece_bytes = most;
     for (int64_t at = 0; at < n; at += per, l->n_chunks++)
         if (l->chunks)
             l->chunks[l->n_chunks] = (struct chunk){.tensor = tensor,
@@ -202,7 +222,26 @@ static void fill(const struct device *d, const struct tensor *t, const struct ch
     }
 }
 
-static pith_status move_chunk(const struct loader *l, const struct chunk *c, uint8_t *stage,
+/* Begins to write rows [first, first + n) of a placement that lies in parts; the last part's copy
+ * may be under way then. */
+static pith_status write_parts(const struct placement *p, const uint8_t *from, uint64_t unit,
+                               const struct chunk *c, struct event *ev, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    for (int64_t r = c->first, end = c->first + c->n, n; r < end && st == PITH_OK; r += n) {
+        int64_t in = r % p->part_rows;
+        n = end - r < p->part_rows - in ? end - r : p->part_rows - in;
+        struct place to = {p->buffer + r / p->part_rows, (uint64_t)in * unit};
+        st = event_wait(ev, err);
+        if (st == PITH_OK)
+            st = buffer_write(to, from + (uint64_t)(r - c->first) * unit, (uint64_t)n * unit, ev,
+                              err);
+    }
+    return st;
+}
+
+/* s is the older of the thread's two: its copy has to have ended before. */
+static pith_status move_chunk(const struct loader *l, const struct chunk *c, struct piece *s,
                               struct pith_error *err)
 {
     const struct tensor *t = l->m->tensors[c->tensor];
@@ -210,23 +249,46 @@ static pith_status move_chunk(const struct loader *l, const struct chunk *c, uin
     const struct device *d = l->m->devices[p->device];
     uint64_t unit = unit_bytes(t, c->place);
     struct place to = {p->buffer, p->offset + (uint64_t)c->first * unit};
-    uint8_t *map = p->part_rows ? NULL : buffer_map(p->buffer);
-    pith_status st = PITH_OK;
-    if (t->from->row)
-        st = fill_columns(d, t, c, map ? map + to.offset : stage, err);
-    else
-        fill(d, t, c, map ? map + to.offset : stage);
-    if (st != PITH_OK)
+    int seen = is_seen(p), filed = !seen && is_as_filed(t, c->place);
+    uint8_t *out = seen ? (uint8_t *)buffer_map(p->buffer) + to.offset : s->p;
+    pith_status st = seen ? PITH_OK : event_wait(&s->ev, err);
+    if (st == PITH_OK && t->from->row)
+        st = fill_columns(d, t, c, out, err);
+    else if (st == PITH_OK && !filed)
+        fill(d, t, c, out);
+    if (st != PITH_OK || seen)
         return st;
-    if (map || !p->part_rows)
-        return map ? PITH_OK : buffer_write(to, stage, (uint64_t)c->n * unit, NULL, err);
-    for (int64_t r = c->first, end = c->first + c->n, n; r < end && st == PITH_OK; r += n) {
-        int64_t in = r % p->part_rows;
-        n = end - r < p->part_rows - in ? end - r : p->part_rows - in;
-        to = (struct place){p->buffer + r / p->part_rows, (uint64_t)in * unit};
-        st = buffer_write(to, stage + (uint64_t)(r - c->first) * unit, (uint64_t)n * unit, NULL,
-                          err);
+    const uint8_t *from = filed ? t->from->data + (uint64_t)c->first * unit : out;
+    return p->part_rows ? write_parts(p, from, unit, c, &s->ev, err)
+                        : buffer_write(to, from, (uint64_t)c->n * unit, &s->ev, err);
+}
+
+/* The pages of a chunk that a thread will take soon, and that are copied to a device. */
+static void want_chunk(const struct loader *l, int32_t i)
+{
+    const struct chunk *c = i < l->n_chunks ? &l->chunks[i] : NULL;
+    const struct tensor *t = c ? l->m->tensors[c->tensor] : NULL;
+    if (!c || c->place < 0 || is_seen(&t->at[c->place]) || t->from->row || t->from->computed)
+        return;
+    uint64_t per = t->from->bytes / (uint64_t)units_of(t, c->place);
+    model_want_source(l->m, t, per * (uint64_t)c->first, per * (uint64_t)c->n);
+}
+
+static pith_status load_chunk(struct loader *l, struct chunk *c, struct piece *s,
+                              struct pith_error *err)
+{
+    const struct tensor *t = l->m->tensors[c->tensor];
+    uint64_t per = t->from->bytes / (uint64_t)units_of(t, c->place);
+    pith_status st = PITH_OK;
+    if (c->check) {
+        int64_t rows = is_panels(t, c->place) ? dtypes[t->type].pack_rows : 1;
+        check_rows(c, t, c->first * rows, c->n * rows);
     }
+    if (c->place >= 0)
+        st = move_chunk(l, c, s, err);
+    if (is_panels(t, c->place) && !t->from->row) /* of columns others want the same pages */
+        model_drop_source(l->m, t, per * (uint64_t)c->first, per * (uint64_t)c->n);
+    atomic_fetch_add(&l->done, per * (uint64_t)c->n);
     return st;
 }
 
@@ -235,33 +297,32 @@ static void load_worker(void *ctx, int ith)
     struct loader *l = ctx;
     const struct pith_model_params *mp = &l->m->params;
     struct pith_error why = {PITH_OK, ""};
+    struct piece piece[UNDER_WAY] = {{0}};
     pith_status st = PITH_OK;
-    uint8_t *stage = l->stage_bytes ? mem_alloc(l->stage_bytes, PITH_MEM_SCRATCH) : NULL;
-    if (l->stage_bytes && !stage)
-        st = error_set(&why, PITH_NOMEM, "out of memory for staging %llu bytes",
-                       (unsigned long long)l->stage_bytes);
+    int turn = 0, n_threads = pool_n_threads(l->m->pool);
+    for (int k = 0; k < UNDER_WAY && l->piece_bytes && st == PITH_OK; k++) {
+        piece[k].p = mem_alloc(l->piece_bytes, PITH_MEM_SCRATCH);
+        if (!piece[k].p)
+            st = error_set(&why, PITH_NOMEM, "out of memory for pieces of %llu bytes",
+                           (unsigned long long)l->piece_bytes);
+    }
     for (int32_t i; st == PITH_OK && !atomic_load(&l->stop);) {
         if ((i = atomic_fetch_add(&l->next, 1)) >= l->n_chunks)
             break;
-        struct chunk *c = &l->chunks[i];
-        const struct tensor *t = l->m->tensors[c->tensor];
-        uint64_t per = t->from->bytes / (uint64_t)units_of(t, c->place);
-        if (c->check) {
-            int64_t rows = is_panels(t, c->place) ? dtypes[t->type].pack_rows : 1;
-            check_rows(c, t, c->first * rows, c->n * rows);
-        }
-        if (c->place >= 0)
-            st = move_chunk(l, c, stage, &why);
-        if (is_panels(t, c->place) && !t->from->row) /* of columns others want the same pages */
-            model_drop_source(l->m, t, per * (uint64_t)c->first, per * (uint64_t)c->n);
-        uint64_t done = atomic_fetch_add(&l->done, per * (uint64_t)c->n) + per * (uint64_t)c->n;
+        want_chunk(l, i + n_threads);
+        st = load_chunk(l, &l->chunks[i], &piece[turn++ % UNDER_WAY], &why);
+        uint64_t done = atomic_load(&l->done);
         if (ith == 0 && mp->progress &&
             !mp->progress(mp->progress_ctx, "load", (double)done / (double)l->total, done))
             atomic_store(&l->stop, 1);
     }
+    for (int k = 0; k < UNDER_WAY; k++) {
+        pith_status end = event_wait(&piece[k].ev, st == PITH_OK ? &why : NULL);
+        st = st == PITH_OK ? end : st;
+        mem_free(piece[k].p);
+    }
     if (st != PITH_OK && !atomic_exchange(&l->failed, 1))
         l->err = why;
-    mem_free(stage);
 }
 
 /* ---------------------------------------------------------------- all of them */
