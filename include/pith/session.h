@@ -467,6 +467,28 @@ PITH_API pith_status pith_session_observe(pith_session *s, pith_observe_fn fn, v
 /* Execution report: per op group its kernel, device, calls, bytes, operations, nanoseconds (profile
  * on), and every fallback. Text or JSON; length as snprintf. */
 PITH_API int64_t pith_report(const pith_session *s, int json, char *buf, size_t cap);
+/* What a sequence keeps between steps. States of layers that keep alike are told together. */
+struct pith_session_state {
+    size_t size;
+    const char *rows;  /* "K and V", "latent rows", "keys of an indexer", "an encoder's memory",
+                          "recurrent state" */
+    const char *range; /* what a row sees of it: "all", "window" and "chunk" of `span` positions,
+                          "step": those of its step; "": recurrent states have no rows */
+    int32_t span;      /* 0: of "all" and "step" */
+    int32_t ratio;     /* tokens that one row is kept for, mostly 1 */
+    int32_t layers;    /* that use it, each its own or an earlier one's, */
+    int32_t states;    /* and how many states these are; the first is of layer `first` */
+    int32_t first;
+    const char *type_k, *type_v; /* "f16"; of latent rows and an indexer's type_v is NULL */
+    const char *device;          /* that it lies on, as pith_device calls it */
+    uint64_t bytes; /* of all of them for 64 positions of a sequence; recurrent: for a sequence */
+};
+#define PITH_SESSION_STATE_INIT PITH_SIZED(struct pith_session_state)
+/* How many there are to tell; 0: it keeps nothing, -1: no session. PITH_RANGE: no such one.
+ * pith_report has them, too. Texts are the library's, device the model's. */
+PITH_API int32_t pith_session_n_states(const pith_session *s);
+PITH_API pith_status pith_session_state_at(const pith_session *s, int32_t i,
+                                           struct pith_session_state *out, struct pith_error *err);
 /* Experts on the CPU whose weights are pages of a file (mapped, or a kept copy of packed ones) are
  * asked of the disk when a layer has chosen them, and those that the next layer is likely to choose
  * while this one is computed. Counts since the session was opened; bits do not depend on it. */

@@ -818,6 +818,33 @@ pith_status pith_session_read_ahead(const pith_session *s, struct pith_read_ahea
     return PITH_OK;
 }
 
+int32_t pith_session_n_states(const pith_session *s)
+{
+    struct pith_session_state k;
+    int32_t n = 0;
+    while (s && session_state(s, n, &k))
+        n++;
+    return s ? n : -1;
+}
+
+pith_status pith_session_state_at(const pith_session *s, int32_t i, struct pith_session_state *out,
+                                  struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(s);
+    NEED(out);
+    struct pith_session_state k;
+    size_t size;
+    pith_status st = params_size(out, &size, "session state", err);
+    if (st != PITH_OK)
+        return st;
+    if (i < 0 || !session_state(s, i, &k))
+        return error_set(err, PITH_RANGE, "state %d of %d, wanted one from 0 on", i,
+                         pith_session_n_states(s));
+    params_give(out, size, &k, sizeof k);
+    return PITH_OK;
+}
+
 int64_t pith_report(const pith_session *s, int json, char *buf, size_t cap)
 {
     struct str text;

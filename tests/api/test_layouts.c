@@ -154,6 +154,10 @@ static pith_status fill_plan(void *out)
 {
     return pith_plan_session(model, NULL, out, NULL);
 }
+static pith_status fill_state(void *out)
+{
+    return pith_session_state_at(session, 0, out, NULL);
+}
 static pith_status fill_arch_key(void *out)
 {
     return pith_arch_key_at("llama", 0, out, NULL);
@@ -199,6 +203,8 @@ static const struct filled {
     {"pith_memory_report", fill_report, sizeof(struct pith_memory_report),
      sizeof(struct old_report)},
     {"pith_tensor_info", fill_tensor, sizeof(struct pith_tensor_info), sizeof(struct old_tensor)},
+    {"pith_session_state", fill_state, sizeof(struct pith_session_state),
+     sizeof(struct pith_session_state)},
     {"pith_arch_key", fill_arch_key, sizeof(struct pith_arch_key), sizeof(struct pith_arch_key)},
     {"pith_arch_tensor", fill_arch_tensor, sizeof(struct pith_arch_tensor),
      sizeof(struct pith_arch_tensor)},

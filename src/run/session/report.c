@@ -1,5 +1,6 @@
 /* report.c -- what ran: per kind of op its kernel, device, calls, bytes, operations, time; every
- * fallback by name; the kept copy of packed weights and the prefix store's folder. */
+ * fallback by name; what a sequence keeps; the kept copy of packed weights and the prefix store's
+ * folder. */
 #include "run/session/session.h"
 
 #include <string.h>
@@ -198,6 +199,130 @@ static void put_bits(const struct pith_session *s, int json, struct str *out)
                                "--reproducible of none\n", n);
 }
 
+/* ---------------------------------------------------------------- states */
+
+static const char *range_called(const struct state *s)
+{
+    static const char *const called[] = {"all", "window", "chunk", "step"};
+    _Static_assert(sizeof called / sizeof *called == RANGE_N, "a range without a word");
+    return state_is(s, STATE_PAGED) ? called[s->range] : "";
+}
+
+/* Heads that devices share are told by the shares. */
+static int is_told(const struct state *s)
+{
+    return !s->n_shares;
+}
+
+/* V of its own, that is. */
+static int has_v(const struct state *s)
+{
+    return state_is(s, STATE_PAGED) && s->v_head && !state_is(s, STATE_V_IN_K);
+}
+
+static uint64_t bytes_of(const struct state *s)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < STATE_PARTS; i++)
+        n += (uint64_t)s->n[i] * sizeof(float);
+    int64_t head = s->k_head + (has_v(s) ? s->v_head : 0);
+    return state_is(s, STATE_PAGED) ? (uint64_t)(s->n_head_kv * head) : n;
+}
+
+static int same_state(const struct state *a, const struct state *b)
+{
+    int paged = state_is(a, STATE_PAGED);
+    return a->rows == b->rows && a->device == b->device && bytes_of(a) == bytes_of(b) &&
+           (!paged || (a->range == b->range && a->span == b->span && a->k_type == b->k_type &&
+                       a->v_type == b->v_type && state_every(a) == state_every(b) &&
+                       a->ratio == b->ratio));
+}
+
+/* Visits that name a state like this one. */
+static int32_t n_users(const struct pith_session *s, const struct state *like)
+{
+    int32_t n = 0;
+    for (int32_t v = 0; v < s->arch->n_visits; v++) {
+        int names = 0;
+        for (int k = 0; k < STATE_SLOTS; k++) {
+            int32_t at = s->arch->state_of[v][k];
+            const struct state *of = at >= 0 ? &s->states[at] : NULL;
+            for (int32_t i = 0; of && i < of->n_shares; i++)
+                names |= same_state(&s->states[of->shares + i], like);
+            names |= of && is_told(of) && same_state(of, like);
+        }
+        n += names;
+    }
+    return n;
+}
+
+/* The i-th that is unlike all before it; NULL: there are fewer. */
+static const struct state *unlike(const struct pith_session *s, int32_t i)
+{
+    for (int32_t k = 0; k < s->n_states; k++) {
+        int32_t j = 0;
+        while (j < k && !(is_told(&s->states[j]) && same_state(&s->states[j], &s->states[k])))
+            j++;
+        if (j == k && is_told(&s->states[k]) && !i--)
+            return &s->states[k];
+    }
+    return NULL;
+}
+
+int session_state(const struct pith_session *s, int32_t i, struct pith_session_state *out)
+{
+    const struct state *is = unlike(s, i);
+    if (!is)
+        return 0;
+    int paged = state_is(is, STATE_PAGED);
+    *out = (struct pith_session_state){
+        .rows = state_called(is),
+        .range = range_called(is),
+        .span = paged ? is->span : 0,
+        .ratio = is->ratio > 1 ? is->ratio : 1,
+        .layers = n_users(s, is),
+        .first = is->layer,
+        .type_k = paged ? dtypes[is->k_type].name : "f32",
+        .type_v = has_v(is) ? dtypes[is->v_type].name : NULL,
+        .device = s->model->devices[is->device]->name,
+    };
+    for (int32_t k = 0; k < s->n_states; k++)
+        if (is_told(&s->states[k]) && same_state(&s->states[k], is)) {
+            out->states++;
+            out->bytes += bytes_of(is);
+        }
+    return 1;
+}
+
+/* What a sequence keeps; nothing where it keeps nothing. */
+static void put_states(const struct pith_session *s, int json, struct str *out)
+{
+    struct pith_session_state k;
+    str_putz(out, json ? "\"states\": [" : "");
+    for (int32_t i = 0; session_state(s, i, &k); i++) {
+        char span[16] = "", every[40] = "";
+        if (k.ratio > 1)
+            snprintf(every, sizeof every, ", a row for %d tokens", k.ratio);
+        if (k.span)
+            snprintf(span, sizeof span, " %d", k.span);
+        if (json)
+            str_printf(out,
+                       "%s{\"rows\": \"%s\", \"range\": \"%s\", \"span\": %d, \"ratio\": %d, "
+                       "\"layers\": %d, \"states\": %d, \"first\": %d, \"type_k\": \"%s\", "
+                       "\"type_v\": \"%s\", \"device\": \"%s\", \"bytes\": %llu}",
+                       i ? ", " : "", k.rows, k.range, k.span, k.ratio, k.layers, k.states, k.first,
+                       k.type_k, k.type_v ? k.type_v : "", k.device, (unsigned long long)k.bytes);
+        else
+            str_printf(out,
+                       "state: %s of %d layers, %d of their own from layer %d on%s%s%s%s, %s%s%s, "
+                       "%s, %llu bytes of %s\n",
+                       k.rows, k.layers, k.states, k.first, *k.range ? ", " : "", k.range, span,
+                       every, k.type_k, k.type_v ? " " : "", k.type_v ? k.type_v : "", k.device,
+                       (unsigned long long)k.bytes, *k.range ? "64 positions" : "a sequence");
+    }
+    str_putz(out, json ? "], " : "");
+}
+
 /* The first state whose type the session chose, else the first. */
 static const struct state *keeper(const struct pith_session *s)
 {
@@ -234,6 +359,7 @@ void session_report(const struct pith_session *s, int json, struct str *out)
     put_copy(s->model, json, out);
     put_slices(s->model, json, out);
     put_edits(s, json, out);
+    put_states(s, json, out);
     put_recordings(s, json, out);
     put_read_ahead(s, json, out);
     put_pools(s, json, out);

@@ -381,7 +381,8 @@ pith_status session_generate(struct pith_session *s, const struct pith_generate_
 /* sample_rows.c: see pith_sample_rows. */
 pith_status session_sample_rows(struct pith_session *s, struct pith_draw *draws, int32_t n,
                                 struct pith_error *err);
-/* report.c */
+/* report.c. session_state: the i-th of what pith_session_state_at tells; 0: there are fewer. */
+int session_state(const struct pith_session *s, int32_t i, struct pith_session_state *out);
 /* pith_session_read_ahead, added to *out. */
 void session_read_ahead(const struct pith_session *s, struct pith_read_ahead *out);
 void session_report(const struct pith_session *s, int json, struct str *out);
