@@ -447,6 +447,6 @@ void api_ollama_version(struct server *s, struct exchange *x)
 {
     (void)s;
     /* Clients look at the number for what they may ask: that of an Ollama with the endpoints and
-     * fields that are here. */
-    exchange_json(x, 200, json_pack("{s:s, s:s}", "version", "0.12.11", "pith", pith_version()));
+     * fields that are here (Codex wants 0.13.4 for /v1/responses). */
+    exchange_json(x, 200, json_pack("{s:s, s:s}", "version", "0.13.5", "pith", pith_version()));
 }

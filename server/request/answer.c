@@ -964,10 +964,9 @@ int answer_gap_ids(struct answer *a, const struct fields *b, struct prompt *p, s
 
 int answer_n_probs(const struct fields *b)
 {
-    int64_t n = field_int(b, F_n_probs);
-    if (n > TOP_MAX)
-        exchange_ignores(b->x, "n_probs above %d", TOP_MAX);
-    return n > TOP_MAX ? TOP_MAX : n > 0 ? (int)n : -1;
+    int64_t n = field_int(b, F_n_probs), other = field_int(b, F_peer_logprobs);
+    n = n > other ? n : other;
+    return n > 0 ? (int)n : -1;
 }
 
 static int take_prompts(struct answer *a, const struct fields *b, struct request *r,

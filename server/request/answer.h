@@ -132,8 +132,7 @@ struct dialect {
 /* dialect.prompt_ids of the text before a gap (F_prompt) and the one behind it (F_suffix), as the
  * model's own tokens tell them apart. */
 int answer_gap_ids(struct answer *a, const struct fields *b, struct prompt *p, struct fault *f);
-/* How many most probable tokens F_n_probs asks for, -1: it does not. Of more than TOP_MAX the rest
- * is named as left out. */
+/* How many most probable tokens F_n_probs asks for, at most TOP_MAX, -1: it does not. */
 int answer_n_probs(const struct fields *b);
 /* Whether F_prompt is a list of prompts: nothing in it is a token. */
 int answer_has_several(const json_t *prompt);

@@ -187,28 +187,88 @@ static int is_constraint(const char *name, const json_t *v)
     return !strncmp(name, "guided_", 7) && !is_empty(v) && !json_is_false(v);
 }
 
-/* Names that other servers know, near to one of ours or not. */
+/* Names that other servers know, near to one of ours or not: what fields.def has for another
+ * endpoint, and these. */
 static int is_foreign(const char *name)
 {
     static const char *const names[] = {
-        "top_a",    "tfs",         "tfs_z",      "typical",  "rep_pen",   "rep_pen_range",
-        "min_length", "max_time", "do_sample", "num_beams",
-        "skew",     "num_predict", "num_keep",   "models",   "mode",      "reasoning",
-        "include",  "cache",       "truncate",   "verbosity", "store"};
+        "top_a",      "tfs",       "typical",     "rep_pen", "rep_pen_range", "min_length",
+        "max_time",   "do_sample", "num_beams",   "skew",    "models",        "mode",
+        "cache",      "speed",     "safe_prompt", "prefix",  "preset",        "api_base",
+        "strict",     "num_gqa"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i]))
             return 1;
-    return 0;
+    return find(name, ~0u) >= 0;
 }
 
-/* The name of ours that a mistyped one was to be, NULL: none. A longer word that one of ours begins
- * is another word, and so is the first word of one of ours ("thinking"). */
-static const char *meant(const struct fields *f, const char *name, const char *const *names)
+/* The same letters, whatever their case and the underscores between them: maxTokens. */
+static int same_letters(const char *a, const char *b)
 {
-    const char *near = f->nearest && !is_foreign(name) ? f->nearest(name, names) : NULL;
+    for (;; a++, b++) {
+        a += strspn(a, "_-");
+        b += strspn(b, "_-");
+        int upper = *a >= 'A' && *a <= 'Z';
+        if ((upper ? *a - 'A' + 'a' : *a) != *b)
+            return 0;
+        if (!*a)
+            return 1;
+    }
+}
+
+/* How many letters of a were put in, left out, changed, or changed places with their neighbour to
+ * make b; a number above 2 where either has more than 63. */
+static int slips(const char *a, const char *b)
+{
+    enum { MAX = 64 };
+    int table[3][MAX], *old = table[0], *last = table[1], *here = table[2];
+    int n = (int)strnlen(b, MAX);
+    if (n == MAX || strnlen(a, MAX) == MAX)
+        return MAX;
+    for (int j = 0; j <= n; j++)
+        last[j] = j;
+    for (int i = 1; a[i - 1]; i++) {
+        here[0] = i;
+        for (int j = 1; j <= n; j++) {
+            int d = last[j - 1] + (a[i - 1] != b[j - 1]);
+            d = last[j] + 1 < d ? last[j] + 1 : d;
+            d = here[j - 1] + 1 < d ? here[j - 1] + 1 : d;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && old[j - 2] + 1 < d)
+                d = old[j - 2] + 1;
+            here[j] = d;
+        }
+        int *spare = old;
+        old = last;
+        last = here;
+        here = spare;
+    }
+    return last[n];
+}
+
+/* The name of ours that a mistyped one was to be, NULL: none. It has one slip, two where ours has
+ * ten letters or more, or is less than half of ours, cut short in a word ("temp"); what is further
+ * away is another word, which some server knows. */
+static const char *meant(const char *name, const char *const *names)
+{
+    enum { LONG = 10, SHORTENED = 4 };
+    const char *best = NULL;
     size_t n = strlen(name);
-    int first = near && !strncmp(near, name, n) && near[n] == '_';
-    return near && n <= strlen(near) + 2 && !first ? near : NULL;
+    int least = 2;
+    if (is_foreign(name) || n < 3)
+        return NULL;
+    for (; *names; names++) {
+        size_t len = strlen(*names);
+        if (same_letters(name, *names))
+            return *names;
+        if (n >= SHORTENED && 2 * n < len && !strncmp(name, *names, n) && (*names)[n] != '_')
+            return *names;
+        int d = slips(name, *names);
+        if (d > (len >= LONG ? 2 : 1) || d > least || (best && d == least))
+            continue;
+        least = d;
+        best = *names;
+    }
+    return best;
 }
 
 static int unknown(struct fields *f, unsigned endpoint, const char *name, const json_t *v,
@@ -221,7 +281,7 @@ static int unknown(struct fields *f, unsigned endpoint, const char *name, const 
             names[n++] = rows[i].name;
     names[n] = NULL;
     int strict = server_told(exchange_server(f->x))->strict_fields;
-    near = strict && f->nearest ? f->nearest(name, names) : meant(f, name, names);
+    near = strict && f->nearest ? f->nearest(name, names) : meant(name, names);
     if (is_constraint(name, v))
         return fault_set(fault, 400, "not_supported", name,
                          "\"%.100s\" is not supported here, and the answer would not keep to it; "

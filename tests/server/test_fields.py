@@ -54,6 +54,28 @@ def test_unknown(s):
     for name in ("stop_reason", "model_config", "user_id", "top_a", "tfs", "typical", "rep_pen"):
         check("another word " + name,
               s.post(CHAT, {"messages": [USER], "max_tokens": 1, name: 1})[0] == 200)
+    others = ("safe_prompt", "think", "format", "prefix", "preset", "api_base", "top_n", "speed",
+              "strict")
+    for path, body, names in (
+            (CHAT, {"messages": [USER], "max_tokens": 1}, others),
+            ("/v1/messages", {"messages": [USER], "max_tokens": 1}, ("speed", "n_predict")),
+            (TEXT, {"prompt": "w5", "max_tokens": 1}, ("num_predict", "texts", "tools"))):
+        for name in names:
+            status, a, r = s.post(path, {**body, name: 1})
+            check("a field of others, %s of %s" % (name, path), status == 200
+                  and r.getheader("x-pith-ignored") == name, a)
+    status, a, r = s.post("/api/chat", {"messages": [USER], "stream": False,
+                                        "options": {"num_predict": 1, "num_gqa": 8}})
+    check("num_gqa of options", status == 200 and r.getheader("x-pith-ignored") == "num_gqa", a)
+    # one slip, two of ten letters; neighbours that changed places are one
+    for name, near in (("sede", "seed"), ("srteam", "stream"), ("maxtokens", "max_tokens"),
+                       ("max_toekn", "max_tokens"), ("topP", "top_p"), ("reponse_frmat",
+                       "response_format"), ("temper_ture", "temperature")):
+        status, a, _ = s.post(CHAT, {"messages": [USER], name: 1})
+        check("slips of " + name, status == 400 and '"%s"' % near in a["error"]["message"], a)
+    for name in ("sedes", "straem_on", "max_tkn", "tempirtur", "fooled"):
+        status, a, _ = s.post(CHAT, {"messages": [USER], "max_tokens": 1, name: 1})
+        check("too many slips of " + name, status == 200, a)
     nothing = {"guided_json": None, "logits_processors": None, "foo": None}
     check("null is nothing",
           s.post(CHAT, {"messages": [USER], "max_tokens": 1, **nothing})[2].getheader(

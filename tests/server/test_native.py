@@ -90,26 +90,32 @@ def test_probabilities(s):
     check("n_probs of a stream", [e["completion_probabilities"][0] for e in told[:-1]] == a,
           told[:2])
     for path in ("/completion", "/v1/completions"):
-        got = [s.post(path, {"prompt": P, "n_predict": 2, "temperature": 0, "ignore_eos": True,
-                             "n_probs": n}) for n in (20, 21, 10**9)]
-        lists = [a["completion_probabilities"] if path == "/completion"
-                 else a["choices"][0]["logprobs"] for _, a, _ in got]
-        check("n_probs above 20 of " + path,
-              lists[0] == lists[1] == lists[2]
-              and len((lists[0][0] if path == "/completion" else lists[0])["top_logprobs"])
-              in (2, 20), lists)
-        check("named " + path, [r.getheader("x-pith-ignored") for _, _, r in got]
-              == [None, "n_probs above 20", "n_probs above 20"])
+        got = {n: s.post(path, {"prompt": P, "n_predict": 2, "temperature": 0, "ignore_eos": True,
+                                "n_probs": n}) for n in (20, 100, 101, 10**9)}
+        tops = [got[n][1]["completion_probabilities"][0]["top_logprobs"] if path == "/completion"
+                else list(got[n][1]["choices"][0]["logprobs"]["top_logprobs"][0].items())
+                for n in (20, 100)]
+        # of equal texts, where they are keys, one is kept
+        check("n_probs above 20 of " + path, (path != "/completion" or len(tops[1]) == 100)
+              and len(tops[1]) > 20 and tops[1][:len(tops[0])] == tops[0], tops)
+        for n in (101, 10**9):
+            check("n_probs %d of %s" % (n, path), got[n][0] == 400
+                  and "n_probs is %d, wanted 0 to 100" % n in got[n][1]["error"]["message"], got[n])
+    told = [ask(s, prompt=P, **more)["completion_probabilities"]
+            for more in ({"n_probs": 7}, {"logprobs": 7}, {"logprobs": 7, "n_probs": 7},
+                         {"logprobs": 3, "n_probs": 7}, {"logprobs": 7, "n_probs": 0})]
+    check("logprobs is n_probs", all(t == told[0] for t in told), told)
+    check("logprobs of /infill", s.post("/infill", {"input_prefix": "w5", "logprobs": 101})[0] == 400)
     talk = {"messages": [{"role": "user", "content": "w5"}], "max_tokens": 4, "seed": 3}
     chat = "/v1/chat/completions"
     said = s.post(chat, {**talk, "logprobs": True, "top_logprobs": 4})[1]["choices"][0]
     status, told, _ = s.post(chat, {**talk, "n_probs": 4})
     check("n_probs of a chat", status == 200 and said["logprobs"]["content"]
           and told["choices"][0]["logprobs"] == said["logprobs"], told)
-    r = s.post(chat, {**talk, "n_probs": 21})
+    r = s.post(chat, {**talk, "n_probs": 30})
     check("n_probs above 20 of a chat",
-          len(r[1]["choices"][0]["logprobs"]["content"][0]["top_logprobs"]) == 20
-          and r[2].getheader("x-pith-ignored") == "n_probs above 20", r[1])
+          len(r[1]["choices"][0]["logprobs"]["content"][0]["top_logprobs"]) == 30
+          and s.post(chat, {**talk, "n_probs": 101})[0] == 400, r[1])
     r = s.post(chat, {**talk, "post_sampling_probs": True, "return_tokens": True, "n_probs": 0})
     check("others of a chat", r[0] == 200 and not r[1]["choices"][0].get("logprobs")
           and r[1]["choices"][0]["token_ids"] and not r[2].getheader("x-pith-ignored"), r[1])
