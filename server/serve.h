@@ -30,6 +30,7 @@
 #include "server/server.h"
 
 struct http;    /* http/connections.h */
+struct items;   /* api/items.h */
 struct models;  /* models/models.h */
 struct tenants; /* http/auth.h */
 struct work;    /* http/work.h */
@@ -45,6 +46,7 @@ struct server {
     int64_t own_bytes;         /* the process had before there were models; 0: it is not measured */
     atomic_llong process_most; /* where nobody says --max-memory, 0: not known yet */
     struct models *models;
+    struct items *items; /* of answers, which requests may name */
     json_t *defaults; /* of fields, by the operator */
     char *openapi, *docs;
     int64_t created; /* seconds since 1970 */

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #endif
 
+#include "server/api/items.h"
 #include "server/api/routes.h"
 #include "server/http/account.h"
 #include "server/http/auth.h"
@@ -52,9 +53,10 @@ struct server *server_open(const struct server_params *p, struct pith_error *err
     s->tenants = !s->defaults ? NULL : tenants_open(p->keys, p->admin_keys, err);
     s->work = s->tenants ? work_open(2, tenants_count(s->tenants), p->connections) : NULL;
     s->models = s->work ? models_open(s, err) : NULL;
-    s->openapi = s->models ? openapi_make(s) : NULL;
+    s->items = s->tenants ? items_open(s, p->item_bytes) : NULL;
+    s->openapi = s->models && s->items ? openapi_make(s) : NULL;
     s->docs = docs_make();
-    if (s->tenants && (!s->work || (s->models && !(s->openapi && s->docs))))
+    if (s->tenants && (!s->work || !s->items || (s->models && !(s->openapi && s->docs))))
         *err = (struct pith_error){PITH_NOMEM, "out of memory for the server"};
     s->http = s->openapi && s->docs ? http_open(s, &site, p, err) : NULL;
     if (!s->http) {
@@ -98,6 +100,7 @@ void server_close(struct server *s)
     http_close(s->http);
     models_close(s->models);
     work_free(s->work);
+    items_close(s->items);
     tenants_close(s->tenants);
     json_decref(s->defaults);
     free(s->openapi);

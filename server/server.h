@@ -69,6 +69,7 @@ struct server_params {
     int64_t body_bytes;      /* most of one request */
     uint64_t
         grammar_bytes; /* most of the compiled grammars that are kept, for each model; 0: none is */
+    int64_t item_bytes; /* most of the items of answers that are kept for a key; 0: none is */
     int schema_order;  /* members of objects in the order of their schemas */
     int64_t mask_steps; /* most that the masks of a step may take of it, some 10 ns each */
     double gap;         /* seconds between tokens that prefill has to leave to others */

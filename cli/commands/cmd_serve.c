@@ -18,7 +18,7 @@ struct opts {
         body;
     int64_t max_memory, requests_memory, request_memory;
     double request_seconds;
-    int64_t grammar_bytes, mask_steps, shift_contexts;
+    int64_t grammar_bytes, item_bytes, mask_steps, shift_contexts;
     double models_idle, gap, read_timeout, request_timeout, shutdown_timeout;
     int schema_order, no_store_dir, share_prefixes, lazy, embeddings, quiet, no_web, open_metrics,
         strict_fields, strict_model, no_slots;
@@ -148,6 +148,10 @@ static const struct arg args[] = {
      .lo = 0,
      .dflt = "64M", .help = "compiled grammars and schemas that are kept for requests that bring "
          "them again; 0: none"},
+    {.name = "--item-cache", .meta = "BYTES", ARG_FIELD(struct opts, item_bytes, ARG_SIZE),
+     .lo = 0, .hi = 1 << 30,
+     .dflt = "4M", .help = "items of answers of /v1/responses that are kept for each key, so that "
+         "requests may name them (item_reference); all keys have 16 times as much; 0: none"},
     {.name = "--mask-steps", .meta = "N", ARG_FIELD(struct opts, mask_steps, ARG_SIZE), .lo = 1,
      .hi = 1 << 26,
      .dflt = "128K", .help = "what the masks of grammars may take of a step, in steps of some 10 "
@@ -454,6 +458,7 @@ static struct server *listen_up(const struct opts *o, const struct texts *t,
         .body_bytes = o->body,
         .schema_order = o->schema_order,
         .grammar_bytes = (uint64_t)o->grammar_bytes,
+        .item_bytes = o->item_bytes,
         .mask_steps = o->mask_steps,
         .gap = o->gap,
         .max_memory = o->max_memory,

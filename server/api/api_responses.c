@@ -1,17 +1,21 @@
 /* api_responses.c -- /v1/responses, OpenAI's newer interface: items in, items out, a stream of
- * events with numbers. Nothing is stored: a conversation is sent whole each time, and
- * previous_response_id is refused. */
+ * events with numbers. A conversation is sent whole each time, and previous_response_id is refused;
+ * but an item of an answer not long ago may be named instead (items.c). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "server/api/api.h"
+#include "server/api/items.h"
 #include "server/http/exchange.h"
 #include "server/json.h"
 #include "server/hosted.h"
+#include "server/parts.h"
 #include "server/request/fields.h"
 #include "server/request/request.h"
 #include "server/request/tools.h"
+#include "server/serve.h"
 
 struct response {
     struct answer a;
@@ -20,6 +24,8 @@ struct response {
     json_t *tokens; /* log-probabilities of part i: a list, or null */
     size_t n_told;  /* of those of the open item */
     int64_t n_reasoning;
+    uint64_t salt; /* of the ids of its items, so that nobody guesses those of others */
+    int keeps;     /* they may be named by requests that come */
     int open, number; /* the item a stream has begun and not ended, -1: none; of the next event */
 };
 
@@ -219,7 +225,7 @@ static int put_message(json_t *out, const json_t *item, struct exchange *x)
 static int is_foreign(const char *type)
 {
     static const char *const types[] = {
-        "item_reference",        "web_search_call",        "file_search_call",
+        "web_search_call",        "file_search_call",
         "code_interpreter_call", "image_generation_call",  "mcp_list_tools",
         "mcp_approval_request",  "mcp_approval_response",  "mcp_call",
         "local_shell_call",      "local_shell_call_output", "shell_call",
@@ -234,6 +240,14 @@ static int is_foreign(const char *type)
     return 0;
 }
 
+/* A reference is told by its type, or by having an id alone. */
+static const char *type_of(const json_t *item)
+{
+    const char *type = json_string_value(json_object_get(item, "type"));
+    int bare = json_object_size(item) == 1 && json_object_get(item, "id");
+    return type ? type : bare ? "item_reference" : "message";
+}
+
 static int put_item(json_t *out, const json_t *item, size_t i, struct exchange *x, struct fault *f)
 {
     static const struct {
@@ -245,8 +259,7 @@ static int put_item(json_t *out, const json_t *item, size_t i, struct exchange *
                  {"reasoning", put_reasoning},
                  {"custom_tool_call", put_custom_call},
                  {"custom_tool_call_output", put_output}};
-    const char *type = json_string_value(json_object_get(item, "type"));
-    type = type ? type : "message";
+    const char *type = type_of(item);
     const json_t *role = json_object_get(item, "role");
     if (!strcmp(type, "message") && !request_role(json_string_value(role)))
         return fault_set(f, 400, "invalid_message", "input",
@@ -279,6 +292,26 @@ static int put_item(json_t *out, const json_t *item, size_t i, struct exchange *
                      i, type);
 }
 
+/* The item that a reference names is put where the reference stands. */
+static int put_any(json_t *out, const json_t *item, size_t i, struct exchange *x, struct fault *f)
+{
+    if (strcmp(type_of(item), "item_reference") != 0)
+        return put_item(out, item, i, x, f);
+    const char *id = json_string_value(json_object_get(item, "id"));
+    json_t *found =
+        id ? items_find(exchange_server(x)->items, exchange_tenant(x), id) : NULL;
+    int ok = found         ? put_item(out, found, i, x, f)
+             : json_lost() ? fault_memory(f)
+                           : fault_set(f, 400, "item_not_found", "input",
+                               "input[%zu] refers to an item, and nothing of the id %s%.100s%s is "
+                               "stored here (any more); send items whole, which clients do with "
+                               "store: false",
+                               i, id ? "\"" : "", id ? id : json_found(json_object_get(item, "id")),
+                               id ? "\"" : "");
+    json_decref(found);
+    return ok;
+}
+
 /* *spaces: see take_spaces; the caller's, whatever this returns. */
 static int take_conversation(struct fields *b, json_t **spaces, struct fault *f)
 {
@@ -296,7 +329,7 @@ static int take_conversation(struct fields *b, json_t **spaces, struct fault *f)
     if (json_is_string(input))
         json_array_append_new(out, json_pack("{s:s, s:O}", "role", "user", "content", input));
     json_array_foreach((json_t *)(uintptr_t)input, i, item) ok =
-        ok && put_item(out, item, i, b->x, f);
+        ok && put_any(out, item, i, b->x, f);
     ok = ok &&
          (json_array_size(out) || fault_set(f, 400, "empty_prompt", "input", "input has no items"));
     if (!ok) {
@@ -361,6 +394,9 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
 {
     struct response *p = of(a);
     p->open = -1;
+    p->keeps = field_bool(b, F_keeps_items) && server_told(exchange_server(a->x))->item_bytes > 0;
+    if (p->keeps && getentropy(&p->salt, sizeof p->salt))
+        p->keeps = 0;
     p->tokens = json_array();
     p->said = json_pack(
         "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:I, s:o}", "instructions",
@@ -401,8 +437,9 @@ static json_t *item_id(const struct answer *a, int i)
 {
     static const char *const kinds[] = {
         [PART_TEXT] = "msg", [PART_REASONING] = "rs", [PART_CALL] = "fc"};
-    return json_sprintf("%s_%s_%d", kinds[message_part(a->choice[0].message, i)->kind],
-                        exchange_id(a->x), i);
+    const char *kind = kinds[message_part(a->choice[0].message, i)->kind];
+    return json_sprintf("%s_%s_%016llx_%d", kind, exchange_id(a->x),
+                        (unsigned long long)((struct response *)a)->salt, i);
 }
 
 static json_t *text_part(struct answer *a, int i, int whole)
@@ -482,7 +519,8 @@ static json_t *response_of(struct answer *a, const char *status, int brief)
         "{s:s, s:s, s:I, s:s, s:n, s:o, s:s, s:o, s:n, s:b, s:s, s:n, s:o}", "id", a->id, "object",
         "response", "created_at", (json_int_t)a->created, "status", status, "error",
         "incomplete_details", cut ? json_pack("{s:s}", "reason", "max_output_tokens") : json_null(),
-        "model", a->m->name, "output", output, "previous_response_id", "store", 0, "truncation",
+        "model", a->m->name, "output", output, "previous_response_id", "store", of(a)->keeps,
+        "truncation",
         "disabled", "user", "usage", ended ? usage(a) : json_null());
     if (!brief)
         json_object_update(j, of(a)->said);
@@ -612,7 +650,12 @@ static void grown(struct answer *a, int i, const struct event *e)
 static json_t *whole(struct answer *a)
 {
     sort_tokens(a);
-    return response_of(a, !strcmp(a->choice[0].reason, "length") ? "incomplete" : "completed", 0);
+    json_t *j =
+        response_of(a, !strcmp(a->choice[0].reason, "length") ? "incomplete" : "completed", 0);
+    if (of(a)->keeps)
+        items_keep(exchange_server(a->x)->items, exchange_tenant(a->x),
+                   json_object_get(j, "output"));
+    return j;
 }
 
 /* The last item, too: its text and log-probabilities come again three times. */

@@ -16,6 +16,8 @@
  *                  as they are written
  *              tokens that a slot keeps                                                        --
  *                  until others take their place
+ *              items of answers that requests may name                                         --
+ *                  likewise
  *     seconds  of threads of work, and of samplers and masks                                   --
  *              charged in the fair shares
  *

@@ -250,6 +250,61 @@ def test_namespaces(s):
     check("in a history by one name", told[0] == told[1] and told[0].get("input_tokens"), told)
 
 
+def test_references(model, template):
+    """The Vercel SDK's default: a step behind a call names what the step before made."""
+    path, user = "/v1/responses", {"role": "user", "content": "w5"}
+    fn = {"type": "function", "name": "f", "parameters": {
+        "type": "object", "properties": {"c": {"enum": ["a", "b"]}}, "required": ["c"],
+        "additionalProperties": False}}
+    call = {"input": [user], "tools": [fn], "tool_choice": "required", "max_output_tokens": 200}
+    ref = lambda item: {"type": "item_reference", "id": item["id"]}
+    given = {"type": "function_call_output", "output": "w9"}
+
+    def items(s, headers=None, **more):
+        return s.ask("POST", path, {**call, **more}, headers)[1]["output"]
+
+    def count(s, item, headers=None, where="/v1/responses/input_tokens"):
+        return s.ask("POST", where, {"input": [user, item, {**given, "call_id": "c"}]}, headers)
+
+    with Server(model, "--ctx", "2048", "--parallel", "2", "--chat-template", template, "--api-key",
+                "a:aaaaaaaa", "--api-key", "b:bbbbbbbb", "--item-cache", "24K", "--default",
+                "seed=3", "--default", "ignore_eos=true") as s:
+        a, b = {"x-api-key": "aaaaaaaa"}, {"x-api-key": "bbbbbbbb"}
+        one = items(s, a)[-1]
+        whole = count(s, one, a)[1].get("input_tokens")
+        check("a reference is its item", one["type"] == "function_call" and whole
+              == count(s, ref(one), a)[1].get("input_tokens")
+              == count(s, {"id": one["id"]}, a)[1].get("input_tokens"), count(s, ref(one), a))
+        said = s.ask("POST", path, {"input": [user, ref(one), {**given, "call_id": one["call_id"]}],
+                                    "max_output_tokens": 4}, a)
+        check("the next step", said[0] == 200 and said[1]["usage"]["input_tokens"] == whole
+              and said[1]["store"] is True and said[2].getheader("x-pith-ignored") is None, said)
+        streamed = s.ask("POST", path, {**call, "stream": True}, a)[1].decode()
+        made = [json.loads(d[6:]) for d in streamed.split("\n") if d.startswith("data: ")]
+        item = next(e["item"] for e in made if e["type"] == "response.output_item.done")
+        check("one of a stream", count(s, ref(item), a)[0] == 200
+              and made[-1]["response"]["store"] is True, count(s, ref(item), a))
+        no = count(s, ref(one), b)
+        check("another key's", no[0] == 400 and no[1]["error"]["code"] == "item_not_found", no)
+        for name, bad in (("another id", {"type": "item_reference", "id": "fc_1"}),
+                          ("no id", {"type": "item_reference"}),
+                          ("a number", {"type": "item_reference", "id": 3}),
+                          ("what was not to be kept", ref(items(s, a, store=False)[-1]))):
+            no = count(s, bad, a, path)
+            check("a reference to " + name, no[0] == 400 and "input[1]" in no[1]["error"]["message"]
+                  and "is stored here" in no[1]["error"]["message"]
+                  and "store: false" in no[1]["error"]["message"], no)
+        check("store is told", s.ask("POST", path, {**call, "store": False}, a)[1]["store"] is False)
+        long = [items(s, a, tools=None, tool_choice=None, max_output_tokens=1500)[-1]
+                for _ in range(12)]
+        got = [count(s, ref(x), a)[0] for x in [one] + long]
+        check("what was used longest ago goes", got[0] == 400 and got[-1] == 200
+              and got == sorted(got, reverse=True), (got, [len(json.dumps(x)) for x in long]))
+    with Server(model, "--chat-template", template, "--item-cache", "0") as s:
+        x = s.post(path, call)[1]
+        check("nothing is kept", x["store"] is False and count(s, ref(x["output"][-1]))[0] == 400, x)
+
+
 def test_billing(s):
     """What changes in each of Claude Code's requests is no part of the prompt, so its beginning is
     known."""
@@ -345,6 +400,7 @@ def main():
                                  test_namespaces, test_billing):
                         guard(test.__name__, lambda: test(s))
                 check("ends", s.end() == 0)
+        guard("test_references", lambda: test_references(model, template))
 
 
 run(main, "test_client_bodies")
