@@ -206,6 +206,9 @@ void exchange_drop(struct exchange *x)
     exchange_poured(x);
     if (x->tenant)
         account_add(x->h->s, x->tenant, -x->told_out);
+    if (x->tenant)
+        account_add(x->h->s, x->tenant, -(int64_t)x->cap_ignored);
+    free(x->ignored);
     free(x->out);
     free(x);
 }
@@ -265,6 +268,49 @@ static int is_listed(const char *list, const char *entry)
     return 0;
 }
 
+/* Room for one more entry, with the lock. 0: there is none. */
+static int grow_ignored(struct exchange *x, size_t n)
+{
+    size_t cap = 2 * (x->n_ignored + n);
+    if (x->cap_ignored >= x->n_ignored + n)
+        return 1;
+    char *more = account_has_room(x->h->s, x->tenant, (int64_t)(cap - x->cap_ignored))
+                     ? realloc(x->ignored, cap)
+                     : NULL;
+    if (!more)
+        return 0;
+    account_add(x->h->s, x->tenant, (int64_t)(cap - x->cap_ignored));
+    x->ignored = more;
+    x->cap_ignored = cap;
+    return 1;
+}
+
+/* With the lock. The last one says that there are more. */
+static void put_ignored(struct exchange *x, const char *entry)
+{
+    enum { MOST = 16 << 10, MORE = 8 }; /* each is compared with all before it */
+    size_t n = strlen(entry);
+    int fits = x->n_ignored + n + 2 + MORE <= MOST && grow_ignored(x, n + 2 + MORE);
+    x->ignored_full = !fits;
+    if (!x->ignored)
+        return;
+    int put = snprintf(x->ignored + x->n_ignored, x->cap_ignored - x->n_ignored, "%s%s",
+                       x->n_ignored ? ", " : "", fits ? entry : "...");
+    x->n_ignored += (size_t)put;
+}
+
+const char *exchange_ignored(const struct exchange *x, size_t most, char *cut)
+{
+    if (x->n_ignored < most)
+        return x->ignored ? x->ignored : "";
+    size_t n = most - sizeof ", ...";
+    memcpy(cut, x->ignored, n);
+    while (n && cut[n - 1] != ',')
+        n--;
+    strcpy(cut + n, n ? " ..." : "...");
+    return cut;
+}
+
 void exchange_ignores(struct exchange *x, const char *fmt, ...)
 {
     char entry[96];
@@ -280,12 +326,8 @@ void exchange_ignores(struct exchange *x, const char *fmt, ...)
         if (*p < '!' || *p > '~' || *p == ',')
             *p = *p == ' ' ? ' ' : '?';
     pthread_mutex_lock(&x->lock);
-    size_t n = strlen(x->ignored);
-    if (n + sizeof entry + 8 < sizeof x->ignored && !is_listed(x->ignored, entry))
-        snprintf(x->ignored + n, sizeof x->ignored - n, "%s%s", n ? ", " : "", entry);
-    else if (n + 8 < sizeof x->ignored && !is_listed(x->ignored, entry) &&
-             !is_listed(x->ignored, "..."))
-        snprintf(x->ignored + n, sizeof x->ignored - n, ", ...");
+    if (!x->ignored_full && !(x->ignored && is_listed(x->ignored, entry)))
+        put_ignored(x, entry);
     pthread_mutex_unlock(&x->lock);
 }
 
@@ -515,7 +557,7 @@ void exchange_log(const struct exchange *x, const struct figures *f)
     json_object_set_new(j, "span_id", json_string(x->trace.span_id));
     if (*x->trace.parent_id)
         json_object_set_new(j, "parent_span_id", json_string(x->trace.parent_id));
-    if (*x->ignored)
+    if (x->ignored)
         json_object_set_new(j, "ignored", json_string(x->ignored));
     if (j && f->n_prompt)
         log_figures(x, f, j);

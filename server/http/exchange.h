@@ -48,9 +48,12 @@ int exchange_begin(struct exchange *x, int status, const char *type, int live, c
 void exchange_pulse(struct exchange *x, int64_t seconds); /* before begin */
 void exchange_retry_after(struct exchange *x, int seconds); /* before begin */
 /* What of the request the answer does not regard: told in the header x-pith-ignored, and in the
- * log. Before begin; x NULL: nowhere. */
+ * log, which has up to 16 KiB of it. Before begin; x NULL: nowhere. */
 void exchange_ignores(struct exchange *x, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
+/* The list of them, in less than `most` bytes: cut between two of them into cut, with "..." at its
+ * end, if that is too few. */
+const char *exchange_ignored(const struct exchange *x, size_t most, char *cut);
 void exchange_header(struct exchange *x, const char *name,
                      const char *value); /* before begin; at most 4, name a constant */
 const char *

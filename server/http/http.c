@@ -301,8 +301,9 @@ static void add_headers(struct exchange *x, struct MHD_Response *r)
     MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
     for (int i = 0; i < x->n_headers; i++)
         MHD_add_response_header(r, x->headers[i].name, x->headers[i].value);
-    if (*x->ignored)
-        MHD_add_response_header(r, "x-pith-ignored", x->ignored);
+    char cut[512]; /* clients read so much of a header */
+    if (x->ignored)
+        MHD_add_response_header(r, "x-pith-ignored", exchange_ignored(x, sizeof cut, cut));
     if (x->live)
         MHD_add_response_header(r, "Cache-Control", "no-cache");
     if (x->status == 405)

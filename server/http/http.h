@@ -41,7 +41,9 @@ struct exchange {
         char value[256];
     } headers[4]; /* further ones of the answer */
     int n_headers;
-    char ignored[512]; /* what the answer does not regard */
+    char *ignored; /* [n_ignored] what the answer does not regard, NULL: nothing */
+    size_t n_ignored, cap_ignored;
+    int ignored_full;
     char *body, *out;
     size_t n_body, cap_body, n_out, at_out, cap_out, sent;
     size_t (*fill)(void *ctx, char *buf, size_t max); /* exchange_pour; NULL: nothing is left */

@@ -372,6 +372,47 @@ static void fit_calls(const pith_template *t, json_t *messages)
     }
 }
 
+static int lacks(const json_t *object, const char *name)
+{
+    const json_t *v = json_object_get(object, name);
+    return !v || json_is_null(v);
+}
+
+/* Tools with the description and the parameters that they lack, as most templates read them without
+ * a look; a list of its own, NULL: out of memory. whole: so have parameters their descriptions, and
+ * objects their properties, which few templates want. */
+static json_t *fill_tools(const json_t *tools, int whole)
+{
+    json_t *out = json_copy((json_t *)(uintptr_t)tools), *given, *field;
+    size_t i;
+    const char *name;
+    json_array_foreach(out, i, given)
+    {
+        json_t *fn = json_object_get(given, "function"), *parameters;
+        if (!json_is_object(fn))
+            continue;
+        json_t *tool = json_copy(given);
+        json_array_set_new(out, i, tool);
+        fn = json_copy(fn);
+        json_object_set_new(tool, "function", fn);
+        if (lacks(fn, "description"))
+            json_object_set_new(fn, "description", json_string(""));
+        if (lacks(fn, "parameters"))
+            json_object_set_new(fn, "parameters",
+                                json_pack("{s:s, s:{}}", "type", "object", "properties"));
+        if (!whole)
+            continue;
+        parameters = json_deep_copy(json_object_get(fn, "parameters"));
+        json_object_set_new(fn, "parameters", parameters);
+        if (lacks(parameters, "properties"))
+            json_object_set_new(parameters, "properties", json_object());
+        json_object_foreach(json_object_get(parameters, "properties"), name,
+                            field) if (lacks(field, "description"))
+            json_object_set_new(field, "description", json_string(""));
+    }
+    return out;
+}
+
 /* Every tool has a name, without which no call of it could be told. */
 static int check_tools(const json_t *tools, struct fault *f)
 {
@@ -396,6 +437,27 @@ static pith_prompt *render_vars(const pith_template *t, const json_t *vars, stru
     if (!p)
         err.code ? fault_from(f, &err, "messages") : fault_memory(f);
     free(json);
+    return p;
+}
+
+/* The prompt with tools: as they are where they are whole. */
+static pith_prompt *render_tools(const pith_template *t, json_t *vars, const json_t *tools,
+                                 struct fault *f)
+{
+    struct fault first = *f;
+    pith_prompt *p = NULL;
+    for (int whole = 0; !p && whole < 2; whole++) {
+        struct fault again = *f;
+        json_t *filled = fill_tools(tools, whole);
+        if (!filled) {
+            fault_memory(f);
+            return NULL;
+        }
+        json_object_set_new(vars, "tools", filled);
+        p = render_vars(t, vars, whole ? &again : &first);
+    }
+    if (!p) /* what stands in the way of the tools as they came */
+        *f = first;
     return p;
 }
 
@@ -517,11 +579,12 @@ pith_prompt *request_prompt(struct hosted *m, const struct fields *b, int *flags
     }
     json_object_set_new(vars, "messages", messages);
     json_object_set_new(vars, "add_generation_prompt", json_boolean(prompt));
-    if (tools)
-        json_object_set(vars, "tools", tools);
     if (b->v[F_chat_documents])
         json_object_set(vars, "documents", (json_t *)(uintptr_t)b->v[F_chat_documents]);
-    p = render_vars(template, vars, f);
+    if (tools)
+        json_object_set(vars, "tools", tools);
+    p = json_array_size(tools) ? render_tools(template, vars, tools, f)
+                               : render_vars(template, vars, f);
     int hides = p && json_array_size(b->v[F_chat_documents]) &&
                 !shows(template, "documents", vars, p);
     if (hides)

@@ -6,6 +6,7 @@ they are made."""
 import glob
 import json
 import os
+import re
 import tempfile
 
 from serving import SCALE, SHARED, Server, check, events, run, skip, synth
@@ -313,7 +314,12 @@ LAMP = [{"type": "function", "function": {"name": "lamp", "description": "w1", "
 
 # Published ones that do not show what is in `tools`: they have none, or read another variable.
 SHOW_NO_TOOLS = ("deepseek-ai-DeepSeek-R1-Distill-Qwen-32B deepseek-ai-DeepSeek-V3.1 "
-                 "fireworks-ai-llama-3-firefunction-v2 google-gemma-2-2b-it").split()
+                 "google-gemma-2-2b-it").split()
+# Those that cannot go on where a tool lacks something; one that reads `functions` and `datetime`.
+NEED_ALL = ("ByteDance-Seed-OSS Cohere2MoE CohereForAI-c4ai-command-r-plus-tool_use "
+            "CohereForAI-c4ai-command-r7b-12-2024-tool_use "
+            "NousResearch-Hermes-3-Llama-3.1-8B-tool_use muse-glimmer "
+            "fireworks-ai-llama-3-firefunction-v2").split()
 # Those that leave calls of a history out, change lists to write them, or want the start token.
 LEAVE_OUT = ("Kimi-K2-Instruct LFM2-8B-A1B LFM2.5-Instruct ibm-granite-granite-3.3-2B-Instruct "
              "meetkai-functionary-medium-v3.2").split()
@@ -326,22 +332,55 @@ def test_published(model):
     if not found:
         skip("published templates under auto", "no templates in " + SHARED)
         return
-    tools = json.loads(json.dumps(LAMP))
-    for v in tools[0]["function"]["parameters"]["properties"].values():
-        v["description"] = "w2"  # one of them wants it
+    bare = [{"type": "function", "function": {"name": "lamp", **more}}
+            for more in ({}, {"description": None, "parameters": None}, {"parameters": {}},
+                         {"description": "w1", "parameters": {"type": "object"}},
+                         {"parameters": LAMP[0]["function"]["parameters"]})]
     n = 0
     for path in found:
         name = os.path.basename(path)[:-len(".jinja")]
-        if SCALE < 10 and name not in LEAVE_OUT + SHOW_NO_TOOLS[:1]:
+        if SCALE < 10 and name not in LEAVE_OUT + SHOW_NO_TOOLS[:1] + NEED_ALL:
             continue
         with Server(model, "--chat-template", path) as s:
-            status, a, r = s.post(CHAT, {"messages": TALK, "tools": tools, "max_tokens": 1})
+            status, a, r = s.post(CHAT, {"messages": TALK, "tools": LAMP, "max_tokens": 1})
             n += status == 200
+            for tool in bare if name not in SHOW_NO_TOOLS else []:
+                status_, b, _ = s.post("/apply-template", {"messages": TALK, "tools": [tool]})
+                check("a tool that lacks something of %s: %s" % (name, tool["function"]),
+                      status_ == 200 and "lamp" in b["prompt"], b)
+            if name == NEED_ALL[-1]:
+                prompt = s.post("/apply-template", {"messages": TALK, "tools": LAMP})[1]["prompt"]
+                plain = s.post("/apply-template", {"messages": TALK})[1]["prompt"]
+                check("functions and the day of " + name,
+                      json.dumps([LAMP[0]["function"]], indent=4) in prompt
+                      and re.search(r"Today is \d{4}-\d\d-\d\d\.", prompt)
+                      and "JSON spec:\n[]\nToday" in plain, (prompt, plain))
             check("held under auto: " + name,
                   status == 400 if name in SHOW_NO_TOOLS else
                   status == 200 and r.getheader("x-pith-ignored") is None, (a, r.getheaders()))
     check("templates under auto", n >= (len(found) - len(SHOW_NO_TOOLS) if SCALE >= 10
-                                        else len(LEAVE_OUT)), n)
+                                        else len(LEAVE_OUT + NEED_ALL)), n)
+
+
+def test_whole_tools(folder, model):
+    """A tool that lacks nothing is in the prompt as it came."""
+    path = os.path.join(folder, "tojson.jinja")
+    with open(path, "w") as f:
+        f.write("{{ tools | tojson }}")
+    with Server(model, "--chat-template", path) as s:
+        show = lambda tool: json.loads(s.post("/apply-template", {
+            "messages": TALK, "tools": [tool]})[1]["prompt"])[0]
+        for tool in (LAMP[0], {"function": {"parameters": {"properties": {"x": {}}, "a": 1},
+                                            "description": "", "name": "f"}, "type": "function"}):
+            check("as it came: " + tool["function"]["name"],
+                  json.dumps(show(tool)) == json.dumps(tool), show(tool))
+        lacks = {"type": "function", "function": {"name": "f", "parameters": None, "strict": True}}
+        check("what it lacks", show(lacks) == {"type": "function", "function": {
+            "name": "f", "strict": True, "description": "", "parameters": {
+                "type": "object", "properties": {}}}}, show(lacks))
+        call = {"messages": TALK, "tools": [lacks], "max_tokens": 4}
+        status, a, _ = s.post(CHAT, {**call, "tool_choice": "required"})
+        check("null parameters are none", status == 200, a)
 
 
 def is_lamp(call):
@@ -526,6 +565,7 @@ def main():
                       "5")
         test_native(synth(os.path.join(folder, "n.gguf"), "--ctx", "4096", "--layers", "2",
                           "--seed", "5"))
+        test_whole_tools(folder, model)
         test_published(synth(os.path.join(folder, "p.gguf"), "--ctx", "16384", "--seed", "5"))
         with Server(model, "--ctx", "1024") as s:
             test_no_place(s, "no chat template")

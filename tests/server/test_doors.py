@@ -348,6 +348,17 @@ def test_log(model):
         s.end()
         keys = [json.loads(line)["key"] for line in s.said.splitlines() if '"/v1/models"' in line]
         check("any_key_is_logged", keys == ["a\ufffd"], keys)
+    with Server(model, "--no-log=no") as s:
+        items = [{"type": "ghost_snapshot"}] * 100
+        body = {"input": items + [{"role": "user", "content": "w5"}], "max_output_tokens": 1}
+        header = s.post("/v1/responses", body)[2].getheader("x-pith-ignored")
+        many = s.post("/v1/responses", {**body, "input": items * 20 + body["input"][-1:]})
+        s.end()
+        told = [json.loads(line)["ignored"] for line in s.said.splitlines() if '"ignored"' in line]
+        check("the_log_has_all_that_is_ignored", len(header) < 512 and told[0]
+              == ", ".join("input[%d] ghost_snapshot" % i for i in range(100)), (header, told[0]))
+        check("up_to_a_bound", many[0] == 200 and 15000 < len(told[1]) < 16384
+              and told[1].endswith("ghost_snapshot, ..."), (many, told[1][-100:]))
 
 
 def answers(s):

@@ -274,19 +274,20 @@ def test_foreign_tools(s):
     status, a, r = s.post(CHAT, {"messages": [USER], "max_tokens": 2,
                                  "tools": [{"type": "custom", "custom": {"name": "x"}}, TOOL]})
     check("custom tools", status == 200 and ignored(r) == "tools[0] custom, schemas of tools", a)
-    items = [{"type": "item_reference", "id": "msg_1"},
+    items = [{"type": "local_shell_call", "id": "ls_1"},
              {"type": "web_search_call", "id": "ws_1", "status": "completed"},
              {"role": "user", "content": "w5"}]
     status, a, r = s.post("/v1/responses", {"input": items, "max_output_tokens": 2})
     check("items of the service",
           status == 200 and r.getheader("x-pith-ignored")
-          == "input[0] item_reference, input[1] web_search_call", (a, r.getheaders()))
+          == "input[0] local_shell_call, input[1] web_search_call", (a, r.getheaders()))
     check("only items of the service", s.post("/v1/responses", {"input": items[:1]})[0] == 400)
     check("unknown items", s.post("/v1/responses", {"input": [{"type": "dance"}]})[0] == 400)
-    many = [{"type": "item_reference", "id": "x"}] * 40 + [{"role": "user", "content": "w5"}]
+    many = [{"type": "ghost_snapshot"}] * 40 + [{"role": "user", "content": "w5"}]
     told = s.post("/v1/responses",
                   {"input": many, "max_output_tokens": 2})[2].getheader("x-pith-ignored")
-    check("a long list is cut", len(told) < 512 and told.endswith("..."), told)
+    check("a long list is cut in the header", 400 < len(told) < 512
+          and told.endswith("ghost_snapshot, ..."), told)
     status, _, r = s.post(CHAT, {"messages": [USER], "max_tokens": 2,
                                  "tools": [{"type": "a\r\nSet-Cookie: b, c\u00fc"}]})
     check("names are no headers",

@@ -152,6 +152,7 @@ static pith_status put_tools(const struct chat_format *f, struct arena *a,
         const struct jtree *fn = jtree_get(t, "function");
         fn = fn && fn->kind == JTREE_OBJECT ? fn : t;
         const struct jtree *name = jtree_get(fn, "name"), *schema = jtree_get(fn, "parameters");
+        schema = schema && schema->kind == JTREE_NULL ? NULL : schema;
         if (!name || name->kind != JTREE_STRING)
             return error_set(err, PITH_FORMAT, "tools: number %d has no name", i);
         char place[128];

@@ -31,7 +31,7 @@ const struct jtree *chat_parameters(const struct jtree *tool)
     const struct jtree *v = NULL, *function = tool ? function_of(tool) : NULL;
     for (size_t i = 0; !v && i < sizeof schemas / sizeof *schemas; i++)
         v = jtree_get(function, schemas[i]);
-    return v;
+    return v && v->kind == JTREE_NULL ? NULL : v;
 }
 
 const struct jtree *chat_schema_at(const struct jtree *root, const struct jtree *ref)

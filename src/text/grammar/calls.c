@@ -358,7 +358,8 @@ static void put_tools(struct calls *c, const struct jtree *tools, uint32_t call,
         const struct jtree *fn = native_function(r, t, i, &name);
         if (!fn)
             return;
-        uint32_t rest = put_rest(c, jtree_get(fn, "parameters"));
+        const struct jtree *schema = jtree_get(fn, "parameters");
+        uint32_t rest = put_rest(c, schema && schema->kind == JTREE_NULL ? NULL : schema);
         if (c->spec->trigger.n || c->spec->token >= 0)
             rules_edge(r, rules_call(r, put_quoted(c, names, name), rest), to, EDGE_EPS, 0);
         if (bare)

@@ -143,6 +143,48 @@ static void own_roles(struct jvm *vm, const struct jlist *messages)
     }
 }
 
+/* Whether a template has a variable (or a member) of this name. */
+static int has_name(const struct jinja *t, const char *name)
+{
+    for (int32_t i = 0; i < (int32_t)t->n_names; i++)
+        if (slice_eq_z(t->names[i], name))
+            return 1;
+    return 0;
+}
+
+/* The functions of the tools as a text, as json.dumps(functions, indent=4) writes it. */
+static struct jv functions_text(struct jvm *vm, struct jv tools)
+{
+    const struct json_style style = {.ascii = 1,
+                                     .has_indent = 1,
+                                     .indent = SLICE("    "),
+                                     .comma = SLICE(","),
+                                     .colon = SLICE(": ")};
+    size_t n = jv_is_list(tools) ? tools.u.l->n : 0;
+    struct jv *v = vm_array(vm, n, sizeof *v);
+    struct jbuild b = {.vm = vm};
+    for (size_t i = 0; v && i < n; i++) {
+        const struct jv *fn = tools.u.l->v[i].t == J_DICT
+                                  ? jdict_getz(vm, tools.u.l->v[i].u.d, SLICE("function"))
+                                  : NULL;
+        v[i] = fn ? *fn : tools.u.l->v[i];
+    }
+    if (!vm->failed)
+        json_write(&b, jv_list(vm, J_LIST, v, n), &style, 0);
+    return vm->failed ? (struct jv){0} : jb_value(&b);
+}
+
+/* What some templates (Firefunction 2) read besides, and those who use them make themselves. A day
+ * without a time, so that a conversation's beginning stays the same. */
+static void put_older(struct jvm *vm, struct jdict *vars)
+{
+    const struct jv *tools = jdict_getz(vm, vars, SLICE("tools"));
+    if (tools && has_name(vm->t, "functions") && !jdict_getz(vm, vars, SLICE("functions")))
+        put_default(vm, vars, SLICE("functions"), functions_text(vm, *tools));
+    if (!vm->failed && has_name(vm->t, "datetime") && !jdict_getz(vm, vars, SLICE("datetime")))
+        put_default(vm, vars, SLICE("datetime"), time_format(vm, SLICE("%Y-%m-%d")));
+}
+
 /* The variables: the object's but "now", then what it leaves out. */
 static void read_variables(struct jvm *vm, const char *json, size_t n, struct jdict *vars)
 {
@@ -176,6 +218,8 @@ static void read_variables(struct jvm *vm, const char *json, size_t n, struct jd
     put_default(vm, vars, SLICE("tools"), jv_none());
     put_default(vm, vars, SLICE("documents"), jv_none());
     put_default(vm, vars, SLICE("add_generation_prompt"), jv_bool(0));
+    if (!vm->failed)
+        put_older(vm, vars);
 }
 
 pith_status jinja_render(const struct jinja *t, const char *json, size_t n,
