@@ -97,10 +97,11 @@ PITH_API const pith_template *pith_model_template(const pith_model *m, const cha
 PITH_API int pith_template_names(const pith_template *t, const char *name);
 /* Renders with the variables of a JSON object: messages, tools, documents (null when absent),
  * add_generation_prompt (false) and any other; a template that reads `functions` or `datetime` has
- * the tools' functions as JSON text and the day, where they are absent; "now" (ISO 8601) is what strftime_now formats, else
- * the clock. Writes at most cap bytes (not terminated), returns the full length, -1 on error.
- * PITH_STATE: the template called raise_exception, and the message is its own; PITH_RANGE: a limit
- * on steps, memory or length. This is text to look at; what a model is given is a pith_prompt. */
+ * the tools' functions as JSON text and the day, where they are absent; "now" (ISO 8601) is what
+ * strftime_now formats, else the clock. Writes at most cap bytes (not terminated), returns the full
+ * length, -1 on error. PITH_STATE: the template called raise_exception, and the message is its own;
+ * PITH_RANGE: a limit on steps, memory or length. This is text to look at; what a model is given is
+ * a pith_prompt. */
 PITH_API int64_t pith_template_render(const pith_template *t, const char *json, size_t n_bytes,
                                       char *buf, size_t cap, struct pith_error *err);
 

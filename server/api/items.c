@@ -1,6 +1,6 @@
 /* items.c -- see items.h. A key's items are the members of an object of JSON, each a text: a table
- * by id that lists what was put in first first. Who is asked for is put in anew, so the first one is
- * the one that was used longest ago. */
+ * by id that lists what was put in first first. What is asked for is put in anew, so the first one
+ * is the one that was used longest ago. */
 #include "server/api/items.h"
 
 #include <pthread.h>

@@ -11,8 +11,8 @@ struct items;
 struct server;
 struct tenant;
 
-/* most: bytes of one key, 0: nothing is kept; all keys together have at most 16 times as much. NULL:
- * out of memory. */
+/* most: bytes of one key, 0: nothing is kept; all keys together have at most 16 times as much.
+ * NULL: out of memory. */
 struct items *items_open(struct server *s, int64_t most);
 void items_close(struct items *k);
 /* A list of items with ids, which stays the caller's. Those used longest ago go for them, of this

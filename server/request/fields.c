@@ -233,7 +233,8 @@ static int slips(const char *a, const char *b)
             int d = last[j - 1] + (a[i - 1] != b[j - 1]);
             d = last[j] + 1 < d ? last[j] + 1 : d;
             d = here[j - 1] + 1 < d ? here[j - 1] + 1 : d;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && old[j - 2] + 1 < d)
+            int swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+            if (swapped && old[j - 2] + 1 < d)
                 d = old[j - 2] + 1;
             here[j] = d;
         }

@@ -294,7 +294,8 @@ def test_references(model, template):
             check("a reference to " + name, no[0] == 400 and "input[1]" in no[1]["error"]["message"]
                   and "is stored here" in no[1]["error"]["message"]
                   and "store: false" in no[1]["error"]["message"], no)
-        check("store is told", s.ask("POST", path, {**call, "store": False}, a)[1]["store"] is False)
+        check("store is told",
+              s.ask("POST", path, {**call, "store": False}, a)[1]["store"] is False)
         long = [items(s, a, tools=None, tool_choice=None, max_output_tokens=1500)[-1]
                 for _ in range(12)]
         got = [count(s, ref(x), a)[0] for x in [one] + long]
@@ -302,7 +303,8 @@ def test_references(model, template):
               and got == sorted(got, reverse=True), (got, [len(json.dumps(x)) for x in long]))
     with Server(model, "--chat-template", template, "--item-cache", "0") as s:
         x = s.post(path, call)[1]
-        check("nothing is kept", x["store"] is False and count(s, ref(x["output"][-1]))[0] == 400, x)
+        check("nothing is kept",
+              x["store"] is False and count(s, ref(x["output"][-1]))[0] == 400, x)
 
 
 def test_billing(s):

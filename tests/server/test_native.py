@@ -105,7 +105,8 @@ def test_probabilities(s):
             for more in ({"n_probs": 7}, {"logprobs": 7}, {"logprobs": 7, "n_probs": 7},
                          {"logprobs": 3, "n_probs": 7}, {"logprobs": 7, "n_probs": 0})]
     check("logprobs is n_probs", all(t == told[0] for t in told), told)
-    check("logprobs of /infill", s.post("/infill", {"input_prefix": "w5", "logprobs": 101})[0] == 400)
+    check("logprobs of /infill",
+          s.post("/infill", {"input_prefix": "w5", "logprobs": 101})[0] == 400)
     talk = {"messages": [{"role": "user", "content": "w5"}], "max_tokens": 4, "seed": 3}
     chat = "/v1/chat/completions"
     said = s.post(chat, {**talk, "logprobs": True, "top_logprobs": 4})[1]["choices"][0]

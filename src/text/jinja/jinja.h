@@ -38,9 +38,9 @@ const void *jinja_note(const struct jinja *t); /* NULL: none yet */
 int jinja_keep(const struct jinja *t, const void *note, void (*drop)(const void *));
 
 /* Renders with the variables of a JSON object; messages, tools and documents are null and
- * add_generation_prompt is false when absent; functions is the JSON text of the tools' functions and
- * datetime the day, where the template has such names; "now" (ISO 8601) is what strftime_now formats and no
- * variable; without it, the clock. Appends to *out; a failure leaves *out as it was.
+ * add_generation_prompt is false when absent; functions is the JSON text of the tools' functions
+ * and datetime the day, where the template has such names; "now" (ISO 8601) is what strftime_now
+ * formats and no variable; without it, the clock. Appends to *out; a failure leaves *out as it was.
  * PITH_STATE: the template called raise_exception, and the message is the template's own.
  * PITH_FORMAT: an error of the template or of the JSON; PITH_RANGE: a limit was reached. */
 pith_status jinja_render(const struct jinja *t, const char *json, size_t n,
