@@ -554,7 +554,8 @@ def test_paths(s):
         a, b = (s.post(at + path, {**body, "max_tokens": 4, "temperature": 0})[1]["choices"]
                 for at in ("/api/v0", "/v1"))
         check("/api/v0" + path, a == b, (a, b))
-    check("/responses", s.post("/responses", {"input": "w5", "max_output_tokens": 2})[1]["object"]
+    check("/responses", s.post("/responses", {"input": "w5", "max_output_tokens": 2,
+                                              "store": False})[1]["object"]
           == "response")
     p = s.get("/props")[1]
     check("/props", (p["total_slots"], p["default_generation_settings"]["n_ctx"], p["model_alias"],
