@@ -151,6 +151,61 @@ static void products_of_bytes(void)
     set_env("PITH_VULKAN_MASK", NULL);
 }
 
+/* Logits behind each piece of a long prompt, whose last pieces see more than one span. */
+enum { PIECES = 5, TILE_CTX = 1280, LONG_PIECE = 490 };
+
+static void tile_logits(const char *mask, const char *k, const char *v, float *out)
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    static const int32_t n[PIECES] = {LONG_PIECE, 9, LONG_PIECE, 100, 33};
+    static int32_t token[LONG_PIECE];
+    set_env("PITH_VULKAN_MASK", mask);
+    sp.n_ctx = TILE_CTX;
+    sp.cache_type_k = k;
+    sp.cache_type_v = v;
+    pith_model *m = open_model("0", "1", &err);
+    pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+    for (int i = 0; i < PIECES && s; i++) {
+        for (int32_t j = 0; j < n[i]; j++)
+            token[j] = (7 * j + 11 * i) % V;
+        if (pith_feed(s, 0, token, n[i], &err) == PITH_OK)
+            memcpy(out + i * V, pith_logits(s, pith_n_outputs(s) - 1), V * sizeof *out);
+    }
+    CHECK_MSG(s && !*err.msg, "K %s, V %s: %s", k, v, err.msg);
+    pith_session_close(s);
+    pith_model_close(m);
+    set_env("PITH_VULKAN_MASK", NULL);
+}
+
+/* Attention of many rows in tiles has the bits of attention row by row. */
+static void attention_in_tiles(void)
+{
+    static const char *const types[][2] = {
+        {"f16", "f16"}, {"q8_0", "q4_0"}, {"f32", "bf16"}, {"q5_1", "q5_0"}, {"q4_1", "f32"}};
+    static float want[PIECES * V], got[PIECES * V];
+    struct device *d;
+    int made = 0;
+    make_model_of("llama", 64);
+    for (int i = 0; i < (test_scale() < 10 ? 2 : 5); i++) {
+        memset(want, 0xff, sizeof want);
+        memset(got, 0xff, sizeof got);
+        tile_logits("tile", types[i][0], types[i][1], want);
+        tile_logits(NULL, types[i][0], types[i][1], got);
+        for (int j = 0; j < PIECES; j++)
+            CHECK_MSG(!memcmp(want + j * V, got + j * V, V * sizeof *want),
+                      "K %s, V %s, piece %d: other bits in tiles", types[i][0], types[i][1], j);
+    }
+    set_devices("0", NULL);
+    if (backend_vulkan.open(0, 0, &d, NULL) == PITH_OK) {
+        for (int32_t i = 0; i < vk_of(d)->n_pipelines; i++)
+            made |= (int)vk_of(d)->pipeline[i].kernel.family == VK_ATTN_TILE;
+        d->backend->close(d);
+    }
+    set_devices(NULL, NULL);
+    CHECK_MSG(made, "no kernel of tiles was made");
+}
+
 static void no_device(void)
 {
     SKIP("%s", absent());
@@ -170,5 +225,6 @@ int main(void)
     TEST(what_is_absent_is_named);
     TEST(pipelines_are_kept);
     TEST(products_of_bytes);
+    TEST(attention_in_tiles);
     return test_end();
 }

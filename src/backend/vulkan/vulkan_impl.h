@@ -83,9 +83,16 @@ struct vk_stage {
 };
 
 /* Families besides those of gpu.h: dp4a by the device's own instruction, and products with many
- * rows of x: of numbers, of bytes, of bytes by that instruction. */
-enum { VK_DP4A_DOT = GPU_N_FAMILIES, VK_TILE, VK_DP4A_TILE, VK_DP4A_TILE_DOT, VK_N_FAMILIES };
-#define VK_FAMILY_NAMES "dp4a_dot", "tile", "dp4a_tile", "dp4a_tile_dot"
+ * rows of x: of numbers, of bytes, of bytes by that instruction; attention of many rows. */
+enum {
+    VK_DP4A_DOT = GPU_N_FAMILIES,
+    VK_TILE,
+    VK_DP4A_TILE,
+    VK_DP4A_TILE_DOT,
+    VK_ATTN_TILE,
+    VK_N_FAMILIES
+};
+#define VK_FAMILY_NAMES "dp4a_dot", "tile", "dp4a_tile", "dp4a_tile_dot", "attn_tile"
 /* What products with weights in blocks are made of: numbers, or bytes. */
 enum vk_products { VK_OF_NUMBERS, VK_OF_BYTES, VK_BY_DOT };
 
