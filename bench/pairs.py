@@ -74,7 +74,8 @@ def main():
     ap.add_argument("--tests", default=TESTS)
     ap.add_argument("--reps", type=int, default=2, help="repeats in a run")
     ap.add_argument("-t", "--threads", type=int, default=len(os.sched_getaffinity(0)))
-    ap.add_argument("--floor", type=float, default=0.0, help="status 1 when a middle's bound is lower")
+    ap.add_argument("--floor", type=float, default=0.0,
+                    help="status 1 when a middle's bound is lower")
     ap.add_argument("--limit", type=int, default=1800, help="seconds a single run may take")
     ap.add_argument("--out", help="file for all runs, JSON")
     a = ap.parse_args()

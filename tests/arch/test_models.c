@@ -22,7 +22,8 @@ static void run_close(struct run *r)
     *r = (struct run){0};
 }
 
-/* Model and session with K and V of the given types; pooling as the file says when PITH_POOL_FILE. */
+/* Model and session with K and V of the given types; pooling as the file says when
+ * PITH_POOL_FILE. */
 static int run_open_kv(struct run *r, const char *path, const char *k, const char *v,
                        pith_pooling pooling, int32_t n_ctx, struct pith_error *err)
 {
