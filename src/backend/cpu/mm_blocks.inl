@@ -306,10 +306,16 @@ INLINE vi nvfp4_code(const uint8_t *v, vi table, const int g)
     return vi_look_up(table, nibble(vi_load(v + GROUP * (g % 2)), g / 2));
 }
 
-/* minus: of each column [0] and [4] are -16 times the sums of the parts' x, where the level's
- * weights are unsigned. */
+/* What a level wants of the 32 x of each column once for all slices. */
+INLINE void nvfp4_aside(int32_t (*aside)[8], const int8_t *x, const int NC);
 INLINE void nvfp4_32(vf *acc, const uint8_t *v, const vf scale[2], const int8_t *x, const float *d,
-                     const int32_t (*minus)[8], const int NC);
+                     const int32_t (*aside)[8], const int NC);
+
+/* [0] and [4] are -16 times the sums of the parts' x, for weights that are unsigned. */
+INLINE void nvfp4_minus(int32_t (*aside)[8], const int8_t *x, const int NC)
+{
+    COLUMNS(c) minus_sums_of_16(aside[c], x + 32 * c);
+}
 
 INLINE void nvfp4_rows(const struct piece *p, const struct form32 f, int s0, const int S,
                        const int NC)
@@ -318,20 +324,20 @@ INLINE void nvfp4_rows(const struct piece *p, const struct form32 f, int s0, con
     const uint8_t *w = p->panel + p->b0 * f.bytes;
     const int8_t *x = p->a->q + at * 32;
     const float *d = p->a->d + at;
-    int32_t minus[ACT_TILE][8] __attribute__((aligned(64)));
+    int32_t aside[ACT_TILE][8] __attribute__((aligned(64)));
     vf acc[ACT_TILE];
     start(p, acc, s0, S, NC);
     for (int64_t b = p->b0; b < p->b1; b++, w += f.bytes) {
         if (NC > 1)
             prefetch(w + f.bytes / SLICES * s0, f.bytes / SLICES * S);
         for (int pair = 0; pair < 2; pair++, x += 32 * nc, d += nc) {
-            COLUMNS(c) minus_sums_of_16(minus[c], x + 32 * c);
+            nvfp4_aside(aside, x, NC);
             UNROLL for (int s = 0; s < S; s++)
             {
                 const uint8_t *scales = w + 32 * pair + LANES * (s0 + s),
                               *v = w + 64 + 4 * GROUP * pair + 4 * LANES * (s0 + s);
                 const vf scale[2] = {vf_load_e4m3(scales), vf_load_e4m3(scales + 16)};
-                nvfp4_32(acc + s * NC, v, scale, x, d, minus, NC);
+                nvfp4_32(acc + s * NC, v, scale, x, d, aside, NC);
             }
         }
     }

@@ -302,6 +302,11 @@ INLINE void few128(vf *acc, const uint8_t *v, vf scale, const int8_t *x, int64_t
     acc[c] = vf_fma(vf_mul(scale, vf_set(d[2 * c])), vf_from_int(isum[c]), acc[c]);
 }
 
+INLINE void nvfp4_aside(int32_t (*aside)[8], const int8_t *x, const int NC)
+{
+    nvfp4_minus(aside, x, NC);
+}
+
 INLINE void nvfp4_32(vf *acc, const uint8_t *v, const vf scale[2], const int8_t *x, const float *d,
                      const int32_t (*minus)[8], const int NC)
 {

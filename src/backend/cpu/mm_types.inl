@@ -91,6 +91,7 @@
 #define NIBBLE_TYPE      TYPE
 #define RARE_NIBBLE_TYPE RARE_TYPE
 #define FEW_BITS_TYPE    RARE_TYPE
+#define NVFP4_TYPE       RARE_TYPE
 #endif
 
 BYTES_TYPE(q8_0, 32, P16_Q8_0, mm32_rows, Q8_0)
@@ -110,7 +111,7 @@ RARE_TYPE(iq3_xxs, 256, P16_IQ3_XXS, mm256_rows, IQ3_XXS)
 RARE_TYPE(iq3_s, 256, P16_IQ3_S, mm256_rows, IQ3_S)
 RARE_TYPE(iq2, 256, P16_IQ2_S, mm256_rows, IQ2)
 RARE_TYPE(iq1, 256, P16_IQ1_S, mm256_rows, IQ1)
-FEW_BITS_TYPE(nvfp4, 64, P16_NVFP4, nvfp4_rows, NVFP4)
+NVFP4_TYPE(nvfp4, 64, P16_NVFP4, nvfp4_rows, NVFP4)
 FEW_BITS_TYPE(q1_0, 128, P16_Q1_0, few32_rows, Q1_0)
 FEW_BITS_TYPE(q2_0, 64, P16_Q2_0, few32_rows, Q2_0)
 FEW_BITS_TYPE(tq, 256, P16_TQ2_0, few256_rows, TQ)

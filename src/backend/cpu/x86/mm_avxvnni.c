@@ -52,6 +52,7 @@ INLINE vi int8_step(vi sum, vi u, vi x)
 #define RARE_NIBBLE_TYPE(...)
 #define FIFTH_TYPE(...)
 #define FEW_BITS_TYPE(...)
+#define NVFP4_TYPE(...)
 #include "backend/cpu/mm_dot.inl"
 #include "backend/cpu/mm_types.inl"
 #include "backend/cpu/mm_roof.inl"

@@ -39,6 +39,7 @@ enum { MAX_SUMS = 16, CHUNK_BYTES = 16 << 10 };
 #define NIBBLE_TYPE(...)      UP_TO_4(4, __VA_ARGS__)
 #define RARE_NIBBLE_TYPE(...) UP_TO_4(4, __VA_ARGS__)
 #define FEW_BITS_TYPE(...)    UP_TO_4(2, __VA_ARGS__)
+#define NVFP4_TYPE(...)       UP_TO_4_AND_8(2, __VA_ARGS__)
 #endif
 #define EACH_SLICE(s) UNROLL for (int s = 0; s < S; s++)
 
@@ -544,20 +545,50 @@ INLINE void few128(vf *acc, const uint8_t *v, vf scale, const int8_t *x, int64_t
     add_sums(acc, sum, scale, d, 2, NC);
 }
 
-INLINE void nvfp4_32(vf *acc, const uint8_t *v, const vf scale[2], const int8_t *x, const float *d,
-                     const int32_t (*minus)[8], const int NC)
+/* From 4 columns on x is what is unsigned, 128 too large: what that adds belongs to the weights, so
+ * it is found once for all columns, and 255 * 12 * 2 * 4 fits an int16. */
+enum { NVFP4_MANY = 4 };
+INLINE void nvfp4_aside(int32_t (*aside)[8], const int8_t *x, const int NC)
 {
-    const vi table = vi_table(fp4);
-    vi sum[MAX_SUMS];
+    if (NC < NVFP4_MANY) {
+        nvfp4_minus(aside, x, NC);
+        return;
+    }
+    COLUMNS(c)
+    {
+        plus_128(aside[c], x + 32 * c);
+        __asm__("" : "+m"(aside[c])); /* quads of it are loads, not shuffles */
+    }
+}
+
+INLINE void nvfp4_32(vf *acc, const uint8_t *v, const vf scale[2], const int8_t *x, const float *d,
+                     const int32_t (*aside)[8], const int NC)
+{
+    const int many = NC >= NVFP4_MANY;
+    const vi table = many ? vi_sub8(vi_table(fp4), vi_set8(16)) : vi_table(fp4);
+    vi sum[MAX_SUMS], w[4], less;
     UNROLL for (int part = 0; part < 2; part++, v += 2 * GROUP, x += 16)
     {
         UNROLL for (int g = 0; g < 4; g++)
         {
-            const vi codes = nvfp4_code(v, table, g);
-            add_quads(sum, g == 0, &codes, x + 4 * g, 1, NC);
+            w[g] = nvfp4_code(v, table, g);
+            if (many) {
+                const vi z = vi_maddubs(vi_set8(-128), vi_sub8(vi_zero(), w[g]));
+                less = g ? vi_add16(less, z) : z;
+            } else
+                add_quads(sum, g == 0, &w[g], x + 4 * g, 1, NC);
+        }
+        UNROLL for (int g = 0; g < 4 && many; g++) COLUMNS(c)
+        {
+            const vi q = quad((const int8_t *)aside[c] + 16 * part + 4 * g);
+            sum[c] = vi_add16(g ? sum[c] : less, vi_maddubs(q, w[g]));
+            PIN(sum[c]);
         }
         COLUMNS(c)
-        sum[c] = vi_add32(vi_madd16(sum[c], vi_set16(1)), vi_set32(minus[c][4 * part]));
+        {
+            sum[c] = vi_madd16(sum[c], vi_set16(1));
+            sum[c] = many ? sum[c] : vi_add32(sum[c], vi_set32(aside[c][4 * part]));
+        }
         add_sums(acc, sum, scale[part], d, 1, NC);
     }
 }
