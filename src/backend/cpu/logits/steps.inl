@@ -13,6 +13,11 @@ typedef double vd __attribute__((vector_size(4 * LANES), aligned(8), may_alias))
 
 #define ALL(n)             ((vf){} + (n)) /* n in every lane */
 #define SELECT(mask, a, b) ((vf)(((vi)(a) & (mask)) | ((vi)(b) & ~(mask))))
+/* a < b ? a : b and a > b ? a : b, where there is no instruction that is just that. */
+#ifndef LESSER
+#define LESSER(a, b)  SELECT((vi)((a) < (b)), a, b)
+#define GREATER(a, b) SELECT((vi)((a) > (b)), a, b)
+#endif
 
 static int highest(const float *x, int32_t n, float *most_of)
 {
@@ -23,8 +28,7 @@ static int highest(const float *x, int32_t n, float *most_of)
         float lane[LANES];
         for (int i = 0; i < BLOCK; i += LANES) {
             vf v = *(const vf *)(x + i);
-            vi more = v > most;
-            most = SELECT(more, v, most);
+            most = GREATER(v, most);
             bad |= ((vi)v & exponent) == exponent;
         }
         *(vf *)lane = most;
@@ -47,8 +51,7 @@ static int highest(const float *x, int32_t n, float *most_of)
 #define WEIGH(x, best, rounder, d, w)                                                              \
     do {                                                                                           \
         d = (best) - *(const vf *)(x);                                                             \
-        vi near_ = d < ALL(ZERO_DISTANCE);                                                         \
-        d = SELECT(near_, d, ALL(ZERO_DISTANCE));                                                  \
+        d = LESSER(d, ALL(ZERO_DISTANCE));                                                         \
         vf k_ = d * 0x1.715476p0f + 0x1.8p23f - 0x1.8p23f; /* to an integer */                     \
         vf r_ = (k_ * 0x1.62e4p-1f - d) + k_ * 0x1.7f7d1cp-20f;                                    \
         vf p_ = ALL(1.0f / 720);                                                                   \
@@ -121,10 +124,9 @@ static void moments(const float *x, float best, double *sum, double *squares)
 static void scale(const float *x, int32_t n, float shift, float t, float *to)
 {
     for (int32_t i = 0; i < n * BLOCK; i += LANES) {
-        vf v = (*(const vf *)(x + i) - shift) / t, most = ALL(FLT_MAX), least = ALL(-FLT_MAX);
-        vi below = v<most, above = v> least;
-        v = SELECT(below, v, most);
-        *(vf *)(to + i) = SELECT(above, v, least);
+        vf v = (*(const vf *)(x + i) - shift) / t;
+        v = GREATER(v, ALL(-FLT_MAX));
+        *(vf *)(to + i) = LESSER(v, ALL(FLT_MAX));
     }
 }
 
