@@ -5,9 +5,10 @@
 # besides), model (fetching the default model), fuzz (clang), arm (cross compiler and emulator),
 # chat (line editing, which the build does without, and what its test needs), test (all that any
 # test needs: the groups model, fuzz, arm and chat, a browser, a compiler of C++, and programs that
-# tests hold ours against). Silent, quick and offline when nothing is missing. As root it installs
-# through apt, saying so; otherwise it prints the one line to run and exits 3. It never asks a
-# question.
+# tests hold ours against; when these are there, the Python packages and the instruct model, each
+# fetched once: packages.sh, instruct.sh). Silent, quick and offline when nothing is missing. As
+# root it installs through apt, saying so; otherwise it prints the one line to run and exits 3. It
+# never asks a question.
 set -u
 
 missing=() welcome=()
@@ -86,7 +87,20 @@ for group in "$@"; do
         ;;
     esac
 done
-[ ${#missing[@]} -gt 0 ] || exit 0
+
+# What tests need and apt does not have.
+fetch() {
+    for group in "$@"; do
+        if [ "$group" = test ]; then
+            "$(dirname "$0")/packages.sh" && "$(dirname "$0")/instruct.sh" >/dev/null
+            return
+        fi
+    done
+}
+if [ ${#missing[@]} -eq 0 ]; then
+    fetch "$@"
+    exit
+fi
 missing+=("${welcome[@]}")
 
 install_line="apt-get install -y --no-install-recommends ${missing[*]}"
@@ -123,3 +137,4 @@ if ! $install_line >"$log" 2>&1; then
     fi
 fi
 echo "deps: installed" >&2
+fetch "$@"

@@ -973,7 +973,7 @@ static int take_prompts(struct answer *a, const struct fields *b, struct request
                         struct fault *f)
 {
     int flags =
-        PITH_PARSE_SPECIAL |
+        (field_bool(b, F_parse_special) ? PITH_PARSE_SPECIAL : 0) |
         (b->v[F_complete_special] && !field_bool(b, F_complete_special) ? 0 : PITH_ADD_SPECIAL);
     const json_t *v = a->chat ? NULL : b->v[F_prompt];
     int several = !a->dialect->prompt_ids && answer_has_several(v);

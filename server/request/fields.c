@@ -90,13 +90,14 @@ enum { TEXTS_BYTES = 8192 };
 static int check_texts(const struct row *r, const json_t *v, struct fault *f)
 {
     size_t bytes = 0;
-    if (r == &rows[F_stop] && json_is_string(v) && !json_string_length(v))
-        return 1; /* as llama.cpp takes it */
+    int may_be_empty = r == &rows[F_stop] || r == &rows[F_stop_sequences]; /* as elsewhere */
     if (!check_range(r, (double)texts_count(v), ": its length", f))
         return 0;
     for (size_t i = 0; i < texts_count(v); i++) {
         const json_t *text = texts_at(v, i);
         size_t n = json_string_length(text);
+        if (json_is_string(text) && !n && may_be_empty)
+            continue;
         if (!n)
             return fault_set(f, 400, "wrong_type", r->name,
                              "%s[%zu] is %s, wanted a text that is not empty", r->name, i,
@@ -467,6 +468,7 @@ static json_t *schema_of(const struct row *r)
     static const char *const names[N_TYPES] = {"integer", "number", "boolean", "string",
                                                NULL,      "array",  "object"};
     json_t *s = json_pack("{s:s}", "description", r->help), *types = json_array();
+    int least = r != &rows[F_stop] && r != &rows[F_stop_sequences];
     for (int i = 0; i < N_TYPES; i++)
         if ((r->type >> i & 1) && names[i])
             json_array_append_new(types, json_string(names[i]));
@@ -476,9 +478,9 @@ static json_t *schema_of(const struct row *r)
     if (r->type == TEXTS)
         json_object_set_new(s, "anyOf",
                             json_pack("[{s:s, s:i, s:i}, {s:s, s:{s:s, s:i, s:i}, s:I}]", "type",
-                                      "string", "minLength", r != &rows[F_stop], "maxLength",
+                                      "string", "minLength", least, "maxLength",
                                       TEXTS_BYTES, "type", "array", "items", "type", "string",
-                                      "minLength", 1, "maxLength", TEXTS_BYTES, "maxItems",
+                                      "minLength", least, "maxLength", TEXTS_BYTES, "maxItems",
                                       (json_int_t)r->hi));
     if (r->type == OBJECT && r->hi > 0)
         json_object_set_new(s, "maxProperties", json_integer((json_int_t)r->hi));

@@ -22,8 +22,10 @@ static int take_stops(const json_t *stop, struct request *r, struct fault *f)
 {
     size_t n = texts_count(stop);
     r->stop = calloc(n + 2, sizeof *r->stop);
+    int kept = 0;
     for (size_t i = 0; r->stop && i < n; i++)
-        if (!(r->stop[i] = strdup(json_string_value(texts_at(stop, i)))))
+        if (json_string_length(texts_at(stop, i)) && /* an empty one is none */
+            !(r->stop[kept++] = strdup(json_string_value(texts_at(stop, i)))))
             return fault_memory(f);
     return r->stop || fault_memory(f);
 }

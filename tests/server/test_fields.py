@@ -103,6 +103,40 @@ def test_cold(s):
           == 400)
 
 
+def test_stops(s):
+    """Empty ones are none; as many as their bytes allow."""
+    body = {"prompt": P, "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+    text = s.post(TEXT, body)[1]["choices"][0]["text"]
+    word = re.search(r"w\d+", text).group()
+    one = s.post(TEXT, {**body, "stop": word})[1]["choices"][0]["text"]
+    other = "\x01\x02"
+    for name, stop in (("beside empty ones", ["", word, ""]), ("of 500", [other] * 499 + [word])):
+        got = s.post(TEXT, {**body, "stop": stop})
+        check("a stop " + name, got[0] == 200 and got[1]["choices"][0]["text"] == one != text, got)
+    for name, stop in (("a list of nothing", [""]), ("nothing", "")):
+        got = s.post(TEXT, {**body, "stop": stop})
+        check("stop is " + name, got[0] == 200 and got[1]["choices"][0]["text"] == text, got)
+    check("stop_sequences with an empty one", s.post("/v1/messages", {
+        "messages": [USER], "max_tokens": 1, "stop_sequences": [""]})[0] == 200)
+    for stop in ([3], ["a" * 8193], ["a"] * 1025):
+        check("stops %s" % str(stop)[:9], s.post(TEXT, {**body, "stop": stop})[0] == 400)
+
+
+def test_parse_special(s):
+    """Markers in a prompt are tokens, or text where that is said."""
+    text = "w5 </s> w6"
+    count = [s.post("/tokenize", {"content": text, "parse_special": p})[1]["tokens"]
+             for p in (True, False)]
+    check("two readings", count[0] != count[1], count)
+    for path, told in ((TEXT, lambda a: a["usage"]["prompt_tokens"]),
+                       ("/completion", lambda a: a["tokens_evaluated"])):
+        got = [told(s.post(path, {"prompt": text, "n_predict": 1, "add_special_tokens": False,
+                                  **more})[1])
+               for more in ({}, {"parse_special": True}, {"parse_special": False})]
+        check("parse_special of " + path, got == [len(count[0]), len(count[0]), len(count[1])],
+              (got, count))
+
+
 def test_strict(model):
     with Server(model, "--strict-fields", "--strict-model", "--name", "m", "--alias", "gpt-4",
                 "--alias", "m=claude") as s:
@@ -281,7 +315,7 @@ def test_effects(s):
     for text, status in (("temp", 200), ("", 200), ("kz", 400), ("tempp z", 400)):
         check("samplers %r" % text, s.post(TEXT, completion(P, 2, samplers=text))[0] == status)
     check("no stop text", made(s, stop="") == made(s, stop=[]) == made(s))
-    check("a stop text of nothing", s.post(TEXT, completion(P, 2, stop=["a", ""]))[0] == 400)
+    check("a stop text of nothing", made(s, stop=["zzzz", ""]) == made(s, stop="zzzz"))
     status, a, _ = s.post(CHAT, {"messages": [USER], "max_tokens": 1, "logprobs": False,
                                  "top_logprobs": 0, "grammar_lazy": False, "grammar_triggers": [],
                                  "structural_tag": ""})
@@ -1126,7 +1160,8 @@ def main():
         model = synth(os.path.join(folder, "m.gguf"), "--ctx", "512", "--layers", "2", "--seed",
                       "5")
         with Server(model, "--ctx", "512", "--name", "m") as s:
-            for test in (test_unknown, test_cold, test_effects, test_repetition, test_bias,
+            for test in (test_unknown, test_stops, test_parse_special, test_cold, test_effects,
+                         test_repetition, test_bias,
                          test_banned, test_shift, test_continue, test_logprobs_everywhere,
                          test_logprobs_of_streams, test_named, test_best_of,
                          test_only, test_timings,
