@@ -87,11 +87,24 @@ struct pith_session_params {
      * PITH_UNSUPPORTED: the model has no such role, or was opened without draft_heads;
      * PITH_RANGE: no such role, or head. */
     int32_t role, draft;
+    /* A session of as many sequences (n_seq 0: so many) whose edits this one takes part in, as one
+     * of a draft head does in its decoder's, or of a later stage in the first one's; NULL: none.
+     * Each call of truncate, remove, copy, keep, shift, divide and accept on that session, and what
+     * pith_generate does so, changes all sessions that follow it, or fails and changes none.
+     * Positions are the same in each: give a head's row that of its token (pith_batch.pos) where
+     * rows before it are left out. Where fewer or more rows are there an edit is of those that
+     * are. pith_accept is of a follower's tree if its last step had one of this sequence, which
+     * then has to be alike. pith_prefix, pith_reuse and loads of that session cut the followers to
+     * what it keeps; after a load they are empty. Rows are fed to each session by itself, and
+     * edits asked of a follower are of that one alone. All of them are used by one thread at a
+     * time, and may be closed in any order. PITH_RANGE: another n_seq; PITH_UNSUPPORTED: that
+     * session follows one itself. */
+    pith_session *follows;
 };
 #define PITH_SESSION_PARAMS_INIT                                                                   \
     {                                                                                              \
         sizeof(struct pith_session_params), 0, 0, 0, NULL, NULL, PITH_POOL_FILE, 0, 0, 0, NULL, 0, \
-            0, 0, 0, 0, 0, NULL, 0, 0                                                              \
+            0, 0, 0, 0, 0, NULL, 0, 0, NULL                                                        \
     }
 
 /* PITH_NOMEM, and nothing is taken: with its cache full it would not fit into the memory that is

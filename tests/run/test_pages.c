@@ -7,6 +7,14 @@
 #include "random.h"
 #include "run/cache/cache.h"
 
+/* Makes an edit that is ready. */
+static pith_status made(struct cache *c, int32_t dst, int32_t src, pith_status st)
+{
+    if (st == PITH_OK)
+        cache_edit(c, dst, src);
+    return st;
+}
+
 enum { N_SEQ = 48, N_CTX = 8192, N_LAYER = 3, N_TOKENS = 60000 };
 
 /* Pages hold nothing here, and take no memory. */
@@ -137,7 +145,7 @@ static void event(struct cache *c, struct totals *t)
         int32_t n = c->seq[other].n;
         t->arrivals++;
         if (other != s && n && cache_can_resume(c, &c->seq[other], n) && below(2))
-            CHECK(cache_share(c, s, other, 0, n, &err) == PITH_OK);
+            CHECK(made(c, s, other, cache_share(c, s, other, 0, n, &err)) == PITH_OK);
         extend(c, s, 1024 + below(2048), t);
     } else if (below(6)) {
         t->extensions++;
@@ -262,13 +270,13 @@ static void tight_edit(struct tight *t)
         cache_cut(&t->c, q, 0);
         break;
     case 1:
-        cache_share(&t->c, to, q, 0, n, NULL);
+        made(&t->c, to, q, cache_share(&t->c, to, q, 0, n, NULL));
         break;
     case 2:
-        cache_move(&t->c, q, a, n, 1 + below(5), 1, NULL);
+        made(&t->c, q, q, cache_move(&t->c, q, a, n, 1 + below(5), 1, NULL));
         break;
     default:
-        cache_remove(&t->c, q, a, b, NULL);
+        made(&t->c, q, q, cache_remove(&t->c, q, a, b, NULL));
     }
 }
 

@@ -8,6 +8,14 @@
 #include "run/cache/recurrent.h"
 #include "test.h"
 
+/* Makes an edit that is ready. */
+static pith_status made(struct cache *c, int32_t dst, int32_t src, pith_status st)
+{
+    if (st == PITH_OK)
+        cache_edit(c, dst, src);
+    return st;
+}
+
 enum { N_CTX = 1024, CHUNK = 128 };
 
 /* Pages hold nothing here, and take no memory. */
@@ -279,13 +287,13 @@ static void distances(void)
     s.by_distance = 1;
     REQUIRE(open_cache(&c, &s, 1, &err) == PITH_OK, "%s", err.msg);
     feed(&c, 0, 128);
-    CHECK(cache_remove(&c, 0, 32, 64, &err) == PITH_OK);
+    CHECK(made(&c, 0, 0, cache_remove(&c, 0, 32, 64, &err)) == PITH_OK);
     CHECK(cache_settle(&c, 0, &err) == PITH_UNSUPPORTED);
     CHECK_MSG(strstr(err.msg, "position 64 after 31"), "%s", err.msg);
     CHECK(cache_settle(&c, 0, &err) == PITH_UNSUPPORTED);
-    CHECK(cache_move(&c, 0, 32, 96, -32, 1, &err) == PITH_OK);
+    CHECK(made(&c, 0, 0, cache_move(&c, 0, 32, 96, -32, 1, &err)) == PITH_OK);
     CHECK_MSG(cache_settle(&c, 0, &err) == PITH_OK, "%s", err.msg);
-    CHECK(cache_move(&c, 0, 0, 96, 0, 2, &err) == PITH_OK);
+    CHECK(made(&c, 0, 0, cache_move(&c, 0, 0, 96, 0, 2, &err)) == PITH_OK);
     CHECK(cache_settle(&c, 0, &err) == PITH_UNSUPPORTED);
     cache_deinit(&c);
 }

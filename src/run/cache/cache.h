@@ -267,13 +267,14 @@ void cache_memory_end(struct cache *c, int32_t seq, int32_t n, const uint64_t ha
 void cache_memory_drop(struct cache *c, int32_t seq);
 void cache_memory_share(struct cache *c, int32_t dst, int32_t src);
 
-/* Edits; [a, b) are slots. PITH_STATE: a window group has given back what the row to come would see
- * then. PITH_RANGE: one of a slot's other positions would be below 0 or above 2^30 - 1. On failure
- * nothing has changed. */
+/* Edits; [a, b) are slots. Each of these four makes an edit ready, as the cache's draft, and
+ * changes nothing; cache_edit makes it, right after that, and cannot fail. PITH_STATE: a window
+ * group has given back what the row to come would see then. PITH_RANGE: one of a slot's other
+ * positions would be below 0 or above 2^30 - 1. */
 pith_status cache_remove(struct cache *c, int32_t seq, int32_t a, int32_t b,
                          struct pith_error *err);
-/* The same, and what follows moves down to the positions of what is gone. */
-pith_status cache_close_up(struct cache *c, int32_t seq, int32_t a, int32_t b,
+/* The same, and positions of what follows become pos + delta. */
+pith_status cache_close_up(struct cache *c, int32_t seq, int32_t a, int32_t b, int32_t delta,
                            struct pith_error *err);
 /* dst becomes slots [a, b) of src, sharing their pages. */
 pith_status cache_share(struct cache *c, int32_t dst, int32_t src, int32_t a, int32_t b,
@@ -282,6 +283,8 @@ pith_status cache_share(struct cache *c, int32_t dst, int32_t src, int32_t a, in
  * ones stay within 0 and 2^30 - 1. */
 pith_status cache_move(struct cache *c, int32_t seq, int32_t a, int32_t b, int32_t delta,
                        int32_t divisor, struct pith_error *err);
+/* The draft becomes sequence dst, its slots being those of src (of all but cache_share: dst). */
+void cache_edit(struct cache *c, int32_t dst, int32_t src);
 /* Carries out the edits of a sequence, for the call in progress: afterwards K and V of slot i lie
  * in slot i. PITH_NOMEM as cache_grow. */
 pith_status cache_settle(struct cache *c, int32_t seq, struct pith_error *err);

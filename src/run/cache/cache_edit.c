@@ -1,5 +1,6 @@
-/* cache_edit.c -- see cache.h. An edit writes the new list of slots as a draft, checks it, and then
- * puts it in the sequence's place; what the slots hold is moved and rotated only by cache_settle.
+/* cache_edit.c -- see cache.h. An edit writes the new list of slots as a draft and checks it; it is
+ * put in the sequence's place (cache_edit) by a call of its own, which cannot fail. What the slots
+ * hold is moved and rotated only by cache_settle.
  *
  * Settling goes through the new pages. A page whose slots lie in one old page, each in its own
  * place and unrotated, is that page, shared or not. Any other is taken anew and gathered. The old
@@ -18,6 +19,8 @@ struct cache_draft {
     int outside;        /* some position beside the first would be below 0 or too great */
     int32_t *used;      /* [cap_pages] 1: some slot lies in this page */
     int32_t n_groups;   /* of tokens */
+    int edited, pending; /* what the sequence will be, */
+    int32_t pure;        /* and how many of its slots will be as they were computed */
 };
 
 /* ---------------------------------------------------------------- drafts */
@@ -192,14 +195,12 @@ void cache_drop(struct cache *c, struct cache_seq *q, int32_t n)
                 page_unref(&c->group[g], &q->pages[g][k]);
 }
 
-/* Puts the draft in dst's place. */
-static pith_status install(struct cache *c, struct cache_seq *dst, const struct cache_seq *from,
-                           struct pith_error *err)
+/* Can the draft be put in dst's place? There is memory for it then. */
+static pith_status check(struct cache *c, struct cache_seq *dst, const struct cache_seq *from,
+                         struct pith_error *err)
 {
     struct cache_draft *d = c->draft;
-    int32_t n = d->q.n, pure = 0;
-    int edited = d->q.axed, pending = 0;
-    int32_t delta[1 + STEP_AXES];
+    int32_t n = d->q.n, delta[1 + STEP_AXES];
     if (d->outside)
         return error_set(err, PITH_RANGE,
                          "positions of a sequence moved: one beside the first would not be within "
@@ -210,17 +211,26 @@ static pith_status install(struct cache *c, struct cache_seq *dst, const struct 
                          "layers with a window no longer hold what position %d sees; use "
                          "pith_prefix, which recomputes it",
                          cache_next(&d->q, n));
+    d->edited = d->q.axed;
+    d->pending = d->pure = 0;
     for (int32_t i = 0; i < n; i++) {
         const struct cache_slot *s = &d->q.slot[i];
-        pending |= s->src != i || turn_of(&d->q, i, delta);
-        edited |= s->pos != i;
-        pure += pure == i && i < from->pure && !pending && !edited;
+        d->pending |= s->src != i || turn_of(&d->q, i, delta);
+        d->edited |= s->pos != i;
+        d->pure += d->pure == i && i < from->pure && !d->pending && !d->edited;
     }
-    edited |= pending;
-    if (edited && cache_edit_init(c, dst, err) != PITH_OK)
+    d->edited |= d->pending;
+    if (d->edited && cache_edit_init(c, dst, err) != PITH_OK)
         return err->code;
-    if (cache_tokens(c, dst, n, err) != PITH_OK)
-        return err->code;
+    return cache_tokens(c, dst, n, err);
+}
+
+void cache_edit(struct cache *c, int32_t to, int32_t src)
+{
+    struct cache_seq *dst = &c->seq[to];
+    const struct cache_seq *from = &c->seq[src];
+    const struct cache_draft *d = c->draft;
+    int32_t n = d->q.n;
     const int32_t *used = mark_pages(c, &d->q, n);
     for (int g = 0; g < c->n_own; g++)
         for (int32_t k = 0; k < c->cap_pages; k++) {
@@ -231,24 +241,23 @@ static pith_status install(struct cache *c, struct cache_seq *dst, const struct 
             dst->pages[g][k] = page;
         }
     memcpy(dst->token, d->q.token, (size_t)n * sizeof *dst->token);
-    if (edited)
+    if (d->edited)
         memcpy(dst->slot, d->q.slot, (size_t)n * sizeof *dst->slot);
-    if (edited && dst->axes)
+    if (d->edited && dst->axes)
         memcpy(dst->axes, d->q.axes, (size_t)n * sizeof *dst->axes);
     memcpy(dst->torn, d->q.torn, sizeof dst->torn);
     dst->n = dst->floor = n;
-    dst->pure = pure;
+    dst->pure = d->pure;
     dst->published = 0;
     dst->foreign = from->foreign && n;
     memmove(dst->salt, from->salt, sizeof dst->salt);
     memmove(dst->adapter, from->adapter, sizeof dst->adapter);
     dst->adapter_set = from->adapter_set;
-    dst->edited = edited;
+    dst->edited = d->edited;
     dst->axed = d->q.axed;
     dst->placed = from->placed && n;
     dst->n_tree = 0;
-    dst->pending = pending;
-    return PITH_OK;
+    dst->pending = d->pending;
 }
 
 /* ---------------------------------------------------------------- edits */
@@ -261,10 +270,10 @@ pith_status cache_remove(struct cache *c, int32_t seq, int32_t a, int32_t b, str
         return err->code;
     put_slots(d, q, 0, a);
     put_slots(d, q, b, q->n);
-    return install(c, q, q, err);
+    return check(c, q, q, err);
 }
 
-pith_status cache_close_up(struct cache *c, int32_t seq, int32_t a, int32_t b,
+pith_status cache_close_up(struct cache *c, int32_t seq, int32_t a, int32_t b, int32_t delta,
                            struct pith_error *err)
 {
     struct cache_seq *q = &c->seq[seq];
@@ -273,8 +282,8 @@ pith_status cache_close_up(struct cache *c, int32_t seq, int32_t a, int32_t b,
         return err->code;
     put_slots(d, q, 0, a);
     for (int32_t i = b; i < q->n; i++)
-        put(d, q, i, (struct shift){cache_pos(q, a) - cache_pos(q, b), 1});
-    return install(c, q, q, err);
+        put(d, q, i, (struct shift){delta, 1});
+    return check(c, q, q, err);
 }
 
 pith_status cache_share(struct cache *c, int32_t dst, int32_t src, int32_t a, int32_t b,
@@ -284,7 +293,7 @@ pith_status cache_share(struct cache *c, int32_t dst, int32_t src, int32_t a, in
     if (!d)
         return err->code;
     put_slots(d, &c->seq[src], a, b);
-    return install(c, &c->seq[dst], &c->seq[src], err);
+    return check(c, &c->seq[dst], &c->seq[src], err);
 }
 
 pith_status cache_move(struct cache *c, int32_t seq, int32_t a, int32_t b, int32_t delta,
@@ -307,7 +316,7 @@ pith_status cache_move(struct cache *c, int32_t seq, int32_t a, int32_t b, int32
             put(d, q, moved++, by);
         }
     }
-    return install(c, q, q, err);
+    return check(c, q, q, err);
 }
 
 /* ---------------------------------------------------------------- settling */

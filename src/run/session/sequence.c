@@ -29,36 +29,6 @@ static pith_status take_range(const struct pith_session *s, int32_t seq, int64_t
     return PITH_OK;
 }
 
-/* Keeps the first n slots of a sequence, in every kind of state. */
-static pith_status cut_slots(struct pith_session *s, int32_t seq, int32_t n,
-                             struct pith_error *err)
-{
-    if (!cache_can_resume(&s->cache, &s->cache.seq[seq], n))
-        return error_set(err, PITH_STATE,
-                         "layers with a window no longer hold what position %d sees; use "
-                         "pith_prefix, which recomputes it",
-                         n);
-    if (recurrent_point(&s->recurrent, seq, n) != n)
-        return error_set(err, PITH_STATE,
-                         "recurrent layers hold no state after %d positions; use pith_prefix, "
-                         "which recomputes it",
-                         n);
-    if (!n)
-        store_end(&s->store, &s->cache, seq);
-    cache_cut(&s->cache, seq, n);
-    recurrent_cut(&s->recurrent, seq, n);
-    return PITH_OK;
-}
-
-/* The same; an emptied sequence has no memory of an encoder either. */
-static pith_status cut(struct pith_session *s, int32_t seq, int32_t n, struct pith_error *err)
-{
-    pith_status st = cut_slots(s, seq, n, err);
-    if (st == PITH_OK && !n)
-        cache_memory_drop(&s->cache, seq);
-    return st;
-}
-
 static int is_recurrent(const struct pith_session *s)
 {
     return s->recurrent.n_blocks > 0;
@@ -81,7 +51,10 @@ uint32_t session_edits(const struct pith_session *s)
         e |= PITH_EDIT_SHIFT;
     if (!session_follows(s))
         e |= PITH_EDIT_GAPS;
-    return tree_refuses(s, &why) == PITH_OK ? e | PITH_EDIT_TREES : e;
+    e |= tree_refuses(s, &why) == PITH_OK ? PITH_EDIT_TREES : 0;
+    for (const struct pith_session *f = s->followers; f; f = f->next_follower)
+        e &= session_edits(f) | PITH_EDIT_GAPS | PITH_EDIT_TREES; /* rows, not edits */
+    return e;
 }
 
 /* A recurrence holds the sum of what it has seen: nothing can be taken out of it but what came
@@ -149,6 +122,7 @@ pith_status session_reuse(struct pith_session *s, int32_t seq, const int32_t *to
         s->miss = miss;
     if ((st = cache_tokens(&s->cache, &s->cache.seq[seq], stored, err)) != PITH_OK)
         return st;
+    follow_cut(s, seq, keep < q->n ? cache_pos(q, keep) : cache_next(q, keep));
     cache_cut(&s->cache, seq, stored > keep ? 0 : keep);
     recurrent_cut(&s->recurrent, seq, keep);
     if (stored > keep)
@@ -201,66 +175,131 @@ pith_status session_trust(struct pith_session *s, int32_t seq, struct pith_error
     return PITH_OK;
 }
 
+/* To plan.at slots, if that can be. */
+static pith_status ready_cut(struct pith_session *s, int32_t seq, int32_t n, struct pith_error *err)
+{
+    s->plan = (struct edit_plan){.what = EDIT_CUT, .seq = seq, .at = n};
+    return session_can_cut(s, seq, n, err);
+}
+
+/* The slot of a session that is slot n at position pos of the one that is edited: of equal
+ * positions as many are before it. */
+static int32_t slot_at(const struct pith_session *s, const struct edit *e, int32_t n, int64_t pos)
+{
+    if (s == e->of)
+        return n;
+    const struct cache_seq *q = &s->cache.seq[e->seq];
+    int32_t at = cache_find(q, pos) + n - cache_find(&e->of->cache.seq[e->seq], pos);
+    int32_t end = cache_find(q, pos + 1);
+    return at < end ? at : end;
+}
+
+static pith_status ready_truncate(struct pith_session *s, const struct edit *e,
+                                  struct pith_error *err)
+{
+    return ready_cut(s, e->seq, slot_at(s, e, e->n[0], e->p0), err);
+}
+
+static int64_t position_of(const struct cache_seq *q, int32_t n)
+{
+    return n < q->n ? cache_pos(q, n) : cache_next(q, n);
+}
+
 pith_status session_truncate(struct pith_session *s, int32_t seq, int64_t n, struct pith_error *err)
 {
     pith_status st = check_seq(s, seq, err);
     if (st != PITH_OK)
         return st;
-    if (n < 0 || n > s->cache.seq[seq].n)
+    const struct cache_seq *q = &s->cache.seq[seq];
+    if (n < 0 || n > q->n)
         return error_set(err, PITH_RANGE, "truncate to %lld positions, sequence %d holds %d",
-                         (long long)n, seq, s->cache.seq[seq].n);
-    return cut(s, seq, (int32_t)n, err);
+                         (long long)n, seq, q->n);
+    struct edit e = {.ready = ready_truncate, .seq = seq, .n = {(int32_t)n}};
+    e.p0 = position_of(q, e.n[0]);
+    return session_edit(s, &e, err);
+}
+
+static pith_status ready_remove(struct pith_session *s, const struct edit *e,
+                                struct pith_error *err)
+{
+    int32_t a, b;
+    pith_status st = take_range(s, e->seq, e->p0, e->p1, &a, &b, err);
+    s->plan = (struct edit_plan){.what = EDIT_NOTHING};
+    if (st != PITH_OK || a == b)
+        return st;
+    if (b == s->cache.seq[e->seq].n)
+        return ready_cut(s, e->seq, a, err);
+    s->plan = (struct edit_plan){.what = EDIT_DRAFT, .seq = e->seq};
+    st = check_parts(s, err);
+    return st == PITH_OK ? cache_remove(&s->cache, e->seq, a, b, err) : st;
 }
 
 pith_status session_remove(struct pith_session *s, int32_t seq, int64_t p0, int64_t p1,
                            struct pith_error *err)
 {
+    return session_edit(s, &(struct edit){.ready = ready_remove, .seq = seq, .p0 = p0, .p1 = p1},
+                        err);
+}
+
+static pith_status ready_close_up(struct pith_session *s, const struct edit *e,
+                                  struct pith_error *err)
+{
+    int32_t a = slot_at(s, e, e->n[0], e->p0), b = slot_at(s, e, e->n[1], e->p1);
+    s->plan = (struct edit_plan){.what = EDIT_DRAFT, .seq = e->seq};
+    return cache_close_up(&s->cache, e->seq, a, b, (int32_t)(e->p0 - e->p1), err);
+}
+
+pith_status session_close_up(struct pith_session *s, int32_t seq, int32_t a, int32_t b,
+                             struct pith_error *err)
+{
+    const struct cache_seq *q = &s->cache.seq[seq];
+    struct edit e = {.ready = ready_close_up, .seq = seq, .n = {a, b}};
+    e.p0 = position_of(q, a);
+    e.p1 = position_of(q, b);
+    return session_edit(s, &e, err);
+}
+
+static pith_status ready_copy(struct pith_session *s, const struct edit *e, struct pith_error *err)
+{
     int32_t a, b;
-    pith_status st = take_range(s, seq, p0, p1, &a, &b, err);
-    if (st != PITH_OK || a == b)
+    pith_status st = check_seq(s, e->seq, err);
+    if (st == PITH_OK)
+        st = take_range(s, e->src, e->p0, e->p1, &a, &b, err);
+    if (st != PITH_OK)
         return st;
-    if (b == s->cache.seq[seq].n)
-        return cut(s, seq, a, err);
-    st = check_parts(s, err);
-    return st == PITH_OK ? cache_remove(&s->cache, seq, a, b, err) : st;
+    s->plan = (struct edit_plan){.what = EDIT_MEMORY, .seq = e->seq, .src = e->src, .at = b};
+    if (a == b) /* nothing but what the encoder has read */
+        return session_can_cut(s, e->seq, 0, err);
+    s->plan.what = EDIT_COPY;
+    if (a > 0)
+        st = check_parts(s, err);
+    else if (recurrent_point(&s->recurrent, e->src, b) != b)
+        st = error_set(err, PITH_STATE,
+                       "recurrent layers hold no state of sequence %d after %d positions", e->src,
+                       b);
+    return st == PITH_OK ? cache_share(&s->cache, e->seq, e->src, a, b, err) : st;
 }
 
 pith_status session_copy(struct pith_session *s, int32_t dst, int32_t src, int64_t p0, int64_t p1,
                          struct pith_error *err)
 {
-    int32_t a, b;
-    pith_status st = check_seq(s, dst, err);
-    if (st == PITH_OK)
-        st = take_range(s, src, p0, p1, &a, &b, err);
-    if (st != PITH_OK)
-        return st;
-    if (a == b) { /* nothing but what the encoder has read */
-        st = cut_slots(s, dst, 0, err);
-        if (st == PITH_OK)
-            cache_memory_share(&s->cache, dst, src);
-        return st;
-    }
-    if (a > 0)
-        st = check_parts(s, err);
-    else if (recurrent_point(&s->recurrent, src, b) != b)
-        st = error_set(err, PITH_STATE,
-                       "recurrent layers hold no state of sequence %d after %d positions", src, b);
-    if (st == PITH_OK)
-        st = cache_share(&s->cache, dst, src, a, b, err);
-    if (st == PITH_OK) {
-        recurrent_share(&s->recurrent, dst, src, b);
-        cache_memory_share(&s->cache, dst, src);
-    }
+    struct edit e = {.ready = ready_copy, .seq = dst, .src = src, .p0 = p0, .p1 = p1};
+    return session_edit(s, &e, err);
+}
+
+static pith_status ready_keep(struct pith_session *s, const struct edit *e, struct pith_error *err)
+{
+    pith_status st = check_seq(s, e->seq, err);
+    s->plan = (struct edit_plan){.what = EDIT_KEEP, .seq = e->seq};
+    for (int32_t q = 0; st == PITH_OK && q < s->n_seq; q++)
+        if (q != e->seq)
+            st = session_can_cut(s, q, 0, err);
     return st;
 }
 
 pith_status session_keep(struct pith_session *s, int32_t seq, struct pith_error *err)
 {
-    pith_status st = check_seq(s, seq, err);
-    for (int32_t q = 0; st == PITH_OK && q < s->n_seq; q++)
-        if (q != seq)
-            st = cut(s, q, 0, err);
-    return st;
+    return session_edit(s, &(struct edit){.ready = ready_keep, .seq = seq}, err);
 }
 
 static pith_status check_shift(const struct pith_session *s, struct pith_error *err)
@@ -287,36 +326,105 @@ static pith_status take_movable(const struct pith_session *s, int32_t seq, int64
     return st == PITH_OK ? check_shift(s, err) : st;
 }
 
-pith_status session_shift(struct pith_session *s, int32_t seq, int64_t p0, int64_t p1,
-                          int64_t delta, struct pith_error *err)
+/* Of positions [p0, p1) of a session to (pos + delta) / by. */
+static pith_status ready_move(struct pith_session *s, const struct edit *e, int32_t a, int32_t b,
+                              int32_t delta, int32_t by, struct pith_error *err)
+{
+    int some = a < b && (delta || by > 1);
+    s->plan = (struct edit_plan){.what = some ? EDIT_DRAFT : EDIT_NOTHING, .seq = e->seq};
+    return some ? cache_move(&s->cache, e->seq, a, b, delta, by, err) : PITH_OK;
+}
+
+static pith_status ready_shift(struct pith_session *s, const struct edit *e, struct pith_error *err)
 {
     int32_t a, b;
-    pith_status st = take_movable(s, seq, p0, p1, &a, &b, err);
+    int64_t delta = e->by;
+    pith_status st = take_movable(s, e->seq, e->p0, e->p1, &a, &b, err);
     if (st != PITH_OK)
         return st;
-    const struct cache_seq *q = &s->cache.seq[seq];
+    const struct cache_seq *q = &s->cache.seq[e->seq];
     if (delta < -POS_MAX || delta > POS_MAX ||
         (a < b && (cache_pos(q, a) + delta < 0 || cache_pos(q, b - 1) + delta >= POS_MAX)))
         return error_set(err, PITH_RANGE,
                          "shift by %lld of positions %d..%d of sequence %d; they have to stay "
                          "within 0..%d",
                          (long long)delta, a < b ? cache_pos(q, a) : 0,
-                         a < b ? cache_pos(q, b - 1) : 0, seq, POS_MAX - 1);
-    return a < b && delta ? cache_move(&s->cache, seq, a, b, (int32_t)delta, 1, err) : PITH_OK;
+                         a < b ? cache_pos(q, b - 1) : 0, e->seq, POS_MAX - 1);
+    return ready_move(s, e, a, b, (int32_t)delta, 1, err);
+}
+
+pith_status session_shift(struct pith_session *s, int32_t seq, int64_t p0, int64_t p1,
+                          int64_t delta, struct pith_error *err)
+{
+    struct edit e = {.ready = ready_shift, .seq = seq, .p0 = p0, .p1 = p1, .by = delta};
+    return session_edit(s, &e, err);
+}
+
+static pith_status ready_divide(struct pith_session *s, const struct edit *e,
+                                struct pith_error *err)
+{
+    int32_t a, b;
+    pith_status st = take_movable(s, e->seq, e->p0, e->p1, &a, &b, err);
+    if (st != PITH_OK)
+        return st;
+    if (e->by < 1 || e->by > POS_MAX)
+        return error_set(err, PITH_RANGE, "positions divided by %lld, wanted 1..%d",
+                         (long long)e->by, POS_MAX);
+    return ready_move(s, e, a, b, 0, (int32_t)e->by, err);
 }
 
 pith_status session_divide(struct pith_session *s, int32_t seq, int64_t p0, int64_t p1, int64_t by,
                            struct pith_error *err)
 {
-    int32_t a, b;
-    pith_status st = take_movable(s, seq, p0, p1, &a, &b, err);
-    if (st != PITH_OK)
-        return st;
-    if (by < 1 || by > POS_MAX)
-        return error_set(err, PITH_RANGE, "positions divided by %lld, wanted 1..%d", (long long)by,
-                         POS_MAX);
-    return a < b && by > 1 ? cache_move(&s->cache, seq, a, b, 0, (int32_t)by, err) : PITH_OK;
+    struct edit e = {.ready = ready_divide, .seq = seq, .p0 = p0, .p1 = p1, .by = by};
+    return session_edit(s, &e, err);
 }
+
+/* ---------------------------------------------------------------- more than a context holds */
+
+/* Both are edits of the sequence and nothing else: what they give are the bits of remove, shift and
+ * divide. */
+pith_status context_shift(struct pith_session *s, int32_t seq, int32_t n_keep, int32_t n_discard,
+                          struct pith_error *err)
+{
+    int32_t n = s->cache.seq[seq].n, rest = n - n_keep;
+    if (rest < 2)
+        return error_set(err, PITH_RANGE,
+                         "a context shift that keeps %d of %d positions leaves nothing to discard; "
+                         "keep fewer or open the session with a larger context",
+                         n_keep, n);
+    if (!n_discard)
+        n_discard = rest / 2;
+    n_discard = n_discard < rest ? n_discard : rest - 1; /* the last one stays: it was just made */
+    return session_close_up(s, seq, n_keep, n_keep + n_discard, err);
+}
+
+/* Group i holds tokens [i * ga_w, (i + 1) * ga_w) at positions [i * ga_w / ga_n, (i + 1) * ga_w /
+ * ga_n) once it has been divided; the tokens after the groups follow at positions of their own. */
+int64_t self_extend_room(const struct pith_session *s, int32_t seq, int32_t ga_n, int32_t ga_w,
+                         int64_t groups)
+{
+    int64_t end = groups * (ga_w / ga_n) + ga_w;
+    return end - cache_next(&s->cache.seq[seq], s->cache.seq[seq].n);
+}
+
+pith_status self_extend(struct pith_session *s, int32_t seq, int32_t ga_n, int32_t ga_w,
+                        int64_t *groups, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    while (st == PITH_OK && self_extend_room(s, seq, ga_n, ga_w, *groups) <= 0) {
+        int64_t from = *groups * (ga_w / ga_n), token = *groups * ga_w, end = token + ga_w;
+        st = session_shift(s, seq, from, -1, token - from, err);
+        if (st == PITH_OK)
+            st = session_divide(s, seq, token, end, ga_n, err);
+        if (st == PITH_OK)
+            st = session_shift(s, seq, end, -1, from + ga_w / ga_n - end, err);
+        ++*groups;
+    }
+    return st;
+}
+
+/* ---------------------------------------------------------------- what it holds */
 
 int64_t session_position(const struct pith_session *s, int32_t seq, int last)
 {

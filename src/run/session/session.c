@@ -59,6 +59,8 @@ static pith_status take_role(struct pith_session *s, const struct pith_session_p
                          "role is %d, wanted %d (decoder), %d (draft head) or %d (projector); an "
                          "encoder runs in its decoder's session (pith_encode)",
                          p->role, PITH_ROLE_DECODER, PITH_ROLE_DRAFT, PITH_ROLE_PROJECTOR);
+    if (follow_check(s, p, err) != PITH_OK)
+        return err->code;
     enum role role = roles[p->role];
     if (role == ROLE_DRAFT && !m->draft)
         return error_set(err, PITH_UNSUPPORTED,
@@ -115,7 +117,7 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
                          p->n_ctx, m->arch.hp.n_positions);
     s->n_ctx = p->n_ctx; /* room_choose */
     s->rope_ctx = p->n_ctx;
-    s->n_seq = p->n_seq ? p->n_seq : 1;
+    s->n_seq = p->n_seq ? p->n_seq : p->follows ? p->follows->n_seq : 1;
     if (p->n_batch < 0 || p->n_batch > 65536)
         return error_set(err, PITH_RANGE, "n_batch is %d, wanted 0..65536", p->n_batch);
     s->n_batch = p->n_batch ? p->n_batch : m->params.n_batch;
@@ -623,8 +625,10 @@ struct pith_session *session_open(struct pith_model *m, const struct pith_sessio
     mem_account_leave(before);
     s->cache.account = &s->account;
     fp_leave(fp);
-    if (st == PITH_OK)
+    if (st == PITH_OK) {
+        follow_link(s, params->follows);
         return s;
+    }
     session_close(s);
     return NULL;
 }
@@ -665,6 +669,7 @@ void session_close(struct pith_session *s)
     if (!s)
         return;
     pipeline_stop(s);
+    follow_unlink(s);
     for (int i = 0; i < SESSION_ROLES; i++)
         role_close_runs(&s->role[i]);
     mem_decommit(s->lane[0].step, s->step_committed, PITH_MEM_SCRATCH);

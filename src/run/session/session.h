@@ -60,8 +60,22 @@ struct uploading {
     char why[200]; /* none do, though there are such weights; "": there is nothing to say */
 };
 
+/* What an edit will do to a session, once it is ready: keep the first `at` slots of seq; put the
+ * cache's draft in its place; make it a copy of another, or of the other's memory alone; or empty
+ * all but seq. */
+enum edit_what { EDIT_NOTHING, EDIT_CUT, EDIT_DRAFT, EDIT_COPY, EDIT_MEMORY, EDIT_KEEP };
+struct edit_plan {
+    enum edit_what what;
+    int32_t seq, src, at;
+};
+
 struct pith_session {
     struct pith_model *model;
+    /* Sessions that follow this one's edits (edit.c), and the one that this follows; NULL: none.
+     */
+    struct pith_session *followers, *next_follower, *follows;
+    struct edit_plan plan;
+    int32_t accepted; /* of a follower, while trees are: its slots before; -1: it had no tree */
     struct mem_account account; /* its blocks, but for itself */
     const struct arch_model *arch; /* the model's, or that of the role it runs */
     int32_t draft;                 /* of draft heads: which */
@@ -282,10 +296,36 @@ pith_status session_remove(struct pith_session *s, int32_t seq, int64_t p0, int6
 pith_status session_copy(struct pith_session *s, int32_t dst, int32_t src, int64_t p0, int64_t p1,
                          struct pith_error *err);
 pith_status session_keep(struct pith_session *s, int32_t seq, struct pith_error *err);
+/* Slots [a, b) go, and what follows moves down to their positions. */
+pith_status session_close_up(struct pith_session *s, int32_t seq, int32_t a, int32_t b,
+                             struct pith_error *err);
 pith_status session_shift(struct pith_session *s, int32_t seq, int64_t p0, int64_t p1,
                           int64_t delta, struct pith_error *err);
 pith_status session_divide(struct pith_session *s, int32_t seq, int64_t p0, int64_t p1, int64_t by,
                            struct pith_error *err);
+/* edit.c. An edit as it is asked of a session: `ready` checks it, takes the memory it needs and
+ * fills s->plan, for the session itself (e->of) and for those that follow it. Ranges are of
+ * positions; n[] are slots that two positions of the first session are, where these alone would
+ * not say which of equal ones are meant. session_edit: all of the sessions change, or none. */
+struct edit {
+    pith_status (*ready)(struct pith_session *s, const struct edit *e, struct pith_error *err);
+    const struct pith_session *of;
+    int32_t seq, src, n[2];
+    int64_t p0, p1, by;
+};
+pith_status session_edit(struct pith_session *s, const struct edit *e, struct pith_error *err);
+/* Checks the session that parameters name, if they do; from link on s follows it; unlink: nothing
+ * follows s, nor does s. */
+pith_status follow_check(const struct pith_session *s, const struct pith_session_params *p,
+                         struct pith_error *err);
+void follow_link(struct pith_session *s, struct pith_session *leader);
+void follow_unlink(struct pith_session *s);
+/* Sequence seq (-1: every one) holds something else from position pos on: so those that follow
+ * forget what they have there, or all of it. */
+void follow_cut(struct pith_session *s, int32_t seq, int64_t pos);
+/* The first n slots of a sequence can be kept. */
+pith_status session_can_cut(const struct pith_session *s, int32_t seq, int32_t n,
+                            struct pith_error *err);
 /* See pith_edits. The parts are what refusals go by, too: why positions cannot be other than the
  * next, and why there are no trees (NULL: nothing is in the way). */
 uint32_t session_edits(const struct pith_session *s);
@@ -335,7 +375,7 @@ typedef pith_status (*run_batch)(struct pith_session *s, const struct pith_batch
 pith_status roles_run(struct pith_session *s, const struct pith_batch *b, run_batch run,
                       struct pith_error *err);
 
-/* extend.c: more text than a context holds. A context shift drops n_discard tokens (0: half) after
+/* More text than a context holds. A context shift drops n_discard tokens (0: half) after
  * the first n_keep; what follows moves down. Self-extend (arXiv:2401.01325) divides the positions
  * of every ga_w tokens by ga_n, but for the latest: *groups have been. */
 pith_status context_shift(struct pith_session *s, int32_t seq, int32_t n_keep, int32_t n_discard,

@@ -858,7 +858,11 @@ static pith_status load_end(struct load *v, struct pith_sampler *sampler, struct
         st = sampler_restore(sampler, &v->state, v->accepted, err);
     if (st != PITH_OK && v->stream)
         drop_pages(v, v->n_taken);
-    return st == PITH_OK ? load_all(v, err) : st;
+    if (st == PITH_OK)
+        st = load_all(v, err);
+    if (st == PITH_OK)
+        follow_cut(v->s, v->seq, 0);
+    return st;
 }
 
 static void load_deinit(struct load *v)

@@ -4,6 +4,8 @@
  * forgotten them. */
 #include "run/session/session.h"
 
+#include <string.h>
+
 /* What this session cannot try trees with; NULL: nothing. */
 static const char *refuses(const struct pith_session *s)
 {
@@ -107,11 +109,16 @@ void tree_fill(struct pith_session *s, int32_t k)
     }
 }
 
-pith_status session_accept(struct pith_session *s, int32_t seq, int32_t row,
-                           struct pith_error *err)
+/* What is accepted of a session: n rows of its last step, from a root down. */
+struct path {
+    int32_t row[STEP_DEPTH], token[STEP_DEPTH], n;
+};
+
+static pith_status find_path(const struct pith_session *s, int32_t seq, int32_t row,
+                             struct path *p, struct pith_error *err)
 {
     const struct step *t = s->lane[s->tree_lane].step;
-    int32_t path[STEP_DEPTH], token[STEP_DEPTH], n = 0;
+    p->n = 0;
     if (seq < 0 || seq >= s->n_seq)
         return error_set(err, PITH_RANGE, "sequence %d, the session has 0..%d", seq, s->n_seq - 1);
     if (!s->n_tried || !s->cache.seq[seq].n_tree)
@@ -126,10 +133,70 @@ pith_status session_accept(struct pith_session *s, int32_t seq, int32_t row,
         return error_set(err, PITH_RANGE, "row %d is of sequence %d, not of %d", row,
                          step_seq(t)[seg], seq);
     for (int32_t r = at; r >= 0; r = step_parent(t)[r])
-        n++;
-    for (int32_t r = at, i = n; i-- > 0; r = step_parent(t)[r]) {
-        path[i] = r - step_first(t)[seg];
-        token[i] = session_kept_token(s, t, r);
+        p->n++;
+    for (int32_t r = at, i = p->n; i-- > 0; r = step_parent(t)[r]) {
+        p->row[i] = r - step_first(t)[seg];
+        p->token[i] = session_kept_token(s, t, r);
     }
-    return cache_accept(&s->cache, seq, path, token, n, err);
+    return PITH_OK;
+}
+
+/* The last step of a session that follows had a tree of the sequence as well. */
+static int tried_too(const struct pith_session *f, int32_t seq)
+{
+    return f->n_tried && f->cache.seq[seq].n_tree;
+}
+
+/* The same row of such a tree, which has to be the same path. */
+static pith_status find_same(const struct pith_session *f, int32_t seq, int32_t row,
+                             const struct path *as, struct path *p, struct pith_error *err)
+{
+    if (f->n_flying)
+        return error_set(err, PITH_STATE,
+                         "a session that follows has %d steps under way; end them first "
+                         "(pith_wait)",
+                         f->n_flying);
+    if (!tried_too(f, seq))
+        return PITH_OK;
+    pith_status st = find_path(f, seq, row, p, err);
+    if (st == PITH_OK &&
+        (p->n != as->n || memcmp(p->row, as->row, (size_t)p->n * sizeof *p->row) != 0))
+        st = error_set(err, PITH_STATE, "row %d has another path there", row);
+    return st == PITH_OK ? st : error_prefix(err, "the tree of a session that follows");
+}
+
+/* Those before `end` have taken their rows, and give them back. */
+static void take_back(struct pith_session *s, const struct pith_session *end, int32_t seq)
+{
+    for (struct pith_session *f = s->followers; f && f != end; f = f->next_follower)
+        if (f->accepted >= 0)
+            cache_cut(&f->cache, seq, f->accepted);
+}
+
+pith_status session_accept(struct pith_session *s, int32_t seq, int32_t row,
+                           struct pith_error *err)
+{
+    struct path own, p;
+    pith_status st = find_path(s, seq, row, &own, err);
+    for (struct pith_session *f = s->followers; f && st == PITH_OK; f = f->next_follower)
+        st = find_same(f, seq, row, &own, &p, err);
+    if (st != PITH_OK)
+        return st;
+    struct pith_session *f = s->followers;
+    for (; f && st == PITH_OK; f = st == PITH_OK ? f->next_follower : f) {
+        f->accepted = -1;
+        if (!tried_too(f, seq))
+            continue;
+        f->accepted = f->cache.seq[seq].n;
+        st = find_path(f, seq, row, &p, err);
+        if (st == PITH_OK)
+            st = cache_accept(&f->cache, seq, p.row, p.token, p.n, err);
+    }
+    if (st == PITH_OK)
+        st = cache_accept(&s->cache, seq, own.row, own.token, own.n, err);
+    else
+        cache_cut(&s->cache, seq, s->cache.seq[seq].n); /* its tree is forgotten, too */
+    if (st != PITH_OK)
+        take_back(s, f, seq);
+    return st;
 }
