@@ -541,6 +541,24 @@ static void what_is_taken(void)
     c.rows[0] = 30;
     draw(&c, &kv, unit);
     run(&c, &kv, unit, CU_FLASH, n_rows(&c), parts);
+    uint32_t shared = cu_of(dev)->shared;
+    c.d_k = c.d_v = 192;
+    kv = state_of(&c, &unit);
+    cu_of(dev)->shared = 64 << 10; /* what one kernel has too little of, the other can do */
+    draw(&c, &kv, unit);
+    run(&c, &kv, unit, CU_FLASH, n_rows(&c), parts);
+    c.rows[0] = 29;
+    draw(&c, &kv, unit);
+    run(&c, &kv, unit, GPU_attn, n_rows(&c), parts);
+    cu_of(dev)->shared = shared;
+}
+
+/* For many rows and for few; -1: they differ. */
+static int size_of_both(const struct device *d, const struct attn_op *p, int32_t n_states,
+                        const struct state *kv)
+{
+    int many = cu_flash_size(d, p, n_states, kv, 0);
+    return many == cu_flash_size(d, p, n_states, kv, 1) ? many : -1;
 }
 
 /* What has no kernel for tensor cores: by type, size, kind of state, device. */
@@ -566,33 +584,36 @@ static void sizes_of_heads(void)
                             .k_type = cases[i].k,
                             .v_type = cases[i].v};
         v.arch = cases[i].arch;
-        CHECK_MSG(cu_flash_size(&v.dev, &p, 1, &one) == cases[i].size, "case %d: %d", (int)i,
-                  cu_flash_size(&v.dev, &p, 1, &one));
+        CHECK_MSG(size_of_both(&v.dev, &p, 1, &one) == cases[i].size, "case %d: %d", (int)i,
+                  size_of_both(&v.dev, &p, 1, &one));
     }
     v.shared = 64 << 10; /* compute capability 7.5 */
-    CHECK(cu_flash_size(&v.dev, &p, 1, &kv) == 128);
+    CHECK(size_of_both(&v.dev, &p, 1, &kv) == 128);
     kv.d_k = 256;
-    CHECK(cu_flash_size(&v.dev, &p, 1, &kv) == 0);
+    CHECK(size_of_both(&v.dev, &p, 1, &kv) == 0);
+    kv.d_k = 192; /* many rows have a kernel that fits there, few have not */
+    CHECK(cu_flash_size(&v.dev, &p, 1, &kv, 0) == 192 && !cu_flash_size(&v.dev, &p, 1, &kv, 1));
+    kv.d_k = 256;
     v.shared = 99 << 10; /* 8.6, 8.9 */
-    CHECK(cu_flash_size(&v.dev, &p, 1, &kv) == 256);
-    CHECK(cu_flash_size(&v.dev, &p, 2, &kv) == 0);
+    CHECK(size_of_both(&v.dev, &p, 1, &kv) == 256);
+    CHECK(size_of_both(&v.dev, &p, 2, &kv) == 0);
     kv.rows = STATE_LATENT;
     kv.d_k = 576;
-    CHECK(cu_flash_size(&v.dev, &p, 1, &kv) == 0);
+    CHECK(size_of_both(&v.dev, &p, 1, &kv) == 0);
     v.shared = 163 << 10; /* 8.0 */
-    CHECK(cu_flash_size(&v.dev, &p, 1, &kv) == 576);
+    CHECK(size_of_both(&v.dev, &p, 1, &kv) == 576);
     kv.k_type = DT_Q8_0;
-    CHECK(cu_flash_size(&v.dev, &p, 1, &kv) == 0);
+    CHECK(size_of_both(&v.dev, &p, 1, &kv) == 0);
     kv.k_type = DT_F16;
     kv.rows = STATE_KV;
-    CHECK(cu_flash_size(&v.dev, &p, 1, &kv) == 0);
+    CHECK(size_of_both(&v.dev, &p, 1, &kv) == 0);
     kv.d_k = 128;
-    CHECK(cu_flash_size(&v.dev, &p, 1, &kv) == 128);
+    CHECK(size_of_both(&v.dev, &p, 1, &kv) == 128);
     kv.ratio = 4;
-    CHECK(cu_flash_size(&v.dev, &p, 1, &kv) == 0);
+    CHECK(size_of_both(&v.dev, &p, 1, &kv) == 0);
     kv.ratio = 1;
     p.list = 1;
-    CHECK(cu_flash_size(&v.dev, &p, 1, &kv) == 0);
+    CHECK(size_of_both(&v.dev, &p, 1, &kv) == 0);
 }
 
 static void no_device(void)

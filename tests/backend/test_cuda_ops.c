@@ -17,7 +17,7 @@ static void products_without_rounding(void)
 
 /* ---------------------------------------------------------------- products of 16 bits */
 
-enum { HALVES = 144, MOST_K = 264, MOST_M = 135, HEADS = 3 };
+enum { HALVES = 144, MOST_K = 264, MOST_M = 260, HEADS = 3 };
 
 static node build_heads_of(struct graph *g, node x, void *ctx)
 {
@@ -87,13 +87,14 @@ static void draw_rows(struct rng *rng, float *x, int n)
  * is not finite is its row's and its head's alone. */
 static void each_product_of_halves(int one_kernel)
 {
-    static const int shapes[][3] = {{1, 5, 8}, {1, 33, 40}, {1, MOST_M, MOST_K}, {HEADS, 34, 72}};
+    static const int shapes[][3] = {
+        {1, 5, 8}, {1, 33, 40}, {1, 135, MOST_K}, {1, MOST_M, 72}, {HEADS, 34, 72}};
     static const int Ts[] = {9, 16, 40, HALVES};
     static float w[MOST_M * MOST_K], x[HALVES * MOST_K], all[HALVES * MOST_M], got[HALVES * MOST_M];
     struct rng rng;
     rng_init(&rng, 31);
     bench_fast = 1;
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 10; i++) {
         const int *s = shapes[i / 2];
         int n = s[0] * s[2], cols = s[0] * s[1];
         bench_reset();
@@ -166,17 +167,18 @@ static void products_of_halves(void)
     }
 }
 
-/* Compute capability 9.0 alone has wgmma, with kernels and a driver for it; experts go without, and
- * what does not begin at a multiple of sixteen bytes. */
+/* Compute capability 9.0 alone has wgmma, with kernels and a driver for it; experts and heads go
+ * without, and what does not begin at a multiple of sixteen bytes. A map has no more rows than x
+ * has room for. */
 static void what_four_warps_do_not_multiply(void)
 {
     struct cu_gpu v = {.arch = 90, .has_wgmma = 1};
     struct tensor t = {.type = DT_F16, .n_dims = 2, .dims = {4, 64}};
-    struct call c = {.op = OP_MATMUL, .w = &t};
+    struct call c = {.op = OP_MATMUL, .w = &t, .src[0].cap_rows = 66};
     struct gpu_launch l = {.kernel.family = (enum gpu_family)CU_HALF, .args.w = 32};
     v.dev.priv = &v;
     CHECK(cu_wgmma_has(&v.dev, OP_MATMUL, cu_code_of(&v.dev, &t)));
-    CHECK(cu_wgmma_has(&v.dev, OP_HEAD_MATMUL, cu_code_of(&v.dev, &t)));
+    CHECK(!cu_wgmma_has(&v.dev, OP_HEAD_MATMUL, cu_code_of(&v.dev, &t)));
     CHECK(!cu_wgmma_has(&v.dev, OP_MOE_MATMUL, cu_code_of(&v.dev, &t)));
     t.dims[1] = 68;
     CHECK(!cu_wgmma_has(&v.dev, OP_MATMUL, cu_code_of(&v.dev, &t)));
@@ -191,8 +193,8 @@ static void what_four_warps_do_not_multiply(void)
     cu_wgmma_use(&v, &c, cu_code_of(&v.dev, &t), 100, &l);
     CHECK((int)l.kernel.family == CU_HALF);
     l.args.w = 32;
-    cu_wgmma_use(&v, &c, cu_code_of(&v.dev, &t), 100, &l);
-    CHECK((int)l.kernel.family == CU_WGMMA);
+    cu_wgmma_use(&v, &c, cu_code_of(&v.dev, &t), 96, &l); /* 3 for each of 32, of 22 there is room */
+    CHECK((int)l.kernel.family == CU_WGMMA && l.args.p[5] == 66);
     v.dev.reproducible = 1;
     CHECK(!cu_wgmma_has(&v.dev, OP_MATMUL, cu_code_of(&v.dev, &t)));
     for (int i = 0; i < 3 && standin_is_used(); i++) {

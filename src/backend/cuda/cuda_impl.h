@@ -86,6 +86,11 @@ static inline int cu_masked(const char *name)
 {
     return gpu_masked("PITH_CUDA_MASK", name);
 }
+/* Who takes locks of several devices takes them in this order. */
+static inline int cu_comes_before(const struct cu_gpu *v, const struct cu_gpu *w)
+{
+    return v->ordinal != w->ordinal ? v->ordinal < w->ordinal : (uintptr_t)v < (uintptr_t)w;
+}
 const char *cu_name_of(cu_result r);
 /* A call begins, on this thread: see cuda_plan. `memory`: one that fails for want of it. */
 pith_status cu_call(struct cu_gpu *v, const char *what, int memory, struct pith_error *err);
@@ -132,10 +137,11 @@ enum gpu_code cu_code_of(const struct device *d, const struct tensor *w);
 int cu_impl(const struct device *d, const struct node *n, struct op_impl *out);
 
 /* flash.c: attention on tensor cores, unless the same bits are wanted from steps of any size. The
- * kernels' size of heads; 0: there is none for this op. */
+ * size of heads of the kernel for many rows, or for few; 0: there is none for this op, or a block of
+ * it has too little shared memory here. */
 struct attn_op;
 int cu_flash_size(const struct device *d, const struct attn_op *p, int32_t n_states,
-                  const struct state *kv);
+                  const struct state *kv, int few);
 /* Makes an attention's launch one of flash.cu, if it can be, and that of the merge after it fit.
  * `pick`: the key that decides how many rows there are. */
 void cu_flash_use(const struct device *d, const struct call *c, const struct gpu_key *k,

@@ -425,20 +425,6 @@ static pith_status cuda_read(void *host, struct place from, uint64_t n, struct e
     return gpu_read(&mover, host, from, n, err);
 }
 
-/* After all that the source has been given, as an event of its stream. */
-static pith_status mark_of(struct cu_gpu *from, cu_event *out, struct pith_error *err)
-{
-    uint64_t value = 0;
-    pith_status st = cu_call(from, "copy", 0, err);
-    if (st != PITH_OK)
-        return st;
-    pthread_mutex_lock(&from->lock);
-    st = cu_mark(from, &value, err);
-    pthread_mutex_unlock(&from->lock);
-    *out = from->mark[value % CU_MARKS];
-    return st;
-}
-
 /* Lets a device reach another one's memory by itself, if it can: else copies go by the host. Once
  * for each; what the driver says is nobody's error. The lock is held. */
 static void reach(struct cu_gpu *v, const struct cu_gpu *w)
@@ -453,6 +439,19 @@ static void reach(struct cu_gpu *v, const struct cu_gpu *w)
         cu.peer_enable(w->context, 0);
 }
 
+/* v's stream goes on behind all that w has been given: a mark of w, which comes round again after
+ * CU_MARKS others, so w's lock is held until v waits for it. Both are. */
+static pith_status go_behind(struct cu_gpu *v, struct cu_gpu *w, struct pith_error *err)
+{
+    uint64_t value = 0;
+    cu_enter(w);
+    pith_status st = cu_mark(w, &value, err);
+    cu_enter(v);
+    return st == PITH_OK ? cu_check(v, cu.stream_after(v->stream, w->mark[value % CU_MARKS], 0),
+                                    "copy", err)
+                         : st;
+}
+
 /* Into the stream of its destination, behind what either device was given before. */
 static pith_status cuda_copy(struct place to, struct place from, uint64_t n, struct event *ev,
                              struct pith_error *err)
@@ -460,18 +459,21 @@ static pith_status cuda_copy(struct place to, struct place from, uint64_t n, str
     struct cu_gpu *v = cu_of(to.buffer->device), *w = cu_of(from.buffer->device);
     uint64_t value = 0, there = cu_address(to.buffer) + to.offset;
     uint64_t here = cu_address(from.buffer) + from.offset;
-    cu_event before = NULL;
-    pith_status st = v == w ? PITH_OK : mark_of(w, &before, err);
+    pith_status st = v == w ? PITH_OK : cu_call(w, "copy", 0, err);
     if (st == PITH_OK)
         st = cu_call(v, "copy", 0, err);
     if (st != PITH_OK)
         return st;
-    pthread_mutex_lock(&v->lock);
+    struct cu_gpu *first = v == w || cu_comes_before(v, w) ? v : w;
+    pthread_mutex_lock(&first->lock);
     if (v == w) {
         st = cu_check(v, cu.copy(there, here, n, v->stream), "copy", err);
     } else {
+        struct cu_gpu *second = first == v ? w : v;
+        pthread_mutex_lock(&second->lock);
         reach(v, w);
-        st = cu_check(v, cu.stream_after(v->stream, before, 0), "copy", err);
+        st = go_behind(v, w, err);
+        pthread_mutex_unlock(&w->lock);
         if (st == PITH_OK)
             st = cu_check(v, cu.copy_peer(there, v->context, here, w->context, n, v->stream),
                           "copy", err);

@@ -69,6 +69,7 @@ struct cu_memory_access {
     int flags;
 };
 enum {
+    CU_EVENT_BLOCKING_SYNC = 1, /* the host sleeps while it waits for it */
     CU_EVENT_NO_TIMING = 2,
     CU_STREAM_NON_BLOCKING = 1,
     CU_CAPTURE_RELAXED = 2,

@@ -64,15 +64,14 @@ static int size_of(const struct state *kv)
 }
 
 int cu_flash_size(const struct device *d, const struct attn_op *p, int32_t n_states,
-                  const struct state *kv)
+                  const struct state *kv, int few)
 {
     const struct cu_gpu *v = cu_of(d);
     int size = size_of(kv);
     if (d->reproducible || n_states != 1 || p->list || kv->ratio > 1 || !has_tiles(v, kv) ||
         cu_masked("mma") || cu_masked("flash"))
         return 0;
-    return cu_flash_shared(size, 0) <= v->shared && cu_flash_shared(size, 1) <= v->shared ? size
-                                                                                          : 0;
+    return cu_flash_shared(size, few) <= v->shared ? size : 0;
 }
 
 /* Parts of a row, as many as there is room for: one for each span, and for few rows several of a
@@ -94,7 +93,8 @@ void cu_flash_use(const struct device *d, const struct call *c, const struct gpu
     const struct attn_op *p = c->p;
     int is_merge = c->op == OP_ATTN_MERGE, few = pick->T - pick->N < MANY;
     int32_t slots;
-    int size = c->op == OP_ATTN || is_merge ? cu_flash_size(d, p, c->n_states, c->state[0]) : 0;
+    int size = c->op == OP_ATTN || is_merge ? cu_flash_size(d, p, c->n_states, c->state[0], few)
+                                                     : 0;
     if (!size)
         return;
     int32_t n = parts_of(is_merge ? &c->src[0] : &c->dst, pick, few, &slots);

@@ -268,7 +268,8 @@ int cu_impl(const struct device *d, const struct node *n, struct op_impl *out)
                                                                : 2 + cu_wgmma_has(d, n->op, code)];
         out->by_rows = code == GPU_F16 || code == GPU_BF16;
     }
-    if (n->op == OP_ATTN && cu_flash_size(d, n->p, n->n_states, n->state[0])) {
+    if (n->op == OP_ATTN && (cu_flash_size(d, n->p, n->n_states, n->state[0], 0) ||
+                             cu_flash_size(d, n->p, n->n_states, n->state[0], 1))) {
         out->kernel = "attn cuda mma";
         out->by_rows = 1;
     }

@@ -1,6 +1,6 @@
 /* wgmma.c -- which products run by wgmma (kernels/wgmma.cu), and the maps of matrices that they
- * copy boxes by: products of 16 bits with many rows, no experts', on devices of compute capability
- * 9.0 alone. The file of kernels has code for that generation or has it not. */
+ * copy boxes by: products of 16 bits with many rows, neither of experts nor of heads, on devices of
+ * compute capability 9.0 alone. The file of kernels has code for that generation or has it not. */
 #include "backend/cuda/cuda_impl.h"
 
 /* Rows of a weight's box, numbers of each row: 128 bytes. As wgmma.cu has them. ROWS_AT: where a
@@ -26,8 +26,8 @@ void cu_wgmma_find(struct cu_gpu *v)
 
 int cu_wgmma_has(const struct device *d, enum op op, enum gpu_code as)
 {
-    return cu_of(d)->has_wgmma && op != OP_MOE_MATMUL && (as == GPU_F16 || as == GPU_BF16) &&
-           !cu_masked("wgmma");
+    return cu_of(d)->has_wgmma && op != OP_MOE_MATMUL && op != OP_HEAD_MATMUL &&
+           (as == GPU_F16 || as == GPU_BF16) && !cu_masked("wgmma");
 }
 
 /* Rounds of tiles over all multiprocessors, of which some have none in the last one. */
@@ -46,10 +46,12 @@ static int tile_for(const struct cu_gpu *v, const struct gpu_launch *l, int64_t 
     return 20 * wide <= 13 * narrow ? WIDE : NARROW;
 }
 
-/* A map's matrix begins at a multiple of 16 bytes: tensors do, but that is the loader's affair. */
+/* A map's matrix begins at a multiple of 16 bytes: tensors do, but that is the loader's affair. A
+ * recorded step has its bucket's rows, and x may have room for less: a map never tells of more. */
 void cu_wgmma_use(const struct cu_gpu *v, const struct call *c, enum gpu_code as, int64_t rows,
                   struct gpu_launch *l)
 {
+    rows = rows < c->src[0].cap_rows ? rows : c->src[0].cap_rows;
     if (!cu_wgmma_has(&v->dev, c->op, as) || l->args.w % 16 || rows > UINT32_MAX)
         return;
     l->kernel.family = (enum gpu_family)CU_WGMMA;
@@ -59,7 +61,9 @@ void cu_wgmma_use(const struct cu_gpu *v, const struct call *c, enum gpu_code as
 }
 
 /* Numbers of 16 bits, [dim[2]][dim[1]][dim[0]], whose boxes are rows of the first of these with a
- * count of box[]. */
+ * count of box[]. A stride is documented as a multiple of the one before it, at least its dimension
+ * times as large. So several heads cannot lie in one row of x, which has more behind them, and the
+ * kernel's second index of x is one alone. */
 static cu_result make_map(uint64_t at, const uint64_t dim[3], const uint64_t stride[2],
                           const unsigned box[3], struct cu_map *out)
 {
@@ -71,9 +75,9 @@ static cu_result make_map(uint64_t at, const uint64_t dim[3], const uint64_t str
 pith_status cu_wgmma_maps(struct cu_gpu *v, const struct gpu_launch *l, struct cu_map_args *out,
                           struct pith_error *err)
 {
-    uint64_t K = l->args.p[0], M = l->args.p[1], heads = l->groups[2];
-    const uint64_t w[3] = {K, M, heads}, w_stride[2] = {2 * K, 2 * K * M};
-    const uint64_t x[3] = {K, heads, l->args.p[ROWS_AT]}, x_stride[2] = {2 * K, l->args.lda};
+    uint64_t K = l->args.p[0], M = l->args.p[1], lda = l->args.lda;
+    const uint64_t w[3] = {K, M, 1}, w_stride[2] = {2 * K, 2 * K * M};
+    const uint64_t x[3] = {K, 1, l->args.p[ROWS_AT]}, x_stride[2] = {lda, lda};
     const unsigned w_box[3] = {BOX_NUMBERS, BOX_ROWS, 1};
     const unsigned x_box[3] = {BOX_NUMBERS, 1, (unsigned)l->kernel.spec[2]};
     cu_result r = make_map(l->args.w, w, w_stride, w_box, &out->w);

@@ -775,7 +775,8 @@ API cuLaunchKernel(Function *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
 }
 
 /* Three dimensions of numbers of 16 bits, boxes that lie swizzled by 128 bytes: what is used. What
- * is refused is what CUDA's documentation says, and other kinds of maps. */
+ * is refused is what CUDA's documentation says, other kinds of maps, and those of memory that is
+ * not the context's. */
 API cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *at, const uint64_t *dim,
                            const uint64_t *stride, const unsigned *box, const unsigned *step,
                            int interleave, int swizzle, int promotion, int fill)
@@ -788,8 +789,12 @@ API cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *at, const u
                   {box[0], box[1], box[2]}, MAP_MAGIC, (uint32_t)swizzle, 0, {}};
     for (int i = 0; i < 3; i++)
         if (!dim[i] || dim[i] > 1ull << 32 || !box[i] || box[i] > 256 || step[i] != 1 ||
-            (i && (m.step[i] % 16 || m.step[i] >= 1ull << 40)))
+            (i && (m.step[i] % 16 || m.step[i] >= 1ull << 40)) ||
+            (i && (m.step[i] % (i > 1 ? m.step[1] : 1) || m.step[i] < dim[i - 1] * m.step[i - 1])))
             return INVALID_VALUE;
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    if (current && !is_own(m.at, (dim[2] - 1) * m.step[2] + (dim[1] - 1) * m.step[1] + 2 * dim[0]))
+        return INVALID_VALUE;
     static_assert(sizeof m == MAP_BYTES, "a map's bytes");
     memcpy(map, &m, sizeof m);
     return OK;

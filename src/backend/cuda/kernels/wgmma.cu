@@ -16,7 +16,7 @@
  *                 so sums are right; what is behind the rows is not written
  *
  * Rows of x that experts share lie apart, and a copy brings rows that are neighbours: products of
- * experts stay with half.cu. So do those of blocks of bytes with mma.cu: their sums are scaled each
+ * experts stay with half.cu. So do those of heads, whose rows no map tells of (wgmma.c), and those of blocks of bytes with mma.cu: their sums are scaled each
  * 32 numbers, and scaling takes three times as long as the products by then. */
 #include "products.cuh"
 #include "tensor.cuh"
@@ -38,7 +38,7 @@ struct
     Map {
     uint64_t v[16];
 };
-/* struct cu_map_args of cuda_impl.h. x: (K, heads, rows); w: (K, rows, heads). */
+/* struct cu_map_args of cuda_impl.h. x: (K, 1, rows); w: (K, rows, 1). */
 struct MapArgs {
     Args arg;
     uint64_t gap[5];
@@ -220,6 +220,15 @@ template <int TYPE, int TN> FN void multiply64(float (&c)[TN / 8][4], uint64_t a
 #endif
 }
 
+/* The compiler moves no sum across: it knows nothing of who writes them meanwhile. */
+template <int TN> FN void sums_stay([[maybe_unused]] float (&c)[TN / 8][4])
+{
+#ifdef __CUDACC__
+    UNROLL for (int e = 0; e < TN / 2; e++)
+        asm volatile("" : "+f"(c[e / 4][e % 4])::"memory");
+#endif
+}
+
 /* ---------------------------------------------------------------- tiles */
 
 /* All of a block's tiles, stage by stage: one thread does it. */
@@ -256,6 +265,7 @@ FN void add_stages(Stages<TN> &s, uint32_t i, uint32_t n, float (&acc)[TN / 8][4
 {
     enum { STAGES = Stages<TN>::STAGES };
     uint32_t rows = threadIdx.y / 4 * 64;
+    sums_stay<TN>(acc);
     for (uint32_t end = i + n, first = i; i < end; i++) {
         uint32_t stage = i % STAGES;
         barrier_wait(&s.full[stage], i / STAGES % 2);
@@ -268,6 +278,7 @@ FN void add_stages(Stages<TN> &s, uint32_t i, uint32_t n, float (&acc)[TN / 8][4
             give_back(s, i - 1);
     }
     products_wait<0>();
+    sums_stay<TN>(acc);
     give_back(s, i - 1);
 }
 
