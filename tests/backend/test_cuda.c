@@ -290,6 +290,59 @@ static void values_go_by_nccl(void)
     }
 }
 
+/* NCCL fails after a group was handed over, or a device is gone of which it knows nothing: devices
+ * would wait for each other for ever. The step ends with an error that says what has happened, the
+ * model's devices are lost, nothing of NCCL's is left, and the next model that is opened has them. */
+static void what_never_comes_ends(void)
+{
+    static const char *const faults[][2] = {
+        {"hangs7", "NCCL 2.21.5 has failed at cuda"},
+        {"gone7", "lost"}};
+    static float first[V];
+    char file[640];
+    struct pith_error err;
+    int (*comms)(void) = NULL;
+    int32_t token = 3;
+    if (!standin_is_used())
+        SKIP("hardware: NCCL wants two GPUs");
+    standin_path("cuda-nccl.so", file, sizeof file);
+    REQUIRE(nccl_groups(&comms) && comms, "no %s", file);
+    REQUIRE(try_model("llama", 64, "q8_0"), "no model");
+    set_env("PITH_NCCL_LIBRARY", file);
+    for (int i = 0; i < 4; i++) { /* each fault, and after it none */
+        struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+        mp.n_threads = 1;
+        mp.n_batch = 64;
+        mp.split = PITH_SPLIT_ROW;
+        err = (struct pith_error){PITH_OK, ""};
+        set_env("STANDIN_NCCL", i % 2 ? NULL : faults[i / 2][0]);
+        set_devices("0,1", NULL);
+        pith_model *m = pith_model_open(path, &mp, &err);
+        set_devices(NULL, NULL);
+        pith_session *s = m ? open_session(m, &err) : NULL;
+        REQUIRE(s, "%s", err.msg);
+        pith_status st = PITH_OK;
+        for (int k = 0; k < N_JOINED && st == PITH_OK; k++)
+            st = golden_feed(s, &token, 1, &err);
+        CHECK_MSG(st == (i % 2 ? PITH_OK : PITH_DEVICE) &&
+                      (i % 2 || strstr(err.msg, faults[i / 2][1])),
+                  "%s: %d, %s", faults[i / 2][0], st, err.msg);
+        CHECK_MSG(i % 2 || (golden_feed(s, &token, 1, &err) == PITH_DEVICE &&
+                            strstr(err.msg, "was lost")),
+                  "%s, the next step: %s", faults[i / 2][0], err.msg);
+        const float *got = i % 2 ? pith_logits(s, 0) : NULL;
+        if (got && i == 1)
+            memcpy(first, got, sizeof first);
+        CHECK_MSG(i % 2 == 0 || (got && !memcmp(first, got, sizeof first)), "other bits after %s",
+                  faults[i / 2][0]);
+        pith_session_close(s);
+        pith_model_close(m);
+        CHECK_MSG(!comms(), "%s: %d communicators left", faults[i / 2][0], comms());
+    }
+    set_env("PITH_NCCL_LIBRARY", NULL);
+    cuda_forget();
+}
+
 static void no_device(void)
 {
     SKIP("%s", absent());
@@ -310,5 +363,6 @@ int main(void)
     TEST(attention_on_tensor_cores);
     TEST(twins_are_one);
     TEST(values_go_by_nccl);
+    TEST(what_never_comes_ends);
     return test_end();
 }

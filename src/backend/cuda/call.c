@@ -2,6 +2,12 @@
  * device's stream. */
 #include "backend/cuda/cuda_impl.h"
 
+#include <time.h>
+
+/* How long whoever waits asks again and again, and how long it sleeps from then on where it has to
+ * go on asking. */
+enum { ASK_NS = 1000000, SLEEP_NS = 100000 };
+
 struct cu_functions cu;
 
 static _Atomic(uint64_t) n_calls, fail_at, lose_at;
@@ -76,12 +82,56 @@ pith_status cu_mark(struct cu_gpu *v, uint64_t *value, struct pith_error *err)
     return st;
 }
 
+static int64_t now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static cu_result ask(const struct cu_gpu *v, cu_event e)
+{
+    return e ? cu.event_query(e) : cu.stream_query(v->stream);
+}
+
+/* Until the device has come to an event, NULL: has done all. The host asks for a while, which is
+ * the fastest and costs a core: small models' steps end within it. Then it sleeps until the driver
+ * wakes it (events and contexts are made for that): tens of microseconds late, beside a step of
+ * many, and the core is others' meanwhile. Where NCCL joins devices it goes on asking, for all of
+ * them: what a device waits for does not come when another one has failed. */
+static pith_status wait_until(struct cu_gpu *v, cu_event e, struct pith_error *err)
+{
+    int64_t from = now();
+    pith_status st = PITH_OK;
+    cu_enter(v);
+    cu_result r = ask(v, e);
+    for (; r == CU_NOT_READY && st == PITH_OK; r = ask(v, e)) {
+        if (now() - from < ASK_NS)
+            continue;
+        if (!cu_nccl_is_joined(v)) {
+            r = e ? cu.event_wait(e) : cu.stream_wait(v->stream);
+            break;
+        }
+        st = cu_nccl_watch(v, err);
+        if (st == PITH_OK)
+            nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
+    }
+    return st == PITH_OK ? cu_check(v, r, "wait", err) : st;
+}
+
+/* What others have broken off has come to its end, too, and is not what it should be. */
 pith_status cu_wait(struct cu_gpu *v, uint64_t value, struct pith_error *err)
 {
     if (!value)
         return PITH_OK;
-    cu_enter(v);
-    return cu_check(v, cu.event_wait(v->mark[value % CU_MARKS]), "wait", err);
+    pith_status st = wait_until(v, v->mark[value % CU_MARKS], err);
+    return st == PITH_OK && atomic_load(&v->dev.lost) ? cu_check(v, CU_LAUNCH_FAILED, "wait", err)
+                                                      : st;
+}
+
+void cu_idle(struct cu_gpu *v)
+{
+    wait_until(v, NULL, NULL);
 }
 
 pith_status cu_fill(struct cu_gpu *v, uint64_t from, uint64_t n, struct pith_error *err)

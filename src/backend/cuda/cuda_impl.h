@@ -100,6 +100,7 @@ void cu_enter(struct cu_gpu *v); /* the device is this thread's; cu_call does th
 /* *value: what to wait for, to have all that was handed over up to now done. The lock is held. */
 pith_status cu_mark(struct cu_gpu *v, uint64_t *value, struct pith_error *err);
 pith_status cu_wait(struct cu_gpu *v, uint64_t value, struct pith_error *err);
+void cu_idle(struct cu_gpu *v); /* all is done that the stream was given, or the device is lost */
 pith_status cu_stage_make(struct cu_gpu *v, uint64_t bytes, struct cu_stage *out,
                           struct pith_error *err);
 void cu_stage_free(struct cu_stage *s); /* zeroed is allowed */
@@ -113,6 +114,10 @@ pith_status cu_nccl_join(struct device *const *d, int n, struct pith_error *why)
 const char *cu_nccl_joined(const struct device *d);
 int cu_nccl_copies(struct copy *c, int n, pith_status *st, struct pith_error *err);
 pith_status cu_nccl_found(struct pith_error *why);
+/* Do values of the device go by NCCL; is nothing wrong with all whom it joins? Where something is,
+ * all that NCCL has under way is broken off, and these devices are lost. */
+int cu_nccl_is_joined(const struct cu_gpu *v);
+pith_status cu_nccl_watch(struct cu_gpu *v, struct pith_error *err);
 void cu_nccl_leave(struct cu_gpu *v);
 void cu_nccl_forget(void); /* for tests: the library is opened anew */
 

@@ -209,7 +209,8 @@ static pith_status open_new(struct cu_gpu *v, struct pith_error *err)
     TRY(cu_check(v, cu.stream_make(&v->stream, CU_STREAM_NON_BLOCKING), "a stream", err));
     TRY(cu_check(v, cu.stream_make(&v->recorder, CU_STREAM_NON_BLOCKING), "a stream", err));
     for (int i = 0; i < CU_MARKS; i++)
-        TRY(cu_check(v, cu.event_make(&v->mark[i], CU_EVENT_NO_TIMING), "an event", err));
+        TRY(cu_check(v, cu.event_make(&v->mark[i], CU_EVENT_NO_TIMING | CU_EVENT_BLOCKING_SYNC),
+                     "an event", err));
     for (int i = 0; i < CU_STAGES; i++)
         TRY(cu_stage_make(v, GPU_STAGE_BYTES, &v->stage[i], err));
     TRY(cu_kernels_open(v, driver, err));
@@ -224,7 +225,7 @@ static void destroy(struct cu_gpu *v)
     if (v->context) {
         cu_enter(v);
         if (v->stream)
-            cu.stream_wait(v->stream);
+            cu_idle(v);
         cu_kernels_close(v);
         for (int i = 0; i < CU_STAGES; i++)
             cu_stage_free(&v->stage[i]);
@@ -360,8 +361,7 @@ static void cuda_release(struct buffer *b)
         cu_unreserve(b);
         return;
     }
-    cu_enter(v);
-    cu.stream_wait(v->stream);
+    cu_idle(v);
     cu.free(cu_address(b));
     atomic_fetch_sub(&v->taken, b->bytes);
 }
@@ -394,7 +394,7 @@ static pith_status move(struct place at, const void *in, void *out, uint64_t n, 
     if (st == PITH_OK)
         st = cu_mark(v, &s->value, err);
     if (st != PITH_OK) /* the stage is taken again */
-        cu.stream_wait(v->stream);
+        cu_idle(v);
     pthread_mutex_unlock(&v->lock);
     if (st == PITH_OK && !in)
         st = cu_wait(v, s->value, err);

@@ -28,6 +28,7 @@ enum { /* results */
        CU_NVLINK_UNCORRECTABLE = 220,
        CU_UNSUPPORTED_PTX = 222,
        CU_NOT_FOUND = 500,
+       CU_NOT_READY = 600,
        CU_ILLEGAL_ADDRESS = 700,
        CU_LAUNCH_TIMEOUT = 702,
        CU_CONTEXT_IS_DESTROYED = 709,
@@ -105,11 +106,13 @@ enum {
     X(stream_make, "cuStreamCreate", (cu_stream * s, unsigned flags))                              \
     X(stream_end, "cuStreamDestroy_v2", (cu_stream s))                                             \
     X(stream_wait, "cuStreamSynchronize", (cu_stream s))                                           \
+    X(stream_query, "cuStreamQuery", (cu_stream s))                                                \
     X(stream_after, "cuStreamWaitEvent", (cu_stream s, cu_event e, unsigned flags))                \
     X(event_make, "cuEventCreate", (cu_event * e, unsigned flags))                                 \
     X(event_end, "cuEventDestroy_v2", (cu_event e))                                                \
     X(event_record, "cuEventRecord", (cu_event e, cu_stream s))                                    \
     X(event_wait, "cuEventSynchronize", (cu_event e))                                              \
+    X(event_query, "cuEventQuery", (cu_event e))                                                   \
     X(module_load, "cuModuleLoad", (cu_module * m, const char *file))                              \
     X(module_data, "cuModuleLoadData", (cu_module * m, const void *image))                         \
     X(module_end, "cuModuleUnload", (cu_module m))                                                 \

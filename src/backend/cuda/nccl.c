@@ -7,7 +7,9 @@
  * added up on the way: bits are those of copies.
  *
  * What NCCL cannot do, or fails to, is named once, and values go by copies (device.c) from then on.
- */
+ * What fails after it was handed over is found by whoever waits for it (cu_wait): its devices wait
+ * for each other in kernels of NCCL's, which only its abort ends, and what they have by then is
+ * nobody's result, so all of them are lost to who has them open. */
 #include "backend/cuda/cuda_impl.h"
 
 #include <dlfcn.h>
@@ -17,7 +19,8 @@
 #include "base/mem.h"
 
 typedef struct nccl_comm_ *nccl_comm;
-enum { NCCL_SUCCESS = 0, NCCL_BYTES = 0, NCCL_LEAST = 20700 }; /* sends came with 2.7 */
+enum { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7, NCCL_BYTES = 0 };
+enum { NCCL_LEAST = 20700 }; /* sends came with 2.7 */
 
 /* X(member, name in the library, parameters) */
 #define NCCL_FUNCTIONS(X)                                                                          \
@@ -25,6 +28,7 @@ enum { NCCL_SUCCESS = 0, NCCL_BYTES = 0, NCCL_LEAST = 20700 }; /* sends came wit
     X(init_all, "ncclCommInitAll", (nccl_comm * comm, int n, const int *ordinals))                 \
     X(comm_end, "ncclCommDestroy", (nccl_comm c))                                                  \
     X(comm_abort, "ncclCommAbort", (nccl_comm c))                                                  \
+    X(async_error, "ncclCommGetAsyncError", (nccl_comm c, int *r))                                 \
     X(group_start, "ncclGroupStart", (void))                                                       \
     X(group_end, "ncclGroupEnd", (void))                                                           \
     X(send, "ncclSend",                                                                            \
@@ -43,6 +47,8 @@ struct cu_clique {
     int n;
     struct cu_gpu *of[MAX_DEVICES];
     nccl_comm comm[MAX_DEVICES];
+    int locked[MAX_DEVICES]; /* ranks, in the order of locks */
+    pthread_mutex_t lock;    /* of the communicators; behind those of devices */
     _Atomic(int) broken; /* its communicators are gone, and copies take their place */
     char says[200];      /* for reports */
 };
@@ -145,6 +151,12 @@ pith_status cu_nccl_join(struct device *const *d, int n, struct pith_error *why)
         mem_free(q);
         return error_set(why, PITH_DEVICE, "NCCL: %d GPUs cannot be joined: %.80s", n, text_of(r));
     }
+    for (int i = 0, k; i < n; i++) {
+        for (k = i; k > 0 && cu_comes_before(q->of[i], q->of[q->locked[k - 1]]); k--)
+            q->locked[k] = q->locked[k - 1];
+        q->locked[k] = i;
+    }
+    pthread_mutex_init(&q->lock, NULL);
     nccl.version(&version);
     snprintf(q->says, sizeof q->says, "NCCL %d.%d.%d", version / 10000, version / 100 % 100,
              version % 100);
@@ -164,11 +176,15 @@ void cu_nccl_leave(struct cu_gpu *v)
     struct cu_clique *q = v->clique;
     if (!q)
         return;
+    int lost = 0; /* then an end would be waited for in vain */
+    for (int i = 0; i < q->n; i++)
+        lost |= atomic_load(&q->of[i]->dev.lost);
     for (int i = 0; i < q->n; i++) {
         if (!atomic_load(&q->broken))
-            nccl.comm_end(q->comm[i]);
+            (lost ? nccl.comm_abort : nccl.comm_end)(q->comm[i]);
         q->of[i]->clique = NULL;
     }
+    pthread_mutex_destroy(&q->lock);
     mem_free(q);
 }
 
@@ -182,14 +198,18 @@ static int rank_of(const struct cu_clique *q, const struct place *p)
     return i;
 }
 
-/* Locks are taken by rank, so that two groups do not wait for each other. */
+/* In one order, so that two groups do not wait for each other. */
 static void lock_all(struct cu_clique *q, int take)
 {
     for (int i = 0; i < q->n; i++)
         if (take)
-            pthread_mutex_lock(&q->of[i]->lock);
+            pthread_mutex_lock(&q->of[q->locked[i]]->lock);
         else
-            pthread_mutex_unlock(&q->of[i]->lock);
+            pthread_mutex_unlock(&q->of[q->locked[i]]->lock);
+    if (take)
+        pthread_mutex_lock(&q->lock);
+    else
+        pthread_mutex_unlock(&q->lock);
 }
 
 /* A group of sends and receives, in the streams of both ends. */
@@ -210,6 +230,7 @@ static int put_group(struct cu_clique *q, const struct copy *c, int n)
     return r == NCCL_SUCCESS ? end : r;
 }
 
+/* The lock of communicators is held. */
 static void give_up(struct cu_clique *q, int r)
 {
     char was[64];
@@ -218,6 +239,47 @@ static void give_up(struct cu_clique *q, int r)
     atomic_store(&q->broken, 1);
     for (int i = 0; i < q->n; i++)
         nccl.comm_abort(q->comm[i]);
+}
+
+int cu_nccl_is_joined(const struct cu_gpu *v)
+{
+    return v->clique && !atomic_load(&v->clique->broken);
+}
+
+/* What is wrong with a rank: the device is lost, its communicator has an error (*r). */
+static int is_wrong(const struct cu_clique *q, int i, int *r)
+{
+    struct cu_gpu *w = q->of[i];
+    *r = NCCL_SUCCESS;
+    cu_enter(w);
+    cu_result asked = atomic_load(&w->dev.lost) ? CU_LAUNCH_FAILED : cu.stream_query(w->stream);
+    if (asked != CU_SUCCESS && asked != CU_NOT_READY)
+        return 1;
+    int told = nccl.async_error(q->comm[i], r);
+    *r = told == NCCL_SUCCESS ? *r : told;
+    return *r != NCCL_SUCCESS && *r != NCCL_IN_PROGRESS;
+}
+
+pith_status cu_nccl_watch(struct cu_gpu *v, struct pith_error *err)
+{
+    struct cu_clique *q = v->clique;
+    pith_status st = PITH_OK;
+    pthread_mutex_lock(&q->lock);
+    for (int i = 0, r; i < q->n && st == PITH_OK && !atomic_load(&q->broken); i++) {
+        if (!is_wrong(q, i, &r))
+            continue;
+        st = r ? error_set(err, PITH_DEVICE, "%s: wait: %.60s has failed at %s: %.80s", v->dev.name,
+                           q->says, q->of[i]->dev.name, text_of(r))
+               : error_set(err, PITH_DEVICE,
+                           "%s: wait: %s is lost, and nothing comes from there by NCCL",
+                           v->dev.name, q->of[i]->dev.name);
+        for (int k = 0; k < q->n; k++)
+            atomic_store(&q->of[k]->dev.lost, 1);
+        give_up(q, r);
+    }
+    pthread_mutex_unlock(&q->lock);
+    cu_enter(v);
+    return st;
 }
 
 /* Are all of them between different devices that are joined? */
@@ -258,11 +320,11 @@ int cu_nccl_copies(struct copy *c, int n, pith_status *st, struct pith_error *er
     if (*st != PITH_OK)
         return 1;
     lock_all(q, 1);
-    int r = put_group(q, c, n);
-    if (r == NCCL_SUCCESS)
+    int gone = atomic_load(&q->broken), r = gone ? NCCL_SUCCESS : put_group(q, c, n);
+    if (r == NCCL_SUCCESS && !gone)
         *st = mark_ends(c, n, err);
-    else
+    else if (!gone)
         give_up(q, r);
     lock_all(q, 0);
-    return r == NCCL_SUCCESS;
+    return !gone && r == NCCL_SUCCESS;
 }

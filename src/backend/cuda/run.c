@@ -245,7 +245,7 @@ static pith_status marked(struct job *j, pith_status st, struct pith_error *err)
     if (st == PITH_OK)
         st = cu_mark(j->v, &j->g.value, err);
     if (st != PITH_OK)
-        cu.stream_wait(j->v->stream);
+        cu_idle(j->v);
     return st;
 }
 

@@ -39,7 +39,8 @@ namespace {
 enum Result {
     OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100,
     INVALID_DEVICE = 101, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, FILE_NOT_FOUND = 301,
-    INVALID_HANDLE = 400, NOT_FOUND = 500, PEER_ACCESS_ENABLED = 704, LAUNCH_FAILED = 719,
+    INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, LAUNCH_TIMEOUT = 702,
+    PEER_ACCESS_ENABLED = 704, LAUNCH_FAILED = 719,
     CAPTURE_UNSUPPORTED = 900
 };
 
@@ -64,6 +65,7 @@ struct Stream {
 struct Event {
     Stream *stream = nullptr;
     uint64_t at = 0;
+    bool late = false; /* not there before somebody waits for it, however often one asks */
 };
 struct Module {
     void *library;
@@ -113,6 +115,8 @@ std::map<uint64_t, size_t> reserved;
 std::map<uint64_t, Mapped> mapped; /* a piece each */
 std::map<uint64_t, Pages> pinned;  /* memory of the host */
 int staged;
+unsigned recorded; /* events */
+int hung;          /* what NCCL brings does not come; 2: and a device is gone */
 std::map<std::string, int> launched; /* kernels, how often */
 thread_local int captures;         /* of this thread that are under way */
 std::set<Context *> contexts;
@@ -129,13 +133,23 @@ int drain(Stream *s, uint64_t to)
 {
     while (s->done < to && !s->work.empty()) {
         Work w = s->work.front();
+        int r = s->context->failed ? 0 : w();
+        if (r == NOT_READY)
+            return s->context->failed ? s->context->failed : NOT_READY;
         s->work.pop_front();
         s->done++;
-        int r = s->context->failed ? 0 : w();
         if (r)
             s->context->failed = r;
     }
     return s->context->failed;
+}
+/* The same, for who would wait for ever. */
+int wait_for(Stream *s, uint64_t to)
+{
+    int r = drain(s, to);
+    if (r == NOT_READY)
+        fprintf(stderr, "the stand-in: somebody waits for what never comes\n");
+    return r == NOT_READY ? s->context->failed = LAUNCH_TIMEOUT : r;
 }
 int drain_all(Context *c)
 {
@@ -627,6 +641,12 @@ API cuStreamDestroy_v2(Stream *s)
 API cuStreamSynchronize(Stream *s)
 {
     NO_CAPTURE;
+    return s->capture ? CAPTURE_UNSUPPORTED : wait_for(s, s->put);
+}
+/* Whoever asks moves a stream on, too. */
+API cuStreamQuery(Stream *s)
+{
+    NO_CAPTURE;
     return s->capture ? CAPTURE_UNSUPPORTED : drain(s, s->put);
 }
 API cuStreamWaitEvent(Stream *s, Event *e, unsigned)
@@ -635,6 +655,16 @@ API cuStreamWaitEvent(Stream *s, Event *e, unsigned)
     Stream *other = e->stream;
     uint64_t at = e->at;
     return put(s, [=] { return other ? drain(other, at) : 0; });
+}
+/* For what stands in for NCCL: from now on what it brings does not come (1), besides a device is gone
+ * (2); it is broken off (0). */
+API standin_hang(int how)
+{
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    hung = how;
+    if (how == 2 && primary.count(1))
+        primary[1]->failed = LAUNCH_FAILED;
+    return OK;
 }
 /* For what stands in for NCCL (nccl.cpp): n bytes from one stream to another, where both have come
  * there. Its devices are used in their primary contexts alone, and it leaves one of them set. */
@@ -651,7 +681,9 @@ API standin_bring(Stream *from, Stream *to, uint64_t here, uint64_t there, size_
     uint64_t at = from->put;
     current = a;
     return put(to, [=] {
-        int r = drain(from, at);
+        int r = hung ? NOT_READY : drain(from, at);
+        if (r == NOT_READY)
+            return r;
         memcpy((void *)there, kept->data(), n);
         return r;
     });
@@ -678,11 +710,20 @@ API cuEventRecord(Event *e, Stream *s)
         return CAPTURE_UNSUPPORTED;
     e->stream = s;
     e->at = s->put;
+    e->late = ++recorded % 16 == 0;
     return s->context->failed;
 }
 API cuEventSynchronize(Event *e)
 {
     NO_CAPTURE;
+    return e->stream ? wait_for(e->stream, e->at) : OK;
+}
+API cuEventQuery(Event *e)
+{
+    NO_CAPTURE;
+    bool there = !e->stream || e->stream->done >= e->at;
+    if (!there && e->late)
+        return e->stream->context->failed ? e->stream->context->failed : NOT_READY;
     return e->stream ? drain(e->stream, e->at) : OK;
 }
 

@@ -4,6 +4,8 @@
 //
 //   STANDIN_NCCL=init        devices cannot be joined
 //   STANDIN_NCCL=3           the third group fails, and all behind it
+//   STANDIN_NCCL=hangs3      the third one never ends: an error that comes later
+//   STANDIN_NCCL=gone3       .. and device 1 is gone, of which NCCL knows nothing
 //   STANDIN_NCCL_VERSION=n   the version that it says it has
 #include <dlfcn.h>
 #include <stdint.h>
@@ -30,6 +32,7 @@ struct Message {
 thread_local int depth;
 thread_local std::vector<Message> group;
 int comms, aborted;
+int hung; /* as standin_hang of driver.cpp has it */
 
 const char *how()
 {
@@ -42,6 +45,15 @@ Bring bring()
 {
     void *driver = dlopen(getenv("PITH_CUDA_LIBRARY"), RTLD_NOW | RTLD_NOLOAD);
     return driver ? (Bring)dlsym(driver, "standin_bring") : nullptr;
+}
+
+void hang(int how)
+{
+    void *driver = dlopen(getenv("PITH_CUDA_LIBRARY"), RTLD_NOW | RTLD_NOLOAD);
+    int (*f)(int) = driver ? (int (*)(int))dlsym(driver, "standin_hang") : nullptr;
+    hung = how;
+    if (f)
+        f(how);
 }
 
 int add(Message m)
@@ -96,7 +108,14 @@ API int ncclCommDestroy(Comm *c)
 API int ncclCommAbort(Comm *c)
 {
     aborted = 1;
+    if (hung)
+        hang(0);
     return ncclCommDestroy(c);
+}
+API int ncclCommGetAsyncError(Comm *, int *r)
+{
+    *r = hung == 1 ? REMOTE_ERROR : OK;
+    return OK;
 }
 API int ncclGroupStart()
 {
@@ -125,6 +144,11 @@ API int ncclGroupEnd()
     if (atoi(how()) > 0 && ++ended >= atoi(how())) {
         ended = 0;
         return REMOTE_ERROR;
+    }
+    int gone = !strncmp(how(), "gone", 4);
+    if ((gone || !strncmp(how(), "hangs", 5)) && ++ended >= atoi(how() + 5 - gone)) {
+        ended = 0;
+        hang(1 + gone);
     }
     for (Message &s : all)
         for (Message &r : all) {
