@@ -129,8 +129,8 @@ struct thread_opts {
 };
 struct device_opts {
     const char *list, *split, *shares;
-    int64_t n_layers, main, n_cpu_experts, upload_rows;
-    int cpu_experts;
+    int64_t n_layers, main, n_cpu_experts, upload_rows, recordings;
+    int cpu_experts, record_prefill;
     struct arg_texts placements;
 };
 struct model_opts {
@@ -187,7 +187,13 @@ struct model_opts {
     {.name = "--op-offload", .meta = "N|auto|off", .dflt = "auto",                                 \
      ARG_FIELD(opts, m.upload_rows, ARG_INT), .word = "auto|off", .lo = 1, .hi = 1 << 20,          \
      .help = "steps of N tokens or more bring weights that are on the CPU to a GPU and multiply "  \
-             "there; auto: from as many on as pay, which is measured"}
+             "there; auto: from as many on as pay, which is measured"},                            \
+    {.name = "--recordings", .meta = "N|auto", .dflt = "auto",                                     \
+     ARG_FIELD(opts, m.recordings, ARG_INT), .word = "auto", .lo = 0, .hi = 1024,                  \
+     .help = "shapes of steps whose commands GPUs keep and run again, for each part of a plan; "   \
+             "auto: as the environment says, else 12; 0: none"},                                   \
+    {.name = "--record-prefill", ARG_FIELD(opts, m.record_prefill, ARG_SWITCH),                    \
+     .help = "steps of many tokens are recorded, too"}
 /* For commands that have a --threads of their own. */
 #define ARGS_MODEL_PLACES(opts, member)                                                            \
     ARGS_DEVICES(opts, member.devices),                                                            \

@@ -94,6 +94,10 @@ static void take_devices(const struct device_opts *o, struct pith_model_params *
                           : o->upload_rows > 0 ? (int32_t)o->upload_rows
                                                : PITH_UPLOAD_AUTO;
     params->cpu_experts = o->cpu_experts ? -1 : (int32_t)o->n_cpu_experts;
+    params->recordings = o->recordings == -1  ? 0
+                         : o->recordings == 0 ? PITH_RECORDINGS_NONE
+                                              : (int32_t)o->recordings;
+    params->record_prefill = o->record_prefill;
 }
 
 static int tracing;

@@ -41,8 +41,9 @@ typedef enum pith_weights {
  * in its own memory first; isolate: those of the opening thread only. */
 typedef enum pith_numa { PITH_NUMA_OFF, PITH_NUMA_SPREAD, PITH_NUMA_ISOLATE } pith_numa;
 
-/* auto: as many as fit into the memory that is free. */
 enum { PITH_UPLOAD_AUTO = 0, PITH_UPLOAD_NONE = -1 };
+enum { PITH_RECORDINGS_NONE = -1 };
+/* auto: as many as fit into the memory that is free. */
 enum { PITH_GPU_LAYERS_AUTO = 0, PITH_GPU_LAYERS_NONE = -1, PITH_GPU_LAYERS_ALL = INT32_MAX };
 /* By layers; one GPU; rows of each matrix and experts, all else on one GPU; the same, and heads
  * with their cache, and columns where the input is divided: less is brought, bits are others. */
@@ -142,6 +143,14 @@ struct pith_model_params {
      * many rows on as pay by what is measured when the first session is opened; PITH_UPLOAD_NONE:
      * never, and so with reproducible. pith_report tells. */
     int32_t upload_rows;
+    /* Shapes of steps whose commands a session keeps, for each part of its plan on a GPU, at most
+     * 1024. 0: as PITH_VULKAN_RECORDINGS, PITH_CUDA_RECORDINGS and PITH_CANN_RECORDINGS say, else
+     * 12; PITH_RECORDINGS_NONE: steps are issued call by call. */
+    int32_t recordings;
+    /* 1: steps of more than 32 rows, too (of CANN: those with several rows of a sequence). Such a
+     * step cannot be cancelled in the middle. 0: where PITH_VULKAN_PREFILL, PITH_CUDA_PREFILL or
+     * PITH_CANN_PREFILL say so. */
+    int32_t record_prefill;
 };
 #define PITH_MODEL_PARAMS_INIT PITH_SIZED(struct pith_model_params)
 

@@ -159,11 +159,14 @@ struct job_params {
                                         adapters_bind before it runs */
     int experts_ahead;   /* experts in pages of files are asked for before they are read */
     int pages_told;      /* the system tells which of these pages are in memory */
+    int32_t recordings;  /* kept, for each part of the plan; 0: as the environment says; -1: none */
+    int record_prefill;  /* steps of many rows are recorded, too */
     struct pool *pool;               /* the host's threads */
     int n_nodes;        /* of memory, over which they are spread */
     uint32_t line;      /* of traces */
 };
 struct job; /* the backend's own */
+enum { MOST_RECORDINGS = 1024 };
 
 /* Steps whose commands were recorded before and run again, recorded now, dropped for others; and
  * those that were run call by call, since somebody looked on. */

@@ -318,6 +318,7 @@ static void make_model(const char *arch)
 
 static int reproducible; /* what models are opened with */
 static int32_t upload_rows = PITH_UPLOAD_NONE;
+static int32_t recordings, record_prefill;
 
 static pith_model *open_model(const char *devices, const char *layers, struct pith_error *err)
 {
@@ -326,6 +327,8 @@ static pith_model *open_model(const char *devices, const char *layers, struct pi
     mp.n_batch = 64;
     mp.reproducible = reproducible;
     mp.upload_rows = upload_rows;
+    mp.recordings = recordings;
+    mp.record_prefill = record_prefill;
     set_devices(devices, layers);
     pith_model *m = pith_model_open(path, &mp, err);
     set_devices(NULL, NULL);
@@ -850,6 +853,69 @@ static void recordings_serve_all(void)
     }
 }
 
+/* Logits behind a prompt of `rows` that is fed again and again, each time from its beginning. */
+enum { PREFILLS = 3 };
+static void prefill(int32_t rows, const char *says, float *out, struct recordings *count)
+{
+    static char report[1 << 16];
+    struct pith_error err = {PITH_OK, ""};
+    struct recordings from = gpu_counts();
+    int32_t token[PROMPT];
+    pith_model *m = open_model("0", "1", &err);
+    pith_session *s = m ? open_session(m, &err) : NULL;
+    for (int32_t i = 0; i < rows; i++)
+        token[i] = 7 * i % V;
+    for (int i = 0; i < PREFILLS && s; i++) {
+        CHECK_MSG(pith_truncate(s, 0, 0, &err) == PITH_OK &&
+                      golden_feed(s, token, rows - i, &err) == PITH_OK,
+                  "%s", err.msg);
+        memcpy(out + i * V, pith_logits(s, rows - i - 1), V * sizeof *out);
+    }
+    CHECK_MSG(s, "%s", err.msg);
+    CHECK_MSG(s && pith_report(s, 1, report, sizeof report) > 0 && strstr(report, says),
+              "the report does not say %s: %s", says, report);
+    pith_session_close(s);
+    pith_model_close(m);
+    struct recordings to = gpu_counts();
+    *count = (struct recordings){to.replayed - from.replayed, to.recorded - from.recorded,
+                                 to.evicted - from.evicted, to.refused - from.refused, NULL};
+}
+
+/* How many recordings are kept is asked for by who opens the model, before the environment; steps
+ * of many rows are recorded where that is asked for. Whatever runs call by call says why. */
+static void recordings_are_asked_for(void)
+{
+    static float want[PREFILLS * V], got[PREFILLS * V];
+    struct recordings c;
+    struct pith_error err;
+    make_model(GPU_ARCH);
+    prefill(60, "\"refused\": 3, \"why\": \"it has more rows than are recorded", want, &c);
+    CHECK_MSG(!c.recorded && c.refused == PREFILLS, "%llu recorded, %llu refused",
+              (unsigned long long)c.recorded, (unsigned long long)c.refused);
+    set_env(GPU_ENV "RECORDINGS", "12");
+    recordings = PITH_RECORDINGS_NONE;
+    record_prefill = 1;
+    prefill(60, "\"refused\": 3, \"why\": \"none are to be recorded", want, &c);
+    CHECK_MSG(!c.recorded && c.refused == PREFILLS, "of none %llu recorded, %llu refused",
+              (unsigned long long)c.recorded, (unsigned long long)c.refused);
+    set_env(GPU_ENV "RECORDINGS", "0");
+    recordings = 1;
+    prefill(60, "\"refused\": 0}", got, &c);
+    CHECK_MSG(c.recorded == 1 && c.replayed == PREFILLS - 1 && !c.refused,
+              "prefill: %llu recorded, %llu replayed, %llu refused", (unsigned long long)c.recorded,
+              (unsigned long long)c.replayed, (unsigned long long)c.refused);
+    CHECK_MSG(!memcmp(got, want, sizeof got), "prefill: other bits when recorded");
+    recordings = record_prefill = 0;
+    set_env(GPU_ENV "RECORDINGS", NULL);
+    set_env(GPU_ENV "PREFILL", "1");
+    prefill(60, "\"recorded\": 1", got, &c);
+    CHECK_MSG(!memcmp(got, want, sizeof got), "prefill: other bits when the environment asks");
+    set_env(GPU_ENV "PREFILL", NULL);
+    recordings = 1025;
+    CHECK(!open_model("0", "1", &err) && strstr(err.msg, "recordings is 1025"));
+    recordings = 0;
+}
+
 static void brings(const char *arch, double limit)
 {
     struct pith_error err = {PITH_OK, ""};
@@ -1127,6 +1193,7 @@ GOLDEN_FN void gpu_tests(void)
     TEST(recordings_serve_all);
     TEST(weights_are_brought);
     TEST(copies_by_several_threads);
+    TEST(recordings_are_asked_for);
     TEST(copies_are_measured);
     TEST(draws_of_the_best);
     TEST(drawn_rows);

@@ -135,7 +135,6 @@ struct cn_job {
     struct cn_shape shape[CN_SHAPES];
     const struct rope_set *set[CN_SETS];
     int32_t n_shapes, n_sets, cap_T, cap_R, cap_N, cap_S;
-    int all;      /* steps of one sequence are recorded, too */
     int64_t most; /* numbers of scores, or of K or V, at once; one row or segment may need more */
     uint64_t in, tables[CN_SETS], count; /* addresses: inputs; cos [T, n_rot], sin; 0, 1, 2 .. */
     uint64_t scratch, scratch_bytes;

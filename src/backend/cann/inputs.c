@@ -98,7 +98,7 @@ struct cn_key cn_key_of(const struct cn_job *j, const struct step *s)
 {
     struct cn_key k = {s->T, s->R, s->N, 0, s->embd ? s->n_embd : 0, 0};
     int one = s->T == s->N && s->T <= GPU_RECORD_ROWS; /* a row of each segment */
-    k.keep = !s->embd && (one || (j->all && s->N == 1));
+    k.keep = !s->embd && (one || (j->g.records_all && s->N == 1));
     if (k.keep) {
         k.T = bucket(s->T, one && j->cap_N < j->cap_T ? j->cap_N : j->cap_T);
         k.R = bucket(s->R, j->cap_R);

@@ -98,7 +98,6 @@ pith_status cn_prepare(struct device *d, const struct job_params *p, struct job 
                        struct pith_error *err)
 {
     uint64_t in_bytes = 0;
-    int64_t all = 0;
     pith_status st = cn_call(cn_of(d), "prepare", 0, err);
     if (st != PITH_OK)
         return st;
@@ -112,9 +111,7 @@ pith_status cn_prepare(struct device *d, const struct job_params *p, struct job 
     c->g.address = cn_address;
     c->g.totals = &totals;
     plan_bind(p->plan, d->index, address_of);
-    TRY(gpu_records_init(&c->g, p, "PITH_CANN_RECORDINGS", err));
-    TRY(env_int("PITH_CANN_PREFILL", 0, 1, 0, &all, err));
-    c->all = all != 0;
+    TRY(gpu_records_init(&c->g, p, "PITH_CANN_", err));
     c->most = cn_most();
     j->graphs = cn_has_graphs() && !cn_masked("graph");
     take_caps(c);

@@ -92,7 +92,7 @@ pith_status cu_commit(struct buffer *b, uint64_t to, struct pith_error *err)
         return st;
     st = cu_fill(v, cu_address(b) + b->committed, end - b->committed, err);
     if (st != PITH_OK) {
-        cu.stream_wait(v->stream);
+        cu_idle(v);
         take_away(v, cu_address(b), from, upto);
     }
     return st;
@@ -103,7 +103,7 @@ void cu_decommit(struct buffer *b, uint64_t to)
     struct cu_gpu *v = cu_of(b->device);
     uint64_t all = in_pieces(v, b->bytes), end = in_pieces(v, b->committed);
     cu_enter(v);
-    cu.stream_wait(v->stream);
+    cu_idle(v);
     take_away(v, cu_address(b), in_pieces(v, to), end < all ? end : all);
 }
 

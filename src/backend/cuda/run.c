@@ -57,7 +57,7 @@ pith_status cu_prepare(struct device *d, const struct job_params *p, struct job 
     j->g.totals = &totals;
     j->g.code_of = cu_code_of;
     plan_bind(p->plan, d->index, address_of);
-    TRY(gpu_job_init(&j->g, p, "PITH_CUDA_RECORDINGS", err));
+    TRY(gpu_job_init(&j->g, p, "PITH_CUDA_", err));
     for (int i = 0; i < UPLOADS; i++)
         TRY(cu_stage_make(j->v, j->g.consts, &j->upload[i], err));
     *out = j;
@@ -108,14 +108,14 @@ static void use_tiles(const struct call *c, int64_t rows, int m, int n, enum gpu
 
 /* The rows that decide what takes them: as a recording of the step has them, whether there is one
  * or not, so that both give the same bits. */
-static struct gpu_key rounded_up(const struct gpu_key *k)
+static struct gpu_key rounded_up(const struct job *j, const struct gpu_key *k)
 {
-    return k->T <= GPU_RECORD_ROWS ? gpu_bucket(*k) : *k;
+    return gpu_is_small(&j->g, k->T) ? gpu_bucket(*k) : *k;
 }
 
-static int64_t rows_to_pick_by(const struct call *c, const struct gpu_key *k)
+static int64_t rows_to_pick_by(const struct job *j, const struct call *c, const struct gpu_key *k)
 {
-    struct gpu_key up = rounded_up(k);
+    struct gpu_key up = rounded_up(j, k);
     return gpu_rows_of(&c->dst, &up);
 }
 
@@ -127,7 +127,7 @@ static pith_status pick_product(struct job *j, cu_stream s, const struct call *c
                                 struct pith_error *err)
 {
     enum gpu_code as = gpu_code_of(&j->g, c);
-    int64_t rows = rows_to_pick_by(c, k);
+    int64_t rows = rows_to_pick_by(j, c, k);
     int many = rows > MATVEC_ROWS * n_takers(l) && !cu_masked("mma");
     struct gpu_launch round;
     if (as == GPU_NONE || (as != GPU_BYTES && !many))
@@ -153,7 +153,7 @@ static pith_status put_call(struct job *j, cu_stream s, const struct call *c,
     struct gpu_launch l;
     if (!gpu_launch_of(&j->g, c, k, &l))
         return PITH_OK;
-    struct gpu_key pick = rounded_up(k);
+    struct gpu_key pick = rounded_up(j, k);
     cu_flash_use(j->g.dev, c, k, &pick, &l);
     pith_status st = pick_product(j, s, c, k, &l, err);
     if (st == PITH_OK)

@@ -157,6 +157,7 @@ struct gpu_job {
     uint32_t *const_of;     /* [n_calls] bytes from consts */
     struct gpu_recording *recording;
     int32_t cap;
+    int records_all; /* steps of many rows are recorded, too */
     struct recordings counts;
     struct gpu_totals *totals;
     uint64_t clock;
@@ -177,8 +178,9 @@ struct gpu_totals { /* of all jobs of a backend */
 
 /* Bytes of host memory besides the backend's own struct. */
 uint64_t gpu_job_bytes(const struct plan *p);
-/* j: zeroed but for dev, stream, address, pointer, totals, code_of. `env` names how many
- * recordings are kept for each part of a plan. Weights are bound before, by the backend. */
+/* j: zeroed but for dev, stream, address, pointer, totals, code_of. `env`, "PITH_CUDA_", begins the
+ * names of settings: how many recordings are kept for each part of a plan (RECORDINGS), are steps of
+ * many rows recorded (PREFILL). Weights are bound before, by the backend. */
 pith_status gpu_job_init(struct gpu_job *j, const struct job_params *p, const char *env,
                          struct pith_error *err);
 /* The beginning of it, for devices whose calls are no kernels of ours: parameters, recordings. */
@@ -189,6 +191,11 @@ void gpu_job_deinit(struct gpu_job *j);
 /* Rows and spans of a step, as they are; rounded up to what is recorded. */
 struct gpu_key gpu_key_of(const struct gpu_job *j, const struct step *s, int32_t first, int32_t n);
 struct gpu_key gpu_bucket(struct gpu_key k);
+/* Are steps of so many rows recorded, where any are? */
+static inline int gpu_is_small(const struct gpu_job *j, int32_t T)
+{
+    return j->records_all || T <= GPU_RECORD_ROWS;
+}
 /* 1: *out was recorded for it. 0: *out is the one to record it in (what was there goes), then
  * gpu_recorded. */
 int gpu_find(struct gpu_job *j, const struct gpu_key *k, struct gpu_recording **out);

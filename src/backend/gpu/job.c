@@ -2,13 +2,12 @@
  * recordings by bucket, counts. */
 #include "backend/gpu/gpu.h"
 
+#include <stdio.h>
 #include <string.h>
 #include "base/env.h"
 #include "base/mem.h"
 #include "graph/ops/adapt.h"
 #include "graph/ops/attention.h"
-
-enum { MOST_RECORDINGS = 1024 };
 
 /* Kernels have these numbers (common.glsl, common.cuh). */
 #define AT(member, ints)                                                                           \
@@ -135,10 +134,16 @@ pith_status gpu_records_init(struct gpu_job *j, const struct job_params *p, cons
                              struct pith_error *err)
 {
     pith_status st;
-    int64_t cap = 0;
+    int64_t cap = 0, all = 0;
+    char name[48];
     j->p = *p;
-    TRY(env_int(env, 0, MOST_RECORDINGS, GPU_RECORDINGS, &cap, err));
-    cap *= n_segments(j);
+    snprintf(name, sizeof name, "%sRECORDINGS", env);
+    TRY(env_int(name, 0, MOST_RECORDINGS, GPU_RECORDINGS, &cap, err));
+    snprintf(name, sizeof name, "%sPREFILL", env);
+    TRY(env_int(name, 0, 1, 0, &all, err));
+    cap = p->recordings ? p->recordings : cap;
+    cap = cap < 0 ? 0 : cap * n_segments(j);
+    j->records_all = p->record_prefill || all;
     j->recording = mem_array((size_t)cap + 1, sizeof *j->recording, PITH_MEM_SCRATCH);
     if (!j->recording)
         TRY(error_set(err, PITH_NOMEM, "out of memory for a job on %s", j->dev->name));

@@ -71,6 +71,8 @@ static pith_status run_large(struct gpu_job *j, const struct run *r, const struc
                              struct pith_error *err)
 {
     pith_status st = PITH_OK;
+    gpu_refused(j, j->cap ? "it has more rows than are recorded (--record-prefill)"
+                          : "none are to be recorded (--recordings 0)");
     for (int32_t i = 0; i < k->n && st == PITH_OK; i += GPU_PHASES) {
         struct gpu_key part = *k;
         part.first = k->first + i;
@@ -87,8 +89,8 @@ static int is_kept(const struct gpu_job *j, const struct step *s, struct gpu_key
 {
     if (j->stream->bucket)
         return j->stream->bucket(j, s, k);
-    *k = s->T <= GPU_RECORD_ROWS ? gpu_bucket(*k) : *k;
-    return s->T <= GPU_RECORD_ROWS;
+    *k = gpu_is_small(j, s->T) ? gpu_bucket(*k) : *k;
+    return gpu_is_small(j, s->T);
 }
 
 pith_status gpu_submit(struct job *job, const struct run *r, int32_t first, int32_t n,

@@ -94,7 +94,7 @@ pith_status vk_prepare(struct device *d, const struct job_params *p, struct job 
     j->g.totals = &totals;
     j->g.code_of = vk_code_of;
     plan_bind(p->plan, d->index, address_of);
-    TRY(gpu_job_init(&j->g, p, "PITH_VULKAN_RECORDINGS", err));
+    TRY(gpu_job_init(&j->g, p, "PITH_VULKAN_", err));
     TRY(make_commands(j, err));
     *out = j;
     return PITH_OK;

@@ -255,6 +255,9 @@ static pith_status check_numbers(const struct pith_model_params *p, struct pith_
     if (p->gpu_layers < PITH_GPU_LAYERS_NONE)
         return error_set(err, PITH_RANGE, "gpu_layers is %d, wanted -1 (none), 0 (auto) or more",
                          p->gpu_layers);
+    if (p->recordings < PITH_RECORDINGS_NONE || p->recordings > MOST_RECORDINGS)
+        return error_set(err, PITH_RANGE, "recordings is %d, wanted -1 (none), 0 (default) to %d",
+                         p->recordings, MOST_RECORDINGS);
     if (p->cpu_experts < -1)
         return error_set(err, PITH_RANGE, "cpu_experts is %d, wanted -1 (all) or more",
                          p->cpu_experts);

@@ -356,6 +356,8 @@ static pith_status open_role(struct pith_session *s, struct session_role *r, str
                                     .adapters = s->n_sets ? &s->adapters[r - s->role] : NULL,
                                     .experts_ahead = !m->params.no_read_ahead,
                                     .pages_told = told,
+                                    .recordings = m->params.recordings,
+                                    .record_prefill = m->params.record_prefill,
                                     .pool = m->pool,
                                     .n_nodes = m->n_nodes};
         for (int g = 0; g < s->cache.n_groups; g++)

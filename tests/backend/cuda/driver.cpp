@@ -24,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <map>
@@ -62,10 +63,12 @@ struct Stream {
     uint64_t put = 0, done = 0; /* counts of it */
     Graph *capture = nullptr;
 };
+constexpr auto LATE = std::chrono::milliseconds(2);
 struct Event {
     Stream *stream = nullptr;
     uint64_t at = 0;
-    bool late = false; /* not there before somebody waits for it, however often one asks */
+    bool late = false; /* not there before somebody waits for it, or asks for LATE long */
+    std::chrono::steady_clock::time_point asked{};
 };
 struct Module {
     void *library;
@@ -711,6 +714,7 @@ API cuEventRecord(Event *e, Stream *s)
     e->stream = s;
     e->at = s->put;
     e->late = ++recorded % 16 == 0;
+    e->asked = {};
     return s->context->failed;
 }
 API cuEventSynchronize(Event *e)
@@ -722,7 +726,10 @@ API cuEventQuery(Event *e)
 {
     NO_CAPTURE;
     bool there = !e->stream || e->stream->done >= e->at;
-    if (!there && e->late)
+    auto now = std::chrono::steady_clock::now();
+    if (e->asked == std::chrono::steady_clock::time_point{})
+        e->asked = now;
+    if (!there && e->late && now - e->asked < LATE)
         return e->stream->context->failed ? e->stream->context->failed : NOT_READY;
     return e->stream ? drain(e->stream, e->at) : OK;
 }
