@@ -292,7 +292,7 @@ static void values_go_by_nccl(void)
 
 /* NCCL fails after a group was handed over, or a device is gone of which it knows nothing: devices
  * would wait for each other for ever. The step ends with an error that says what has happened, the
- * model's devices are lost, nothing of NCCL's is left, and the next model that is opened has them. */
+ * model's devices are lost, nothing of NCCL's is left, and the next model has both again. */
 static void what_never_comes_ends(void)
 {
     static const char *const faults[][2] = {
@@ -309,6 +309,7 @@ static void what_never_comes_ends(void)
     REQUIRE(nccl_groups(&comms) && comms, "no %s", file);
     REQUIRE(try_model("llama", 64, "q8_0"), "no model");
     set_env("PITH_NCCL_LIBRARY", file);
+    cuda_forget(); /* what was opened without it */
     for (int i = 0; i < 4; i++) { /* each fault, and after it none */
         struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
         mp.n_threads = 1;

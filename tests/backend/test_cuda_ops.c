@@ -193,7 +193,7 @@ static void what_four_warps_do_not_multiply(void)
     cu_wgmma_use(&v, &c, cu_code_of(&v.dev, &t), 100, &l);
     CHECK((int)l.kernel.family == CU_HALF);
     l.args.w = 32;
-    cu_wgmma_use(&v, &c, cu_code_of(&v.dev, &t), 96, &l); /* 3 for each of 32, of 22 there is room */
+    cu_wgmma_use(&v, &c, cu_code_of(&v.dev, &t), 96, &l); /* 3 of each of 32; there is room of 22 */
     CHECK((int)l.kernel.family == CU_WGMMA && l.args.p[5] == 66);
     v.dev.reproducible = 1;
     CHECK(!cu_wgmma_has(&v.dev, OP_MATMUL, cu_code_of(&v.dev, &t)));

@@ -108,11 +108,11 @@ static pith_status wait_until(struct cu_gpu *v, cu_event e, struct pith_error *e
     for (; r == CU_NOT_READY && st == PITH_OK; r = ask(v, e)) {
         if (now() - from < ASK_NS)
             continue;
-        if (!cu_nccl_is_joined(v)) {
+        if (!v->watch) {
             r = e ? cu.event_wait(e) : cu.stream_wait(v->stream);
             break;
         }
-        st = cu_nccl_watch(v, err);
+        st = v->watch(v, err);
         if (st == PITH_OK)
             nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
     }

@@ -47,6 +47,9 @@ struct cu_gpu {
     cu_context context;
     int primary; /* it is the one that NCCL works in */
     struct cu_clique *clique; /* devices that NCCL joins with it; NULL: none */
+    /* For who waits: is nothing wrong with any of them? If there is, all that NCCL has under way is
+     * broken off, and they are lost. NULL: nobody is joined. */
+    pith_status (*watch)(struct cu_gpu *v, struct pith_error *err);
     uint64_t total;
     _Atomic(uint64_t) taken;
     char what[96]; /* its name */
@@ -114,10 +117,6 @@ pith_status cu_nccl_join(struct device *const *d, int n, struct pith_error *why)
 const char *cu_nccl_joined(const struct device *d);
 int cu_nccl_copies(struct copy *c, int n, pith_status *st, struct pith_error *err);
 pith_status cu_nccl_found(struct pith_error *why);
-/* Do values of the device go by NCCL; is nothing wrong with all whom it joins? Where something is,
- * all that NCCL has under way is broken off, and these devices are lost. */
-int cu_nccl_is_joined(const struct cu_gpu *v);
-pith_status cu_nccl_watch(struct cu_gpu *v, struct pith_error *err);
 void cu_nccl_leave(struct cu_gpu *v);
 void cu_nccl_forget(void); /* for tests: the library is opened anew */
 
@@ -142,8 +141,8 @@ enum gpu_code cu_code_of(const struct device *d, const struct tensor *w);
 int cu_impl(const struct device *d, const struct node *n, struct op_impl *out);
 
 /* flash.c: attention on tensor cores, unless the same bits are wanted from steps of any size. The
- * size of heads of the kernel for many rows, or for few; 0: there is none for this op, or a block of
- * it has too little shared memory here. */
+ * size of heads of the kernel for many rows, or for few; 0: there is none for this op, or a device
+ * has too little shared memory for it. */
 struct attn_op;
 int cu_flash_size(const struct device *d, const struct attn_op *p, int32_t n_states,
                   const struct state *kv, int few);

@@ -109,6 +109,55 @@ static const char *text_of(int r)
     return text ? text : "an error without a name";
 }
 
+/* ---------------------------------------------------------------- breaking off */
+
+/* The lock of communicators is held. */
+static void give_up(struct cu_clique *q, int r)
+{
+    char was[64];
+    snprintf(was, sizeof was, "%.60s", q->says);
+    snprintf(q->says, sizeof q->says, "copies, since %s has failed: %.80s", was, text_of(r));
+    atomic_store(&q->broken, 1);
+    for (int i = 0; i < q->n; i++)
+        nccl.comm_abort(q->comm[i]);
+}
+
+/* What is wrong with a rank: the device is lost, its communicator has an error (*r). */
+static int is_wrong(const struct cu_clique *q, int i, int *r)
+{
+    struct cu_gpu *w = q->of[i];
+    *r = NCCL_SUCCESS;
+    cu_enter(w);
+    cu_result asked = atomic_load(&w->dev.lost) ? CU_LAUNCH_FAILED : cu.stream_query(w->stream);
+    if (asked != CU_SUCCESS && asked != CU_NOT_READY)
+        return 1;
+    int told = nccl.async_error(q->comm[i], r);
+    *r = told == NCCL_SUCCESS ? *r : told;
+    return *r != NCCL_SUCCESS && *r != NCCL_IN_PROGRESS;
+}
+
+static pith_status watch(struct cu_gpu *v, struct pith_error *err)
+{
+    struct cu_clique *q = v->clique;
+    pith_status st = PITH_OK;
+    pthread_mutex_lock(&q->lock);
+    for (int i = 0, r; i < q->n && st == PITH_OK && !atomic_load(&q->broken); i++) {
+        if (!is_wrong(q, i, &r))
+            continue;
+        st = r ? error_set(err, PITH_DEVICE, "%s: wait: %.60s has failed at %s: %.80s", v->dev.name,
+                           q->says, q->of[i]->dev.name, text_of(r))
+               : error_set(err, PITH_DEVICE,
+                           "%s: wait: %s is lost, and nothing comes from there by NCCL",
+                           v->dev.name, q->of[i]->dev.name);
+        for (int k = 0; k < q->n; k++)
+            atomic_store(&q->of[k]->dev.lost, 1);
+        give_up(q, r);
+    }
+    pthread_mutex_unlock(&q->lock);
+    cu_enter(v);
+    return st;
+}
+
 /* ---------------------------------------------------------------- joining and leaving */
 
 static pith_status check_devices(struct device *const *d, int n, struct pith_error *why)
@@ -160,8 +209,10 @@ pith_status cu_nccl_join(struct device *const *d, int n, struct pith_error *why)
     nccl.version(&version);
     snprintf(q->says, sizeof q->says, "NCCL %d.%d.%d", version / 10000, version / 100 % 100,
              version % 100);
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         q->of[i]->clique = q;
+        q->of[i]->watch = watch;
+    }
     return PITH_OK;
 }
 
@@ -183,6 +234,7 @@ void cu_nccl_leave(struct cu_gpu *v)
         if (!atomic_load(&q->broken))
             (lost ? nccl.comm_abort : nccl.comm_end)(q->comm[i]);
         q->of[i]->clique = NULL;
+        q->of[i]->watch = NULL;
     }
     pthread_mutex_destroy(&q->lock);
     mem_free(q);
@@ -228,58 +280,6 @@ static int put_group(struct cu_clique *q, const struct copy *c, int n)
     }
     end = nccl.group_end();
     return r == NCCL_SUCCESS ? end : r;
-}
-
-/* The lock of communicators is held. */
-static void give_up(struct cu_clique *q, int r)
-{
-    char was[64];
-    snprintf(was, sizeof was, "%.60s", q->says);
-    snprintf(q->says, sizeof q->says, "copies, since %s has failed: %.80s", was, text_of(r));
-    atomic_store(&q->broken, 1);
-    for (int i = 0; i < q->n; i++)
-        nccl.comm_abort(q->comm[i]);
-}
-
-int cu_nccl_is_joined(const struct cu_gpu *v)
-{
-    return v->clique && !atomic_load(&v->clique->broken);
-}
-
-/* What is wrong with a rank: the device is lost, its communicator has an error (*r). */
-static int is_wrong(const struct cu_clique *q, int i, int *r)
-{
-    struct cu_gpu *w = q->of[i];
-    *r = NCCL_SUCCESS;
-    cu_enter(w);
-    cu_result asked = atomic_load(&w->dev.lost) ? CU_LAUNCH_FAILED : cu.stream_query(w->stream);
-    if (asked != CU_SUCCESS && asked != CU_NOT_READY)
-        return 1;
-    int told = nccl.async_error(q->comm[i], r);
-    *r = told == NCCL_SUCCESS ? *r : told;
-    return *r != NCCL_SUCCESS && *r != NCCL_IN_PROGRESS;
-}
-
-pith_status cu_nccl_watch(struct cu_gpu *v, struct pith_error *err)
-{
-    struct cu_clique *q = v->clique;
-    pith_status st = PITH_OK;
-    pthread_mutex_lock(&q->lock);
-    for (int i = 0, r; i < q->n && st == PITH_OK && !atomic_load(&q->broken); i++) {
-        if (!is_wrong(q, i, &r))
-            continue;
-        st = r ? error_set(err, PITH_DEVICE, "%s: wait: %.60s has failed at %s: %.80s", v->dev.name,
-                           q->says, q->of[i]->dev.name, text_of(r))
-               : error_set(err, PITH_DEVICE,
-                           "%s: wait: %s is lost, and nothing comes from there by NCCL",
-                           v->dev.name, q->of[i]->dev.name);
-        for (int k = 0; k < q->n; k++)
-            atomic_store(&q->of[k]->dev.lost, 1);
-        give_up(q, r);
-    }
-    pthread_mutex_unlock(&q->lock);
-    cu_enter(v);
-    return st;
 }
 
 /* Are all of them between different devices that are joined? */

@@ -179,8 +179,8 @@ struct gpu_totals { /* of all jobs of a backend */
 /* Bytes of host memory besides the backend's own struct. */
 uint64_t gpu_job_bytes(const struct plan *p);
 /* j: zeroed but for dev, stream, address, pointer, totals, code_of. `env`, "PITH_CUDA_", begins the
- * names of settings: how many recordings are kept for each part of a plan (RECORDINGS), are steps of
- * many rows recorded (PREFILL). Weights are bound before, by the backend. */
+ * names of settings: how many recordings are kept for each part of a plan (RECORDINGS), are large
+ * steps recorded (PREFILL). Weights are bound before, by the backend. */
 pith_status gpu_job_init(struct gpu_job *j, const struct job_params *p, const char *env,
                          struct pith_error *err);
 /* The beginning of it, for devices whose calls are no kernels of ours: parameters, recordings. */

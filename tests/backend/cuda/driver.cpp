@@ -659,8 +659,8 @@ API cuStreamWaitEvent(Stream *s, Event *e, unsigned)
     uint64_t at = e->at;
     return put(s, [=] { return other ? drain(other, at) : 0; });
 }
-/* For what stands in for NCCL: from now on what it brings does not come (1), besides a device is gone
- * (2); it is broken off (0). */
+/* For what stands in for NCCL: from now on what it brings does not come (1), besides a device is
+ * gone (2); it is broken off (0). */
 API standin_hang(int how)
 {
     std::lock_guard<std::recursive_mutex> hold(lock);

@@ -16,8 +16,9 @@
  *                 so sums are right; what is behind the rows is not written
  *
  * Rows of x that experts share lie apart, and a copy brings rows that are neighbours: products of
- * experts stay with half.cu. So do those of heads, whose rows no map tells of (wgmma.c), and those of blocks of bytes with mma.cu: their sums are scaled each
- * 32 numbers, and scaling takes three times as long as the products by then. */
+ * experts stay with half.cu. So do those of heads, whose rows no map tells of (wgmma.c), and those
+ * of blocks of bytes with mma.cu: their sums are scaled each 32 numbers, and scaling takes three
+ * times as long as the products by then. */
 #include "products.cuh"
 #include "tensor.cuh"
 
