@@ -147,7 +147,7 @@ CUDA_BUILD := $(call build_of,src/backend/cuda/kernels/*)
 
 # ---------------------------------------------------------------- flags
 
-WARN     := -Wall -Wextra -Wshadow -Werror
+WARN     := -Wall -Wextra -Wshadow -Wcast-qual -Werror
 BASE_FLAGS := -std=gnu11 $(WARN) -D_GNU_SOURCE $(if $(filter 1,$(VULKAN)),-DWITH_VULKAN) -fPIC \
     -fvisibility=hidden -ffp-contract=off -pthread $(PKG_CFLAGS)
 SAN_FLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)

@@ -22,22 +22,24 @@ enum { K = 4096, N = 256, WEIGHT_MIB = 96, L2_BYTES = 512 << 10,
 
 static uint8_t *weights;
 static float *y;
+static struct act_out room[N / ACT_TILE + 1];
 static struct act_tile tiles[N / ACT_TILE + 1]; /* the last one is cut to 1..16 columns */
 
-static void make_tile(struct act_tile *a, enum act_kind kind, const float *x, int nc)
+static void make_tile(int i, enum act_kind kind, const float *x, int nc)
 {
-    int8_t *q = (int8_t *)a->q;
-    *a = (struct act_tile){
-        .nc = nc, .ld = K, .q = q, .d = a->d, .s32 = a->s32, .s16 = a->s16, .f = a->f, .h = a->h};
+    struct act_out *a = &room[i];
+    a->nc = nc;
+    a->ld = K;
+    tiles[i] = act_read(a);
     for (int c = 0; c < nc; c++) {
         if (kind == ACT_A32)
-            act_quant_a32(x + c * K, K, q, (float *)a->d, (int32_t *)a->s32, nc, c);
+            act_quant_a32(x + c * K, K, a->q, a->d, a->s32, nc, c);
         else if (kind == ACT_A256)
-            act_quant_a256(x + c * K, K, q, (float *)a->d, (int16_t *)a->s16, nc, c);
+            act_quant_a256(x + c * K, K, a->q, a->d, a->s16, nc, c);
         else if (kind == ACT_BF16)
-            act_to_bf16(x + c * K, K, (uint16_t *)a->h + c * K);
+            act_to_bf16(x + c * K, K, a->h + c * K);
         else
-            memcpy((float *)a->f + c * K, x + c * K, K * sizeof(float));
+            memcpy(a->f + c * K, x + c * K, K * sizeof(float));
     }
 }
 
@@ -89,19 +91,19 @@ static void bench_type(const struct kern_mm *m, enum dtype type, int repeats)
     for (int i = 0; i < K * ACT_TILE; i++)
         x[i] = rng_normal(&rng);
     for (int i = 0; i < N / ACT_TILE; i++)
-        make_tile(&tiles[i], t->act, x, ACT_TILE);
+        make_tile(i, t->act, x, ACT_TILE);
     struct act_tile *one = &tiles[N / ACT_TILE];
 
     printf("%-6s", t->name);
     if (m->pair[type]) {
-        make_tile(one, t->act, x, 1);
+        make_tile(N / ACT_TILE, t->act, x, 1);
         printf(" pair: %.1f |", (double)(n_panels / 2 * 2 * panel) /
                                     pair_time(m, type, one, n_panels, repeats) * 1e-9);
     }
     for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
         const int n_tiles = (columns[i] + ACT_TILE - 1) / ACT_TILE;
         if (n_tiles == 1)
-            make_tile(one, t->act, x, columns[i]);
+            make_tile(N / ACT_TILE, t->act, x, columns[i]);
         const struct act_tile *a = n_tiles == 1 ? one : tiles;
         const double hot = best_time(m, type, a, n_tiles, n_hot, 4 * repeats),
                      cold = best_time(m, type, a, n_tiles, n_panels, repeats);
@@ -161,12 +163,12 @@ int main(int argc, char **argv)
         ((uint64_t *)(void *)weights)[i] = u & 0x3fff3fff3fff3fffu;
     }
     for (int i = 0; i <= N / ACT_TILE; i++) {
-        tiles[i].q = huge_pages(K * ACT_TILE);
-        tiles[i].d = huge_pages(K * ACT_TILE / 32 * 4);
-        tiles[i].s32 = huge_pages(K * ACT_TILE / 32 * 4);
-        tiles[i].s16 = huge_pages(K * ACT_TILE / 16 * 2);
-        tiles[i].f = huge_pages(K * ACT_TILE * 4);
-        tiles[i].h = huge_pages(K * ACT_TILE * 2);
+        room[i].q = huge_pages(K * ACT_TILE);
+        room[i].d = huge_pages(K * ACT_TILE / 32 * 4);
+        room[i].s32 = huge_pages(K * ACT_TILE / 32 * 4);
+        room[i].s16 = huge_pages(K * ACT_TILE / 16 * 2);
+        room[i].f = huge_pages(K * ACT_TILE * 4);
+        room[i].h = huge_pages(K * ACT_TILE * 2);
     }
     for (int l = CPU_BASE; l < CPU_N_LEVELS; l++) {
         struct kern_mm m;

@@ -47,6 +47,6 @@ pith_status cli_loras_open(pith_model *m, const struct arg_texts *said, struct c
 void cli_loras_close(struct cli_loras *l)
 {
     for (int i = 0; i < l->n; i++)
-        pith_adapter_close((pith_adapter *)(uintptr_t)l->use[i].adapter);
+        pith_adapter_close(l->use[i].adapter);
     *l = (struct cli_loras){0};
 }

@@ -356,7 +356,7 @@ static int has_long_numbers(const json_t *j)
         return strtod(text, NULL) != json_real_value(j);
     }
     json_array_foreach(j, i, v) if (has_long_numbers(v)) return 1;
-    json_object_foreach((json_t *)(uintptr_t)j, key, v) if (has_long_numbers(v)) return 1;
+    json_object_foreach(json_lent(j), key, v) if (has_long_numbers(v)) return 1;
     return 0;
 }
 

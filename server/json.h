@@ -7,6 +7,7 @@
 #include <pith.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "server/unconst.h"
 
 /* What goes wrong with a request. msg says what was found, what was wanted, what to do. */
 struct fault {
@@ -25,6 +26,13 @@ int fault_from(struct fault *f, const struct pith_error *err, const char *param)
 int fault_memory(struct fault *f);
 int fault_shutting_down(struct fault *f);
 const char *fault_type(const struct fault *f);  /* "invalid_request_error" */
+
+/* Of a value that is only looked at, or held on to: jansson counts references in it, and walks
+ * through members, as json_t * alone. Nobody changes what it is given so. */
+static inline json_t *json_lent(const json_t *v)
+{
+    return (json_t *)unconst(v);
+}
 json_t *fault_json(const struct fault *f);      /* the shape of OpenAI's errors */
 
 /* ---------------------------------------------------------------- JSON */

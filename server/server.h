@@ -10,13 +10,13 @@ struct server;
 enum { SERVER_BATCH = 512 }; /* n_batch of its model */
 
 struct server_model {
-    const char *name;
-    const char *path;    /* for `load` alone */
+    char *name;
+    char *path;          /* for `load` alone */
     uint64_t file_bytes; /* about what it needs; asked before the first load */
 };
 struct server_alias { /* a further name that a request may say; one of several models means none of
                          them */
-    const char *name;
+    char *name;
     int model; /* index */
     int told;  /* the list of models tells it */
 };

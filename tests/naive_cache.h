@@ -197,31 +197,31 @@ static void naive_fill(struct naive *m, const struct naive_seq *q, const int32_t
     t->T = t->R = n;
     t->N = 1;
     t->n_tiles = t->embd = 0;
-    step_first(t)[0] = step_seq(t)[0] = 0;
-    step_first(t)[1] = n;
+    step_put_first(t)[0] = step_put_seq(t)[0] = 0;
+    step_put_first(t)[1] = n;
     for (int32_t r = 0; r < n; r++) {
         if (r % STEP_TILE == 0)
-            step_tile(t)[t->n_tiles++] = r;
-        step_token(t)[r] = token[r];
-        step_seg(t)[r] = 0;
+            step_put_tile(t)[t->n_tiles++] = r;
+        step_put_token(t)[r] = token[r];
+        step_put_seg(t)[r] = 0;
         if (pos && pos[4 * r] >= 0)
             step_place4(t, r, pos + 4 * r);
         else
             step_place(t, r, next);
         next = naive_after(step_pos(t)[r], step_axes(t) + STEP_AXES * r);
-        step_out(t)[r] = r;
+        step_put_out(t)[r] = r;
         for (int g = 0; g < t->n_groups; g++) {
             int64_t first = cache_first_seen(&m->s->cache.group[g], step_pos(t)[r]);
             int32_t lo = 0;
             while (lo < q->n + r && (lo < q->n ? q->e[lo].pos : step_pos(t)[lo - q->n]) < first)
                 lo++;
-            step_slot(t, g)[r] = q->n + r;
-            step_lo(t, g)[r] = lo;
-            step_hi(t, g)[r] = q->n + r + 1;
+            step_put_slot(t, g)[r] = q->n + r;
+            step_put_lo(t, g)[r] = lo;
+            step_put_hi(t, g)[r] = q->n + r + 1;
         }
     }
     for (int g = 0; g < t->n_groups; g++)
-        memcpy(step_pages(t, g, 0), m->s->cache.seq[0].pages[g],
+        memcpy(step_put_pages(t, g, 0), m->s->cache.seq[0].pages[g],
                (size_t)m->s->cache.cap_pages * sizeof(int32_t));
 }
 

@@ -389,7 +389,7 @@ static pith_status open_loras(const struct opts *o, struct server_loaded *out,
     pith_status st = cli_loras_open(out->model, &o->lora, &loras, err);
     for (; out->n_loras < loras.n; out->n_loras++) {
         struct server_lora *to = &out->lora[out->n_loras];
-        to->adapter = (pith_adapter *)(uintptr_t)loras.use[out->n_loras].adapter;
+        to->adapter = loras.use[out->n_loras].adapter;
         to->scale = loras.use[out->n_loras].scale;
         memcpy(to->path, loras.path[out->n_loras], sizeof to->path);
     }

@@ -232,11 +232,11 @@ int offers_alias(struct offers *o, const char *text)
 void offers_close(struct offers *o)
 {
     for (int i = 0; i < o->n; i++) {
-        free((char *)(uintptr_t)o->v[i].name);
-        free((char *)(uintptr_t)o->v[i].path);
+        free(o->v[i].name);
+        free(o->v[i].path);
     }
     for (int i = 0; i < o->n_aliases; i++)
-        free((char *)(uintptr_t)o->aliases[i].name);
+        free(o->aliases[i].name);
     free(o->v);
     free(o->files);
     free(o->aliases);

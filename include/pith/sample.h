@@ -220,7 +220,7 @@ PITH_API int
 pith_grammar_shares(const pith_grammar *a,
                     const pith_grammar *b); /* positions in the same compiled grammar */
 PITH_API int pith_grammar_complete(
-    const pith_grammar *g); /* the text so far is a whole one: end tokens are allowed */
+    pith_grammar *g); /* the text so far is a whole one: end tokens are allowed */
 /* -infinity to each of the logits [n] whose token is not allowed. */
 PITH_API pith_status pith_grammar_mask(pith_grammar *g, float *logits, int32_t n,
                                        struct pith_error *err);

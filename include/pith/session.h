@@ -274,7 +274,7 @@ PITH_API void pith_adapter_close(pith_adapter *a);         /* NULL allowed */
 PITH_API int32_t pith_adapter_rank(const pith_adapter *a); /* the largest of its tensors */
 struct pith_adapter_use {
     size_t size; /* the same in all of an array */
-    const pith_adapter *adapter;
+    pith_adapter *adapter;
     float scale; /* 0: as if it were not there */
 };
 #define PITH_ADAPTER_USE_INIT PITH_SIZED(struct pith_adapter_use)
@@ -360,7 +360,7 @@ PITH_API int64_t pith_tokens(const pith_session *s, int32_t seq, int32_t *ids, s
  * not finite, too, whatever the checksums say: PITH_FORMAT. It replaces the sequence, or
  * all of them. A file is read a page at a time, into pages beside those that are replaced where the
  * pool has them. What was said is in a file: its owner alone may read it (mode 0600). */
-PITH_API pith_status pith_save(const pith_session *s, int32_t seq, const char *path,
+PITH_API pith_status pith_save(pith_session *s, int32_t seq, const char *path,
                                struct pith_error *err);
 PITH_API pith_status pith_load(pith_session *s, int32_t seq, const char *path,
                                struct pith_error *err);
@@ -372,13 +372,13 @@ PITH_API pith_status pith_load(pith_session *s, int32_t seq, const char *path,
  * leaves it as it is. PITH_STATE: the accepted tokens do not fit its grammar; then, and where there
  * is no memory for them (PITH_NOMEM), the sampler is as after pith_sampler_reset. Any other failure
  * leaves it as it was. Text that a stop string held back is not in the file. */
-PITH_API pith_status pith_save_with(const pith_session *s, int32_t seq, const pith_sampler *sampler,
+PITH_API pith_status pith_save_with(pith_session *s, int32_t seq, const pith_sampler *sampler,
                                     const char *path, struct pith_error *err);
 PITH_API pith_status pith_load_with(pith_session *s, int32_t seq, pith_sampler *sampler,
                                     const char *path, struct pith_error *err);
 /* The same with n_note bytes of the caller's beside it, which a load does not look at (settings to
  * go on with, say); sampler NULL: without one. */
-PITH_API pith_status pith_save_noted(const pith_session *s, int32_t seq,
+PITH_API pith_status pith_save_noted(pith_session *s, int32_t seq,
                                      const pith_sampler *sampler, const void *note, size_t n_note,
                                      const char *path, struct pith_error *err);
 /* These bytes of a file, before anything is opened to load it: *n receives how many there are, 0 of
@@ -392,7 +392,7 @@ PITH_API pith_status pith_saved_note(const char *path, void *buf, size_t cap, si
  * were not loaded stay as they are. */
 PITH_API pith_status pith_trust(pith_session *s, int32_t seq, struct pith_error *err);
 /* *n receives the bytes needed; buf NULL: that alone. Too small a buffer is PITH_RANGE. */
-PITH_API pith_status pith_save_memory(const pith_session *s, int32_t seq, void *buf, size_t cap,
+PITH_API pith_status pith_save_memory(pith_session *s, int32_t seq, void *buf, size_t cap,
                                       size_t *n, struct pith_error *err);
 PITH_API pith_status pith_load_memory(pith_session *s, int32_t seq, const void *p, size_t n,
                                       struct pith_error *err);

@@ -47,7 +47,7 @@ PITH_API int32_t pith_token_of(const pith_model *m, pith_token_role role); /* -1
 /* Streaming text: ids in, complete UTF-8 out. Bytes of an unfinished character are kept for the
  * next call; put with id -1 flushes. */
 typedef struct pith_stream pith_stream;
-PITH_API pith_stream *pith_stream_open(const pith_model *m, struct pith_error *err);
+PITH_API pith_stream *pith_stream_open(pith_model *m, struct pith_error *err);
 PITH_API void pith_stream_close(pith_stream *s);
 /* Returns the text that became complete (owned by the stream, valid until the next call,
  * terminated) and its length. */

@@ -28,7 +28,7 @@ static json_t *text_of(const json_t *v, const char *where, size_t i, int of_tool
 {
     json_t *flat = NULL;
     if (json_is_string(v))
-        return json_incref((json_t *)(uintptr_t)v);
+        return json_incref(json_lent(v));
     if (!v || json_is_null(v))
         return json_string("");
     int bad = json_is_array(v) ? request_texts(v, of_tool, &flat, x) : 0;
@@ -70,7 +70,7 @@ static int put_last(json_t **list, const json_t *v)
 {
     if (!*list)
         *list = json_array();
-    return !json_array_append(*list, (json_t *)(uintptr_t)v);
+    return !json_array_append(*list, json_lent(v));
 }
 
 static int put_call(struct turn *t, const json_t *block)
@@ -237,7 +237,7 @@ static int take_conversation(struct fields *b, json_t **lead, struct fault *f)
     int ok =
         b->v[F_messages] || fault_set(f, 400, "missing_field", "messages", "messages is missing");
     json_t *said = ok && b->v[F_system]
-                       ? without_billing((json_t *)(uintptr_t)b->v[F_system], b->x)
+                       ? without_billing(json_lent(b->v[F_system]), b->x)
                        : NULL,
            *system = said ? text_of(said, "system", 0, 0, b->x, f) : NULL;
     if (ok && b->v[F_system] && !said)
@@ -250,7 +250,7 @@ static int take_conversation(struct fields *b, json_t **lead, struct fault *f)
     json_decref(said);
     if (system)
         json_array_append_new(out, json_pack("{s:s, s:o}", "role", "system", "content", system));
-    json_array_foreach((json_t *)(uintptr_t)b->v[F_messages], i, m) ok =
+    json_array_foreach(json_lent(b->v[F_messages]), i, m) ok =
         ok && put_message(out, m, i, b->x, f);
     ok = ok && (!b->v[F_tools] || tools_nest(b, "input_schema", "custom", 1, f)) &&
          (!b->v[F_tool_choice] || take_choice(b, f));
@@ -282,7 +282,7 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
     if (!answer_thinking_budget(a, b, f))
         return 0;
     if (b->v[F_stop_sequences] &&
-        !fields_put(b, F_stop, json_incref((json_t *)(uintptr_t)b->v[F_stop_sequences]), f))
+        !fields_put(b, F_stop, json_incref(json_lent(b->v[F_stop_sequences])), f))
         return 0;
     if (format && !json_is_null(format) &&
         !fields_put(

@@ -30,7 +30,7 @@ static int take_format(const json_t *format, struct fields *b, struct fault *f)
                          "format is %s, wanted \"json\" or a schema", json_found(format));
     return fields_put(b, F_response_format,
                       json_pack("{s:s, s:{s:O}}", "type", "json_schema", "json_schema", "schema",
-                                (json_t *)(uintptr_t)format),
+                                json_lent(format)),
                       f);
 }
 
@@ -105,7 +105,7 @@ static int take_chat(struct answer *a, struct fields *b, struct request *r, stru
 {
     json_t *out = json_array(), *m;
     size_t i;
-    json_array_foreach((json_t *)(uintptr_t)b->v[F_ollama_messages], i, m)
+    json_array_foreach(json_lent(b->v[F_ollama_messages]), i, m)
     {
         json_t *message = message_from(m, i, f);
         if (!message) {
@@ -130,15 +130,15 @@ static int take_gap(struct answer *a, struct fields *b, struct request *r, struc
         exchange_ignores(b->x, "system");
     a->chat = 0;
     a->dialect = &gap;
-    return fields_put(b, F_prompt, json_incref((json_t *)(uintptr_t)b->v[F_ollama_prompt]), f) &&
-           fields_put(b, F_suffix, json_incref((json_t *)(uintptr_t)b->v[F_ollama_suffix]), f) &&
+    return fields_put(b, F_prompt, json_incref(json_lent(b->v[F_ollama_prompt])), f) &&
+           fields_put(b, F_suffix, json_incref(json_lent(b->v[F_ollama_suffix])), f) &&
            take_both(a, b, r, f);
 }
 
 static int take_generate(struct answer *a, struct fields *b, struct request *r, struct fault *f)
 {
-    json_t *prompt = (json_t *)(uintptr_t)b->v[F_ollama_prompt],
-           *system = (json_t *)(uintptr_t)b->v[F_ollama_system], *out;
+    json_t *prompt = json_lent(b->v[F_ollama_prompt]),
+           *system = json_lent(b->v[F_ollama_system]), *out;
     a->chat = !field_bool(b, F_raw);
     if (!prompt)
         return fault_set(f, 400, "missing_field", "prompt", "prompt is missing");

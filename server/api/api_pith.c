@@ -165,13 +165,13 @@ static json_t *token_text(const struct hosted *m, int32_t id)
 }
 
 /* What llama.cpp tells. */
-static json_t *props_more(struct server *s, const struct hosted *m)
+static json_t *props_more(struct server *s, struct hosted *m)
 {
     struct request *r = request_new();
     struct fields none = {0};
     struct fault f = {0};
     fields_of_nothing(&none, E_COMPLETION, s);
-    json_t *settings = r && request_sampler((struct hosted *)(uintptr_t)m, &none, r, &f)
+    json_t *settings = r && request_sampler(m, &none, r, &f)
                            ? settings_json(r, &none)
                            : NULL;
     request_free(r);

@@ -54,7 +54,7 @@ static int by_score(const void *a, const void *b)
 
 static json_t *text_of(const json_t *document)
 {
-    return json_is_string(document) ? (json_t *)(uintptr_t)document
+    return json_is_string(document) ? json_lent(document)
                                     : json_object_get(document, "text");
 }
 

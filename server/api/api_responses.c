@@ -51,7 +51,7 @@ static json_t *flat_name(const json_t *space, const json_t *name)
 {
     size_t n = json_string_length(space);
     if (!n || !json_is_string(name))
-        return json_incref((json_t *)(uintptr_t)name);
+        return json_incref(json_lent(name));
     const char *ends = json_string_value(space)[n - 1] == '_' ? "" : "__";
     return json_sprintf("%s%s%s", json_string_value(space), ends, json_string_value(name));
 }
@@ -101,7 +101,7 @@ static int take_spaces(struct fields *b, json_t **spaces, struct fault *f)
     size_t i, n = json_array_size(b->v[F_tools]);
     int ok = 1;
     *spaces = NULL;
-    json_array_foreach((json_t *)(uintptr_t)b->v[F_tools], i, tool)
+    json_array_foreach(json_lent(b->v[F_tools]), i, tool)
     {
         const char *type = json_string_value(json_object_get(tool, "type"));
         if (!ok || !type || strcmp(type, "namespace") != 0 ||
@@ -114,7 +114,7 @@ static int take_spaces(struct fields *b, json_t **spaces, struct fault *f)
                              "tools has %zu items with those of its namespaces, wanted at most %d",
                              n, MOST);
         }
-        out = out ? out : json_copy((json_t *)(uintptr_t)b->v[F_tools]);
+        out = out ? out : json_copy(json_lent(b->v[F_tools]));
         *spaces = *spaces ? *spaces : json_object();
         ok = out && *spaces && take_space(out, *spaces, i, tool, b->x);
     }
@@ -328,7 +328,7 @@ static int take_conversation(struct fields *b, json_t **spaces, struct fault *f)
             out, json_pack("{s:s, s:O}", "role", "system", "content", b->v[F_instructions]));
     if (json_is_string(input))
         json_array_append_new(out, json_pack("{s:s, s:O}", "role", "user", "content", input));
-    json_array_foreach((json_t *)(uintptr_t)input, i, item) ok =
+    json_array_foreach(json_lent(input), i, item) ok =
         ok && put_any(out, item, i, b->x, f);
     ok = ok &&
          (json_array_size(out) || fault_set(f, 400, "empty_prompt", "input", "input has no items"));
@@ -377,7 +377,7 @@ static int refuse(const struct fields *b, struct fault *f)
 
 static json_t *or_null(const json_t *v)
 {
-    return v ? json_incref((json_t *)(uintptr_t)v) : json_null();
+    return v ? json_incref(json_lent(v)) : json_null();
 }
 
 static int wants_logprobs(const struct fields *b)
@@ -430,7 +430,7 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
 static json_t *tokens_of(struct answer *a, int part)
 {
     const json_t *list = json_array_get(of(a)->tokens, (size_t)part);
-    return list && !json_is_null(list) ? json_incref((json_t *)(uintptr_t)list) : json_array();
+    return list && !json_is_null(list) ? json_incref(json_lent(list)) : json_array();
 }
 
 static json_t *item_id(const struct answer *a, int i)
@@ -439,7 +439,7 @@ static json_t *item_id(const struct answer *a, int i)
         [PART_TEXT] = "msg", [PART_REASONING] = "rs", [PART_CALL] = "fc"};
     const char *kind = kinds[message_part(a->choice[0].message, i)->kind];
     return json_sprintf("%s_%s_%016llx_%d", kind, exchange_id(a->x),
-                        (unsigned long long)((struct response *)a)->salt, i);
+                        (unsigned long long)((const struct response *)a)->salt, i);
 }
 
 static json_t *text_part(struct answer *a, int i, int whole)

@@ -24,6 +24,7 @@
 #include "server/http/http.h"
 #include "server/http/work.h"
 #include "server/json.h"
+#include "server/unconst.h"
 #include "server/parts.h"
 
 enum { HEADER_BYTES = 64 << 10, IDLE_SECONDS = 120, DRAIN_MS = 10, OTHER_FILES = 256 };
@@ -428,8 +429,8 @@ static struct MHD_Daemon *start(struct http *h, const struct server_params *p)
     unsigned flags = MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC |
                      MHD_USE_ERROR_LOG;
     struct MHD_OptionItem tls[] = {
-        {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)p->tls_key},
-        {MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)(uintptr_t)p->tls_cert},
+        {MHD_OPTION_HTTPS_MEM_KEY, 0, unconst(p->tls_key)},
+        {MHD_OPTION_HTTPS_MEM_CERT, 0, unconst(p->tls_cert)},
         {MHD_OPTION_END, 0, NULL},
     };
     struct MHD_OptionItem none[] = {{MHD_OPTION_END, 0, NULL}};

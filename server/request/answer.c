@@ -175,7 +175,7 @@ json_t *answer_take_tokens(struct choice *h)
 int answer_variable(struct fields *b, const char *name, json_t *v, struct fault *f)
 {
     const json_t *given = b->v[F_chat_template_kwargs];
-    json_t *all = given ? json_copy((json_t *)(uintptr_t)given) : json_object();
+    json_t *all = given ? json_copy(json_lent(given)) : json_object();
     if (json_object_set_new(all, name, v)) {
         json_decref(all);
         return fault_memory(f);
@@ -260,13 +260,13 @@ int answer_continue(struct fields *b, json_t **lead, struct fault *f)
         return fault_set(f, 400, "invalid_message", "messages",
                          "the last two messages are the assistant's; wanted one to go on with, or "
                          "continue_final_message: false");
-    json_t *flat = json_is_string(content) ? json_incref((json_t *)(uintptr_t)content) : NULL;
+    json_t *flat = json_is_string(content) ? json_incref(json_lent(content)) : NULL;
     int bad = json_is_array(content) ? request_texts(content, 0, &flat, b->x) : -1;
     if (bad >= 0 || (content && !flat && !json_is_null(content) && !json_is_array(content)))
         return fault_set(f, 400, "unsupported_content", "messages",
                          "messages[%zu].content[%d] is not a text; this server takes text alone",
                          n - 1, bad < 0 ? 0 : bad);
-    json_t *out = flat ? json_copy((json_t *)(uintptr_t)messages) : NULL;
+    json_t *out = flat ? json_copy(json_lent(messages)) : NULL;
     if (flat && (!out || json_array_remove(out, n - 1))) {
         json_decref(out);
         json_decref(flat);

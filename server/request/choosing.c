@@ -83,7 +83,7 @@ static int add_all(struct hosted *m, const json_t *bias, const json_t *banned, i
         return fault_set(f, 400, "out_of_range", "logit_bias",
                          "logit_bias has %zu tokens, at most %d are taken",
                          json_object_size(bias) + json_array_size(bias), BIAS_MAX);
-    json_object_foreach((json_t *)(uintptr_t)bias, key,
+    json_object_foreach(json_lent(bias), key,
                         v) if (!add_biases(m, key, v, all, f)) return 0;
     json_array_foreach(bias, i, v)
     {

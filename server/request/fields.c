@@ -309,7 +309,7 @@ static int read_members(struct fields *f, unsigned endpoint, const json_t *objec
                          "%zu fields in one object, at most %d are taken; GET /docs lists those "
                          "there are",
                          json_object_size(object), MEMBERS_MAX);
-    json_object_foreach((json_t *)(uintptr_t)object, name, v)
+    json_object_foreach(json_lent(object), name, v)
     {
         int i = find(name, endpoint);
         if (json_is_null(v))

@@ -11,7 +11,7 @@ static json_t *as_tools(const json_t *functions, struct fault *f)
     json_t *tools = json_array();
     size_t i;
     json_t *fn;
-    json_array_foreach((json_t *)(uintptr_t)functions, i, fn)
+    json_array_foreach(json_lent(functions), i, fn)
     {
         if (!json_string_length(json_object_get(fn, "name"))) {
             fault_set(f, 400, "invalid_value", "functions",
@@ -49,7 +49,7 @@ int functions_take(struct fields *b, int *older, struct fault *f)
                          "function_call is %s, wanted auto, none, or an object with a name",
                          json_found(call));
     return fields_put(b, F_tool_choice,
-                      word ? json_incref((json_t *)(uintptr_t)call)
+                      word ? json_incref(json_lent(call))
                            : json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name",
                                        name),
                       f);

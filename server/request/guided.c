@@ -38,7 +38,7 @@ static int conflict(const char *one, const char *other, struct fault *f)
 
 static json_t *borrow(const json_t *v)
 {
-    return json_incref((json_t *)(uintptr_t)v);
+    return json_incref(json_lent(v));
 }
 
 /* A schema, or the text of one. */
@@ -119,7 +119,7 @@ static int take_outputs(struct fields *b, const json_t *object, struct fault *f)
                                                  "_backend_was_auto"};
     const char *name, *first = NULL;
     const json_t *v;
-    json_object_foreach((json_t *)(uintptr_t)object, name, v)
+    json_object_foreach(json_lent(object), name, v)
     {
         char whole[64];
         int known = 0, none = json_is_null(v) || json_is_false(v);

@@ -26,7 +26,7 @@ static int check_fields(const json_t *list, struct fault *f)
 
 int answer_takes_only(struct answer *a, const struct fields *b, struct fault *f)
 {
-    json_t *list = (json_t *)(uintptr_t)b->v[F_response_fields];
+    json_t *list = json_lent(b->v[F_response_fields]);
     if (!check_fields(list, f))
         return 0;
     a->only = json_array_size(list) ? json_incref(list) : NULL;

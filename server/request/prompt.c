@@ -144,11 +144,11 @@ json_t *request_part_text(const json_t *part)
         type = NULL;
     }
     if (!type)
-        return json_is_string(text) ? json_incref((json_t *)(uintptr_t)text) : NULL;
+        return json_is_string(text) ? json_incref(json_lent(text)) : NULL;
     for (size_t i = 0; json_is_string(type) && i < sizeof types / sizeof *types; i++) {
         text = json_object_get(part, types[i][1]);
         if (!strcmp(json_string_value(type), types[i][0]))
-            return json_is_string(text) ? json_incref((json_t *)(uintptr_t)text) : NULL;
+            return json_is_string(text) ? json_incref(json_lent(text)) : NULL;
     }
     return NULL;
 }
@@ -203,7 +203,7 @@ static json_t *no_content(const json_t *m, const char *role)
             m, "tool_calls"))) /* what a template makes of null is looked at when it is rendered */
         return json_null();
     if (!strcmp(role, "assistant"))
-        return json_is_string(refusal) ? json_incref((json_t *)(uintptr_t)refusal)
+        return json_is_string(refusal) ? json_incref(json_lent(refusal))
                                        : json_string("");
     return strcmp(role, "tool") ? NULL : json_string("");
 }
@@ -236,7 +236,7 @@ static json_t *read_messages(const json_t *list, struct exchange *x, struct faul
                       i, json_found(json_object_get(given, "role")));
             goto fail;
         }
-        json_t *flat = json_is_string(content) ? json_incref((json_t *)(uintptr_t)content)
+        json_t *flat = json_is_string(content) ? json_incref(json_lent(content))
                        : !content || json_is_null(content) ? no_content(given, role)
                                                            : NULL;
         if (!flat && !json_is_array(content)) {
@@ -247,7 +247,7 @@ static json_t *read_messages(const json_t *list, struct exchange *x, struct faul
         }
         if (!flat && !(flat = flat_content(content, role, i, x, f)))
             goto fail;
-        m = json_copy((json_t *)(uintptr_t)given);
+        m = json_copy(json_lent(given));
         if (json_array_append_new(out, m)) {
             json_decref(flat);
             fault_memory(f);
@@ -383,7 +383,7 @@ static int lacks(const json_t *object, const char *name)
  * objects their properties, which few templates want. */
 static json_t *fill_tools(const json_t *tools, int whole)
 {
-    json_t *out = json_copy((json_t *)(uintptr_t)tools), *given, *field;
+    json_t *out = json_copy(json_lent(tools)), *given, *field;
     size_t i;
     const char *name;
     json_array_foreach(out, i, given)
@@ -506,14 +506,14 @@ static void put_token(json_t *vars, const char *name, const struct hosted *m, in
 static json_t *tools_shown(const struct fields *b)
 {
     const char *choice = json_string_value(b->v[F_tool_choice]);
-    return choice && !strcmp(choice, "none") ? NULL : (json_t *)(uintptr_t)b->v[F_tools];
+    return choice && !strcmp(choice, "none") ? NULL : json_lent(b->v[F_tools]);
 }
 
 /* The variables that a body gives itself. The texts of the start and end tokens are the template's,
  * so nobody else gives them. */
 static json_t *own_variables(const struct hosted *m, const struct fields *b, struct fault *f)
 {
-    json_t *given = (json_t *)(uintptr_t)b->v[F_chat_template_kwargs],
+    json_t *given = json_lent(b->v[F_chat_template_kwargs]),
            *vars = given ? json_copy(given) : json_object();
     for (int i = 0; i < 2; i++) {
         const char *name = i ? "eos_token" : "bos_token";
@@ -580,7 +580,7 @@ pith_prompt *request_prompt(struct hosted *m, const struct fields *b, int *flags
     json_object_set_new(vars, "messages", messages);
     json_object_set_new(vars, "add_generation_prompt", json_boolean(prompt));
     if (b->v[F_chat_documents])
-        json_object_set(vars, "documents", (json_t *)(uintptr_t)b->v[F_chat_documents]);
+        json_object_set(vars, "documents", json_lent(b->v[F_chat_documents]));
     if (tools)
         json_object_set(vars, "tools", tools);
     p = json_array_size(tools) ? render_tools(template, vars, tools, f)

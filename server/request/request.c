@@ -86,7 +86,7 @@ static int open_without(struct hosted *m, const json_t *texts,
                         const struct pith_grammar_params *more, struct request *r,
                         const char *field, struct fault *f)
 {
-    json_t *list = json_is_array(texts) ? json_incref((json_t *)(uintptr_t)texts)
+    json_t *list = json_is_array(texts) ? json_incref(json_lent(texts))
                                         : json_pack("[O]", texts);
     char *text = list ? json_dumps(list, JSON_COMPACT) : NULL;
     int ok = text ? request_grammar(m, PITH_GRAMMAR_WITHOUT, text, more, r, field, f)
@@ -102,7 +102,7 @@ static int check_members(const json_t *object, const char *where, const char *co
 {
     const char *name;
     const json_t *v;
-    json_object_foreach((json_t *)(uintptr_t)object, name, v)
+    json_object_foreach(json_lent(object), name, v)
     {
         int known = 0;
         for (int i = 0; names[i]; i++)

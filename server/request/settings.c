@@ -11,7 +11,7 @@
 static json_t *grammar_of(const struct fields *b)
 {
     enum { LONG = 64 << 10 };
-    json_t *v = (json_t *)(uintptr_t)b->v[F_grammar];
+    json_t *v = json_lent(b->v[F_grammar]);
     return !v ? json_string("") : json_string_length(v) > LONG ? json_null() : json_incref(v);
 }
 
@@ -37,7 +37,7 @@ static json_t *or_default(const struct fields *b, enum field_id id, json_t *othe
     if (!b->v[id])
         return otherwise;
     json_decref(otherwise);
-    return json_incref((json_t *)(uintptr_t)b->v[id]);
+    return json_incref(json_lent(b->v[id]));
 }
 
 int settings_put(json_t *j, const struct pith_sampler_params *p, const struct fields *b)
@@ -49,7 +49,7 @@ int settings_put(json_t *j, const struct pith_sampler_params *p, const struct fi
 #define USUAL(value)      0
 #define SETTING(id, member, type, lo, hi, usual, flag, meta, page, from, zero, ...)                \
     if (b && b->v[F_##id])                                                                         \
-        bad |= json_object_set(j, #id, (json_t *)(uintptr_t)b->v[F_##id]);                         \
+        bad |= json_object_set(j, #id, json_lent(b->v[F_##id]));                         \
     else if (b || usual)                                                                           \
         bad |= json_object_set_new(j, #id, p->member == 0 ? type(zero) : type(p->member));
 #include "src/run/sample/samplers.def"

@@ -31,7 +31,7 @@ static json_t *allowed(const struct fields *b, struct fault *f)
     }
     json_t *list = json_array(), *t;
     size_t i;
-    json_array_foreach((json_t *)(uintptr_t)tools, i, t)
+    json_array_foreach(json_lent(tools), i, t)
     {
         const char *own =
             json_string_value(json_object_get(json_object_get(t, "function"), "name"));
@@ -163,7 +163,7 @@ static int check_schemas(const struct fields *b, struct fault *f)
 {
     size_t i;
     json_t *t;
-    json_array_foreach((json_t *)(uintptr_t)b->v[F_tools], i, t)
+    json_array_foreach(json_lent(b->v[F_tools]), i, t)
     {
         const json_t *fn = json_object_get(t, "function"),
                      *schema = json_object_get(fn, "parameters");
@@ -315,7 +315,7 @@ static int check_members(const struct fields *b, size_t i, const char *where, co
 {
     const char *name;
     const json_t *v;
-    json_object_foreach((json_t *)(uintptr_t)object, name, v)
+    json_object_foreach(json_lent(object), name, v)
     {
         const char *const *k = known;
         while (*k && strcmp(*k, name))
@@ -339,7 +339,7 @@ int tools_functions(struct fields *b, struct fault *f)
                                                "strict", "response",    NULL};
     json_t *out = json_array(), *tool;
     size_t i;
-    json_array_foreach((json_t *)(uintptr_t)b->v[F_tools], i, tool)
+    json_array_foreach(json_lent(b->v[F_tools]), i, tool)
     {
         const char *type = json_string_value(json_object_get(tool, "type"));
         if (type && strcmp(type, "function"))
@@ -366,7 +366,7 @@ int tools_nest(struct fields *b, const char *schema, const char *type, int may_l
     json_t *out = json_array(), *tool;
     size_t i;
     int ok = 1;
-    json_array_foreach((json_t *)(uintptr_t)b->v[F_tools], i, tool)
+    json_array_foreach(json_lent(b->v[F_tools]), i, tool)
     {
         const char *own = json_string_value(json_object_get(tool, "type"));
         json_t *name = json_object_get(tool, "name");
@@ -446,7 +446,7 @@ int tools_allow(struct fields *b, struct fault *f)
                          "tool_choice.tools[%zu] names \"%.100s\", which is none of the tools", i,
                          name_of(t)));
     json_array_foreach(b->v[F_tools], i, t) if (ok && tool_by_name(list, name_of(t)))
-        json_array_append(out, (json_t *)(uintptr_t)t);
+        json_array_append(out, json_lent(t));
     if (!ok) {
         json_decref(out);
         return 0;

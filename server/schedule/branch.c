@@ -7,6 +7,7 @@
 #include "server/http/account.h"
 #include "server/http/exchange.h"
 #include "server/json.h"
+#include "server/unconst.h"
 #include "server/hosted.h"
 #include "server/parts.h"
 #include "server/schedule/beside.h"
@@ -59,11 +60,11 @@ void request_free(struct request *r)
     free(r->named);
     free(r->salt);
     free(r->force_ids);
-    free((void *)(uintptr_t)r->sampler.late);
-    free((void *)(uintptr_t)r->sampler.only);
-    free((void *)(uintptr_t)r->sampler.samplers);
-    free((void *)(uintptr_t)r->sampler.logit_bias);
-    free((void *)(uintptr_t)r->sampler.dry_breakers);
+    free(unconst(r->sampler.late));
+    free(unconst(r->sampler.only));
+    free(unconst(r->sampler.samplers));
+    free(unconst(r->sampler.logit_bias));
+    free(unconst(r->sampler.dry_breakers));
     pith_grammar_close(r->grammar);
     found_free(r->found);
     free(r);

@@ -191,7 +191,7 @@ struct pith_stream {
     struct vocab_stream s;
 };
 
-pith_stream *pith_stream_open(const pith_model *m, struct pith_error *err)
+pith_stream *pith_stream_open(pith_model *m, struct pith_error *err)
 {
     WITH_ERROR;
     struct pith_stream *s = m ? mem_zalloc(sizeof *s, PITH_MEM_VOCAB) : NULL;
@@ -200,7 +200,7 @@ pith_stream *pith_stream_open(const pith_model *m, struct pith_error *err)
                   m ? "out of memory for a stream" : "pith_stream_open: model is NULL");
         return NULL;
     }
-    s->model = model_ref((struct pith_model *)(uintptr_t)m);
+    s->model = model_ref(m);
     if (!vocab_stream_init(&s->s, m->vocab)) {
         error_set(err, PITH_NOMEM, "out of memory for a stream");
         pith_stream_close(s);
@@ -569,7 +569,7 @@ int64_t pith_tokens(const pith_session *s, int32_t seq, int32_t *ids, size_t cap
     return q->n;
 }
 
-pith_status pith_save(const pith_session *s, int32_t seq, const char *path, struct pith_error *err)
+pith_status pith_save(pith_session *s, int32_t seq, const char *path, struct pith_error *err)
 {
     WITH_ERROR;
     NEED_IDLE(s);
@@ -577,7 +577,7 @@ pith_status pith_save(const pith_session *s, int32_t seq, const char *path, stru
     return session_save(s, seq, NULL, (struct session_note){0}, path, err);
 }
 
-pith_status pith_save_with(const pith_session *s, int32_t seq, const pith_sampler *sampler,
+pith_status pith_save_with(pith_session *s, int32_t seq, const pith_sampler *sampler,
                            const char *path, struct pith_error *err)
 {
     WITH_ERROR;
@@ -587,7 +587,7 @@ pith_status pith_save_with(const pith_session *s, int32_t seq, const pith_sample
     return session_save(s, seq, sampler, (struct session_note){0}, path, err);
 }
 
-pith_status pith_save_noted(const pith_session *s, int32_t seq, const pith_sampler *sampler,
+pith_status pith_save_noted(pith_session *s, int32_t seq, const pith_sampler *sampler,
                             const void *note, size_t n_note, const char *path,
                             struct pith_error *err)
 {
@@ -629,7 +629,7 @@ pith_status pith_load(pith_session *s, int32_t seq, const char *path, struct pit
     return session_load(s, seq, NULL, path, err);
 }
 
-pith_status pith_save_memory(const pith_session *s, int32_t seq, void *buf, size_t cap, size_t *n,
+pith_status pith_save_memory(pith_session *s, int32_t seq, void *buf, size_t cap, size_t *n,
                              struct pith_error *err)
 {
     WITH_ERROR;

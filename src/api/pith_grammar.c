@@ -138,7 +138,7 @@ int pith_grammar_shares(const pith_grammar *a, const pith_grammar *b)
     return a && b && a->core == b->core;
 }
 
-int pith_grammar_complete(const pith_grammar *g)
+int pith_grammar_complete(pith_grammar *g)
 {
     return g && grammar_may_end(g);
 }

@@ -66,9 +66,15 @@ struct keys {
     pith_status st;
 };
 
-static void *field(const struct arch_model *m, const struct key_spec *s)
+static void *field(struct arch_model *m, const struct key_spec *s)
 {
-    return (uint8_t *)(s->family ? m->family : (void *)&m->hp) + s->at;
+    return (uint8_t *)(s->family ? m->family : &m->hp) + s->at;
+}
+
+/* The same to be looked at. */
+static const void *given(const struct arch_model *m, const struct key_spec *s)
+{
+    return (const uint8_t *)(s->family ? m->family : &m->hp) + s->at;
 }
 
 /* Values of an array. */
@@ -443,12 +449,12 @@ pith_status keys_read(struct arch_model *m, struct pith_error *err)
 
 static double value_at(const struct arch_model *m, const struct key_spec *s, int32_t l)
 {
-    void *at = field(m, s);
-    return s->kind == KEY_LAYERS       ? (*(int32_t **)at)[l]
-           : s->kind == KEY_INTS       ? (*(int32_t **)at)[l]
-           : s->kind == KEY_LAYERS_F32 ? (double)(*(float **)at)[l]
-           : s->kind == KEY_F32        ? (double)*(float *)at
-                                       : *(int32_t *)at;
+    const void *at = given(m, s);
+    return s->kind == KEY_LAYERS       ? (*(int32_t *const *)at)[l]
+           : s->kind == KEY_INTS       ? (*(int32_t *const *)at)[l]
+           : s->kind == KEY_LAYERS_F32 ? (double)(*(float *const *)at)[l]
+           : s->kind == KEY_F32        ? (double)*(const float *)at
+                                       : *(const int32_t *)at;
 }
 
 static int is_array(const struct key_spec *s)
@@ -572,7 +578,7 @@ static void write_row(const struct arch_model *m, const struct key_spec *s, stru
     char key[128];
     key_name(m, s, key, sizeof key);
     if (s->kind == KEY_WIDE) {
-        uint64_t **wide = field(m, s);
+        uint64_t *const *wide = given(m, s);
         gguf_writer_array(w, key, GGUF_U64, *wide, (uint64_t)s->count(m));
         return;
     }
@@ -586,14 +592,14 @@ static void write_row(const struct arch_model *m, const struct key_spec *s, stru
     if (as_default && !s->required && !asked(m, s))
         return;
     if (s->kind == KEY_FOUR)
-        gguf_writer_array(w, key, GGUF_I32, field(m, s), 4);
+        gguf_writer_array(w, key, GGUF_I32, given(m, s), 4);
     else if (s->kind == KEY_NAME)
-        gguf_writer_str(w, key, slice_of(s->names[*(int32_t *)field(m, s)]));
+        gguf_writer_str(w, key, slice_of(s->names[*(const int32_t *)given(m, s)]));
     else if (s->kind == KEY_BOOL)
-        gguf_writer_bool(w, key, *(int32_t *)field(m, s));
+        gguf_writer_bool(w, key, *(const int32_t *)given(m, s));
     else if (!alike)
         gguf_writer_array(w, key, s->kind == KEY_LAYERS_F32 ? GGUF_F32 : GGUF_I32,
-                          *(void **)field(m, s), (uint64_t)n);
+                          *(void *const *)given(m, s), (uint64_t)n);
     else if (s->kind == KEY_F32 || s->kind == KEY_LAYERS_F32)
         gguf_writer_f32(w, key, (float)value_at(m, s, 0));
     else

@@ -149,7 +149,7 @@ struct run {
 struct job_params {
     struct plan *plan;                          /* whose calls on the device are told where weights
                                                    lie: plan_bind */
-    const struct buffer *act;                   /* its activation arena */
+    struct buffer *act;                         /* its activation arena */
     const struct slabs *cache[STEP_MAX_GROUPS]; /* pages of its own groups, others are NULL */
     const struct slabs *blocks;                 /* its part of recurrent state; NULL: none */
     const struct state *states;                 /* [n_states] */

@@ -11,7 +11,7 @@
 
 struct fuser {
     struct graph *g;
-    struct device **devices;
+    struct device *const *devices;
     int32_t *uses; /* [n_nodes] */
 };
 
@@ -64,7 +64,7 @@ static void drop_unused(struct fuser *f)
     f->g->last = last;
 }
 
-pith_status fuse_graph(struct graph *g, struct device **devices, struct pith_error *err)
+pith_status fuse_graph(struct graph *g, struct device *const *devices, struct pith_error *err)
 {
     struct fuser f = {.g = g, .devices = devices};
     f.uses = mem_array((size_t)g->n_nodes, sizeof *f.uses, PITH_MEM_META);

@@ -4,7 +4,7 @@
 
 #include "graph/backend.h"
 
-pith_status fuse_graph(struct graph *g, struct device **devices, struct pith_error *err);
+pith_status fuse_graph(struct graph *g, struct device *const *devices, struct pith_error *err);
 
 /* For rules (op.h, fuse): how often a node's result is read; whether its device has a kernel for
  * it that is not slow; parameters for the node a rule makes, NULL without memory. */

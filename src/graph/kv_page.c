@@ -69,30 +69,30 @@ static void copy_strided(uint8_t *to, int64_t to_step, const uint8_t *from, int6
             memcpy(to + 4 * i * to_step, from + 4 * i * from_step, 4);
 }
 
-static uint8_t *k_at(const struct state *kv, const uint8_t *page, int head, int slot)
+/* Where a row begins in its page. */
+static int64_t k_at(const struct state *kv, int head, int slot)
 {
-    const uint8_t *p = page + kv->k_off + head * kv->k_head;
+    int64_t at = kv->k_off + head * kv->k_head;
     slot /= state_every(kv);
     if (state_is(kv, STATE_FLAT))
-        p += slot * (kv->k_head * state_every(kv) / STEP_PAGE);
+        at += slot * (kv->k_head * state_every(kv) / STEP_PAGE);
     else if (kv_has_blocks(kv->k_type))
-        p += slot / PANEL * (kv->k_head / (STEP_PAGE / PANEL));
+        at += slot / PANEL * (kv->k_head / (STEP_PAGE / PANEL));
     else
-        p += slot * dtypes[kv->k_type].block_bytes;
-    return (uint8_t *)(uintptr_t)p;
+        at += slot * dtypes[kv->k_type].block_bytes;
+    return at;
 }
 
-static uint8_t *v_at(const struct state *kv, const uint8_t *page, int head, int slot)
+static int64_t v_at(const struct state *kv, int head, int slot)
 {
     int32_t every = state_every(kv);
-    return (uint8_t *)(uintptr_t)(page + kv->v_off + head * kv->v_head +
-                                  slot / every * (kv->v_head * every / STEP_PAGE));
+    return kv->v_off + head * kv->v_head + slot / every * (kv->v_head * every / STEP_PAGE);
 }
 
 void kv_put_k(const struct state *kv, uint8_t *page, int head, int slot, const void *row)
 {
     const struct dtype_traits *t = &dtypes[kv->k_type];
-    uint8_t *to = k_at(kv, page, head, slot);
+    uint8_t *to = page + k_at(kv, head, slot);
     if (state_is(kv, STATE_FLAT))
         memcpy(to, row, dtype_row_bytes(kv->k_type, kv->d_k));
     else if (t->block > 1)
@@ -104,7 +104,7 @@ void kv_put_k(const struct state *kv, uint8_t *page, int head, int slot, const v
 void kv_get_k(const struct state *kv, const uint8_t *page, int head, int slot, void *row)
 {
     const struct dtype_traits *t = &dtypes[kv->k_type];
-    const uint8_t *from = k_at(kv, page, head, slot);
+    const uint8_t *from = page + k_at(kv, head, slot);
     if (state_is(kv, STATE_FLAT))
         memcpy(row, from, dtype_row_bytes(kv->k_type, kv->d_k));
     else if (t->block > 1)
@@ -116,12 +116,12 @@ void kv_get_k(const struct state *kv, const uint8_t *page, int head, int slot, v
 void kv_put_v(const struct state *kv, uint8_t *page, int head, int slot, const void *row)
 {
     if (kv_has_v(kv))
-        memcpy(v_at(kv, page, head, slot), row, dtype_row_bytes(kv->v_type, kv->d_v));
+        memcpy(page + v_at(kv, head, slot), row, dtype_row_bytes(kv->v_type, kv->d_v));
 }
 
 void kv_get_v(const struct state *kv, const uint8_t *page, int head, int slot, void *row)
 {
-    memcpy(row, v_at(kv, page, head, slot), dtype_row_bytes(kv_v_type(kv), kv->d_v));
+    memcpy(row, page + v_at(kv, head, slot), dtype_row_bytes(kv_v_type(kv), kv->d_v));
 }
 
 int64_t kv_canonical_k(const struct state *kv)

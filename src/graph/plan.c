@@ -525,7 +525,7 @@ static void add_uploads(struct plan *p, const struct call *call, uint32_t align,
     for (int i = 0; i < 3; i++) {
         if (!t[i] || !t[i]->brought)
             continue;
-        struct placement *to = (struct placement *)(uintptr_t)tensor_on(t[i], call->dst.device);
+        struct placement *to = t[i]->brought->to;
         to->offset = *at;
         *at += size_align(to->bytes + 64, align); /* kernels may read one vector past the end */
         p->uploads[p->n_uploads++] = (struct plan_upload){t[i], to, call->index};
@@ -563,7 +563,7 @@ static pith_status find_uploads(struct plan *p, struct pith_error *err)
 
 /* ---------------------------------------------------------------- compile, run */
 
-pith_status plan_compile(struct plan *p, struct graph *g, struct device **devices,
+pith_status plan_compile(struct plan *p, struct graph *g, struct device *const *devices,
                          int32_t n_devices, const struct plan_params *params,
                          struct pith_error *err)
 {

@@ -52,7 +52,7 @@ struct plan {
 
 /* The graph's nodes have their devices set. The plan keeps pointers to the graph's weights, kv
  * layers and names, which must outlive it. */
-pith_status plan_compile(struct plan *p, struct graph *g, struct device **devices,
+pith_status plan_compile(struct plan *p, struct graph *g, struct device *const *devices,
                          int32_t n_devices, const struct plan_params *params,
                          struct pith_error *err);
 void plan_deinit(struct plan *p);

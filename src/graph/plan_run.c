@@ -337,7 +337,7 @@ static pith_status upload_next(struct plan_run *r, struct pith_error *err)
         struct event *ev = r->n_coming < PLAN_UPLOADS ? &r->coming[r->n_coming++] : NULL;
         if (ev)
             *ev = (struct event){0};
-        st = buffer_write((struct place){u->at->buffer, u->at->offset}, u->w->brought,
+        st = buffer_write((struct place){u->at->buffer, u->at->offset}, u->w->brought->host,
                           u->w->bytes, ev, err);
         if (st == PITH_OK)
             r->run->stats[u->call].brought += u->w->bytes;

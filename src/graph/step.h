@@ -62,15 +62,24 @@ int64_t step_bytes(int32_t cap_T, int32_t cap_R, int32_t cap_N, int32_t cap_page
 void step_init(struct step *s, int32_t cap_T, int32_t cap_R, int32_t cap_N, int32_t cap_pages,
                int32_t n_groups, int32_t n_embd);
 
+/* step_NAME of a step that is looked at, step_put_NAME of one that is filled. */
 #define STEP_ARRAY(name)                                                                           \
-    static inline int32_t *step_##name(const struct step *s)                                       \
+    static inline const int32_t *step_##name(const struct step *s)                                 \
     {                                                                                              \
-        return (int32_t *)(uintptr_t)s->data + s->o_##name;                                        \
+        return s->data + s->o_##name;                                                              \
+    }                                                                                              \
+    static inline int32_t *step_put_##name(struct step *s)                                         \
+    {                                                                                              \
+        return s->data + s->o_##name;                                                              \
     }
 #define STEP_GROUP_ARRAY(name)                                                                     \
-    static inline int32_t *step_##name(const struct step *s, int g)                                \
+    static inline const int32_t *step_##name(const struct step *s, int g)                          \
     {                                                                                              \
-        return (int32_t *)(uintptr_t)s->data + s->o_##name[g];                                     \
+        return s->data + s->o_##name[g];                                                           \
+    }                                                                                              \
+    static inline int32_t *step_put_##name(struct step *s, int g)                                  \
+    {                                                                                              \
+        return s->data + s->o_##name[g];                                                           \
     }
 STEP_ARRAY(token)
 STEP_ARRAY(seg)
@@ -109,23 +118,31 @@ static inline int step_is_embd(const struct step *s, int64_t r)
 /* Gives row r the positions of text, or four of its own. */
 static inline void step_place(struct step *s, int64_t r, int32_t pos)
 {
-    int32_t *axes = step_axes(s) + STEP_AXES * r;
-    step_pos(s)[r] = axes[0] = axes[1] = pos;
+    int32_t *axes = step_put_axes(s) + STEP_AXES * r;
+    step_put_pos(s)[r] = axes[0] = axes[1] = pos;
     axes[2] = 0;
 }
 static inline void step_place4(struct step *s, int64_t r, const int32_t pos[1 + STEP_AXES])
 {
-    step_pos(s)[r] = pos[0];
+    step_put_pos(s)[r] = pos[0];
     for (int i = 0; i < STEP_AXES; i++)
-        step_axes(s)[STEP_AXES * r + i] = pos[1 + i];
+        step_put_axes(s)[STEP_AXES * r + i] = pos[1 + i];
 }
-static inline float *step_embd(const struct step *s)
+static inline const float *step_embd(const struct step *s)
 {
-    return (float *)(uintptr_t)(s->data + s->o_embd);
+    return (const float *)(const void *)(s->data + s->o_embd);
 }
-static inline int32_t *step_pages(const struct step *s, int g, int n)
+static inline float *step_put_embd(struct step *s)
 {
-    return (int32_t *)(uintptr_t)s->data + s->o_pages[g] + (int64_t)n * s->cap_pages;
+    return (float *)(void *)(s->data + s->o_embd);
+}
+static inline const int32_t *step_pages(const struct step *s, int g, int n)
+{
+    return s->data + s->o_pages[g] + (int64_t)n * s->cap_pages;
+}
+static inline int32_t *step_put_pages(struct step *s, int g, int n)
+{
+    return s->data + s->o_pages[g] + (int64_t)n * s->cap_pages;
 }
 
 /* The row that lies so many above row r of a tree. */

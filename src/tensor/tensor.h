@@ -46,6 +46,14 @@ struct placement {
 
 enum { TENSOR_PLACES = 8 };
 
+/* Of a copy that a plan for steps of many rows reads on another device: its bytes on the host,
+ * which are brought there before each use (graph/plan.h, uploads), and its one placement, which
+ * says where they are then. */
+struct bringing {
+    const void *host;
+    struct placement *to;
+};
+
 struct tensor {
     const char *name;
     enum tensor_use use;
@@ -69,13 +77,19 @@ struct tensor {
     int64_t first;
     int32_t by_columns;         /* 1: it is columns of that, else rows or matrices */
     struct tensor_source *from; /* what the file has of it: source.h */
-    /* Of a copy that a plan for steps of many rows reads on another device: its bytes on the host,
-     * which are brought there before each use (graph/plan.h, uploads). NULL: it lies there. */
-    const void *brought;
+    const struct bringing *brought; /* NULL: it lies where it is read */
 };
 
 /* Its placement on a device, NULL: it is not there. */
 static inline const struct placement *tensor_on(const struct tensor *t, int32_t device)
+{
+    for (int32_t i = 0; i < t->n_at; i++)
+        if (t->at[i].device == device)
+            return &t->at[i];
+    return NULL;
+}
+/* The same for who places weights. */
+static inline struct placement *tensor_place_on(struct tensor *t, int32_t device)
 {
     for (int32_t i = 0; i < t->n_at; i++)
         if (t->at[i].device == device)

@@ -133,7 +133,7 @@ static int loads_in_pieces(pith_session *s, int32_t seq, const void *p, size_t n
             goto end;                                                                              \
     } while (0)
 
-static void live_text(struct trial *t, const pith_model *m, struct life *l)
+static void live_text(struct trial *t, pith_model *m, struct life *l)
 {
     static const char text[] = "w9 <s> \xe2\x96\x81w280 \xff!";
     pith_stream *stream = NULL;

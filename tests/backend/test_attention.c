@@ -61,24 +61,24 @@ static void make_step(const int64_t *page_bytes, int longest)
     for (int n = 0; n < step->N; n++) {
         int rows = 1 + (int)rng_below(&r, rng_below(&r, 2) ? 1 : MAX_T / SEQS);
         int before = (int)rng_below(&r, (uint32_t)longest), window = 1 + (int)rng_below(&r, 300);
-        step_first(step)[n] = step->T;
+        step_put_first(step)[n] = step->T;
         for (int i = 0; i < rows; i++) {
             int t = step->T++, slot = before + i;
             if (i % STEP_TILE == 0)
-                step_tile(step)[step->n_tiles++] = t;
-            step_seg(step)[t] = n;
+                step_put_tile(step)[step->n_tiles++] = t;
+            step_put_seg(step)[t] = n;
             step_place(step, t, slot + 5);
             for (int g = 0; g < N_GROUPS; g++) {
-                step_slot(step, g)[t] = slot;
-                step_hi(step, g)[t] = slot + 1;
-                step_lo(step, g)[t] = g && slot + 1 > window ? slot + 1 - window : 0;
+                step_put_slot(step, g)[t] = slot;
+                step_put_hi(step, g)[t] = slot + 1;
+                step_put_lo(step, g)[t] = g && slot + 1 > window ? slot + 1 - window : 0;
             }
         }
         for (int g = 0; g < N_GROUPS; g++)
             for (int i = 0; i <= (before + rows - 1) / STEP_PAGE; i++)
-                step_pages(step, g, n)[i] = 4 * new_page(g, page_bytes[g]);
+                step_put_pages(step, g, n)[i] = 4 * new_page(g, page_bytes[g]);
     }
-    step_first(step)[step->N] = step->T;
+    step_put_first(step)[step->N] = step->T;
 }
 
 static void fill_state(const struct state *s, int64_t page_bytes)

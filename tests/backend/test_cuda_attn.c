@@ -225,18 +225,18 @@ static void draw(const struct attn_case *c, const struct state *kv, int64_t unit
             table[h * ATTN_TABLE + i] = rng_normal(&rng);
     for (int n = 0, r = 0; n < SEQS; n++) {
         int end = c->before[n] + c->rows[n], from = end;
-        step_first(s)[n] = r;
+        step_put_first(s)[n] = r;
         for (int i = 0; i < c->rows[n]; i++, r++) {
             struct seen one = seen(c, r);
-            step_seg(s)[r] = n;
-            step_slot(s, 0)[r] = one.own;
-            step_lo(s, 0)[r] = one.lo;
-            step_hi(s, 0)[r] = one.hi;
+            step_put_seg(s)[r] = n;
+            step_put_slot(s, 0)[r] = one.own;
+            step_put_lo(s, 0)[r] = one.lo;
+            step_put_hi(s, 0)[r] = one.hi;
             from = one.lo < from ? one.lo : from;
         }
-        step_first(s)[n + 1] = r;
+        step_put_first(s)[n + 1] = r;
         for (int i = 0; i * STEP_PAGE < end; i++)
-            step_pages(s, 0, n)[i] = place_of(c, n, i * STEP_PAGE);
+            step_put_pages(s, 0, n)[i] = place_of(c, n, i * STEP_PAGE);
         for (int i = from; i < end; i++)
             put_slot(c, kv, unit, n, i);
     }
@@ -511,7 +511,7 @@ static void rows_by_themselves(void)
         struct step *s = &room.s; /* the first few of the first sequence, and nothing else */
         s->T = few;
         s->N = 1;
-        step_first(s)[1] = few;
+        step_put_first(s)[1] = few;
         REQUIRE(run(&c, &kv, unit, family, few, alone), "no partials");
         CHECK(!memcmp(parts, alone, (size_t)(few * cols) * sizeof *parts));
     }

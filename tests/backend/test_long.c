@@ -17,11 +17,11 @@ static int64_t units_of(const struct pith_session *s, int n_threads, int32_t row
     const struct plan *p = &s->role[ROLE_DECODER].plan;
     t->T = t->N = t->R = t->n_tiles = rows;
     for (int32_t r = 0; r < rows; r++) {
-        step_first(t)[r] = step_tile(t)[r] = step_seg(t)[r] = step_seq(t)[r] = r;
-        step_lo(t, 0)[r] = 0;
-        step_hi(t, 0)[r] = r ? others : n;
+        step_put_first(t)[r] = step_put_tile(t)[r] = step_put_seg(t)[r] = step_put_seq(t)[r] = r;
+        step_put_lo(t, 0)[r] = 0;
+        step_put_hi(t, 0)[r] = r ? others : n;
     }
-    step_first(t)[rows] = rows;
+    step_put_first(t)[rows] = rows;
     x.n_threads = n_threads;
     for (int32_t i = 0; i < p->n_calls; i++) {
         const struct call *c = &p->calls[i];

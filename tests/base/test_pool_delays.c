@@ -150,8 +150,7 @@ static int run_on(void *ctx, int ith)
         if (round == N_ROUNDS)
             return 1;
         while (at >> 16 == round && (at & 0xffff) < ITEMS) {
-            if (!__atomic_compare_exchange_n((uint32_t *)&r->at, &at, at + 1, 0, __ATOMIC_ACQ_REL,
-                                             __ATOMIC_RELAXED))
+            if (!atomic_compare_exchange_strong(&r->at, &at, at + 1))
                 continue;
             if (r->opened != (int)round)
                 __atomic_store_n(&late, 1, __ATOMIC_RELAXED);

@@ -105,19 +105,19 @@ static void bench_step(const struct bench_case *c, struct step *s, int32_t from,
     s->N = c->n_seq ? c->n_seq : 1;
     s->embd = !c->by_token;
     for (int32_t q = 0; q < s->N; q++) {
-        step_first(s)[q + 1] = (int32_t)((int64_t)s->T * (q + 1) / s->N);
-        step_state(s)[q] = nth ? nth % 2 : -1;
+        step_put_first(s)[q + 1] = (int32_t)((int64_t)s->T * (q + 1) / s->N);
+        step_put_state(s)[q] = nth ? nth % 2 : -1;
         for (int32_t r = step_first(s)[q]; r < step_first(s)[q + 1]; r++)
-            step_seg(s)[r] = q;
+            step_put_seg(s)[r] = q;
     }
     for (int32_t r = 0; r < s->T; r++) {
-        step_token(s)[r] = c->by_token ? bench_tokens[from + r] : -1; /* of an embedding row */
+        step_put_token(s)[r] = c->by_token ? bench_tokens[from + r] : -1; /* of an embedding row */
         step_place(s, r, bench_pos[from + r]);
-        step_out(s)[r] = r;
-        step_adapter(s)[r] = c->adapters ? (from + r) % (c->adapters->n_sets + 1) - 1 : -1;
-        step_keep(s)[r] = r == s->T - 1 ? (nth + 1) % 2 : -1;
+        step_put_out(s)[r] = r;
+        step_put_adapter(s)[r] = c->adapters ? (from + r) % (c->adapters->n_sets + 1) - 1 : -1;
+        step_put_keep(s)[r] = r == s->T - 1 ? (nth + 1) % 2 : -1;
     }
-    memcpy(step_embd(s), c->in + from * c->n, (size_t)s->T * (size_t)c->n * sizeof(float));
+    memcpy(step_put_embd(s), c->in + from * c->n, (size_t)s->T * (size_t)c->n * sizeof(float));
 }
 
 /* What a case runs on. */

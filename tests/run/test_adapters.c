@@ -244,7 +244,7 @@ static int open_way(struct opened *o, const char *path, const char *adapter, con
     return o->s && (o->a || !adapter);
 }
 
-static struct pith_adapter_use use_of(const pith_adapter *a, float scale)
+static struct pith_adapter_use use_of(pith_adapter *a, float scale)
 {
     struct pith_adapter_use use = PITH_ADAPTER_USE_INIT;
     use.adapter = a;
@@ -454,7 +454,7 @@ static void close_two(void)
     close_way(&two);
 }
 
-static pith_status adapt(int32_t seq, const pith_adapter *a, float scale, struct pith_error *err)
+static pith_status adapt(int32_t seq, pith_adapter *a, float scale, struct pith_error *err)
 {
     struct pith_adapter_use use = use_of(a, scale);
     return pith_adapt(two.s, seq, &use, a ? 1 : 0, err);
@@ -601,7 +601,7 @@ static void sets(void)
 
 /* ---------------------------------------------------------------- rows */
 
-static pith_status fill_slot(int32_t slot, const pith_adapter *a, float scale,
+static pith_status fill_slot(int32_t slot, pith_adapter *a, float scale,
                              struct pith_error *err)
 {
     struct pith_adapter_use use = use_of(a, scale);

@@ -69,7 +69,7 @@ static void same_future(const char *what, pith_session *a, int32_t qa, pith_sess
     }
 }
 
-static uint8_t *snapshot(const pith_session *s, int32_t seq, size_t *n)
+static uint8_t *snapshot(pith_session *s, int32_t seq, size_t *n)
 {
     struct pith_error err;
     CHECK_MSG(pith_save_memory(s, seq, NULL, 0, n, &err) == PITH_OK, "%s", err.msg);

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/env.h"
+#include "base/unconst.h"
 #include "base/mem.h"
 
 static pthread_mutex_t library_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -290,7 +291,7 @@ static pith_status fill(struct cn_npu *v, uint64_t from, uint64_t n, struct pith
     uint64_t value;
     pthread_mutex_lock(&v->lock);
     pith_status st =
-        cn_check(v, acl.fill((void *)(uintptr_t)from, n, 0, n, v->stream), "zero", err);
+        cn_check(v, acl.fill(pointer_of(from), n, 0, n, v->stream), "zero", err);
     if (st == PITH_OK)
         st = cn_mark(v, &value, err);
     pthread_mutex_unlock(&v->lock);
@@ -367,9 +368,7 @@ static pith_status copy(struct cn_npu *v, uint64_t to, uint64_t from, uint64_t n
                         const char *what, struct pith_error *err)
 {
     return cn_check(v,
-                    acl.copy((void *)(uintptr_t)to, n, (const void *)(uintptr_t)from, n, kind,
-                             v->stream),
-                    what, err);
+                    acl.copy(pointer_of(to), n, pointer_of(from), n, kind, v->stream), what, err);
 }
 
 /* One piece to the device (in NULL: from it) through a stage. Threads have the lock while they hand

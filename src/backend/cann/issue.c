@@ -2,6 +2,7 @@
 #include "backend/cann/cann_impl.h"
 
 #include <stdio.h>
+#include "base/unconst.h"
 
 int cn_type(enum dtype t)
 {
@@ -26,7 +27,7 @@ acl_tensor *cn_tensor(struct cn_queue *q, int type, uint64_t at, int n_dims, con
     acl_tensor *t = NULL;
     if (q->n_tensors < CN_TEMPS)
         t = acl.tensor_make(dims, (uint64_t)n_dims, type, strides ? strides : own, 0, ACL_ND, &n, 1,
-                            (void *)(uintptr_t)at);
+                            pointer_of(at));
     if (!t)
         q->st = error_set(q->err, PITH_NOMEM, "%s: no tensor can be made", q->v->dev.name);
     else

@@ -11,6 +11,7 @@
 
 #include <string.h>
 #include "base/env.h"
+#include "base/unconst.h"
 #include "base/mem.h"
 #include "graph/ops/attention.h"
 #include "graph/ops/rope.h"
@@ -186,7 +187,7 @@ static pith_status put_inputs(struct job *j, const struct step *s, struct pith_e
     cn_fill_inputs(c, s, &c->key, &c->at, u->map);
     pthread_mutex_lock(&c->v->lock);
     st = cn_check(c->v,
-                  acl.copy((void *)(uintptr_t)c->in, c->at.bytes, u->map, c->at.bytes,
+                  acl.copy(pointer_of(c->in), c->at.bytes, u->map, c->at.bytes,
                            ACL_TO_DEVICE, c->v->stream),
                   "the step", err);
     if (st == PITH_OK)

@@ -8,6 +8,7 @@
 #include "base/machine/cpu.h"
 #include "base/env.h"
 #include "base/mem.h"
+#include "base/unconst.h"
 #include "graph/kv_page.h"
 
 static int cpu_n_devices(struct pith_error *err)
@@ -83,7 +84,7 @@ static pith_status cpu_alloc(struct buffer *b, struct pith_error *err)
 /* Page cache is not ours to give back: nothing of an import is committed. */
 static int cpu_import(struct buffer *b, const void *host)
 {
-    b->handle = (void *)(uintptr_t)host;
+    b->handle = unconst(host);
     return 1;
 }
 

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/env.h"
+#include "base/unconst.h"
 #include "base/mem.h"
 
 static pthread_mutex_t library_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -349,7 +350,7 @@ static pith_status cuda_alloc(struct buffer *b, struct pith_error *err)
         return st;
     }
     atomic_fetch_add(&v->taken, b->bytes);
-    b->handle = (void *)(uintptr_t)p;
+    b->handle = pointer_of(p);
     return PITH_OK;
 }
 

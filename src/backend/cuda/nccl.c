@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/env.h"
+#include "base/unconst.h"
 #include "base/mem.h"
 
 typedef struct nccl_comm_ *nccl_comm;
@@ -272,8 +273,8 @@ static int put_group(struct cu_clique *q, const struct copy *c, int n)
         return r;
     for (int i = 0; i < n && r == NCCL_SUCCESS; i++) {
         int to = rank_of(q, &c[i].to), from = rank_of(q, &c[i].from);
-        void *here = (void *)(uintptr_t)(cu_address(c[i].from.buffer) + c[i].from.offset);
-        void *there = (void *)(uintptr_t)(cu_address(c[i].to.buffer) + c[i].to.offset);
+        void *here = pointer_of(cu_address(c[i].from.buffer) + c[i].from.offset);
+        void *there = pointer_of(cu_address(c[i].to.buffer) + c[i].to.offset);
         r = nccl.send(here, c[i].n, NCCL_BYTES, to, q->comm[from], q->of[from]->stream);
         if (r == NCCL_SUCCESS)
             r = nccl.receive(there, c[i].n, NCCL_BYTES, from, q->comm[to], q->of[to]->stream);

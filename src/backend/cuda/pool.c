@@ -4,6 +4,8 @@
  * behind an address; a buffer has those that its committed bytes reach into. */
 #include "backend/cuda/cuda_impl.h"
 
+#include "base/unconst.h"
+
 static struct cu_memory_kind kind_of(const struct cu_gpu *v)
 {
     return (struct cu_memory_kind){.type = CU_PINNED, .where = {CU_ON_DEVICE, v->ordinal}};
@@ -37,7 +39,7 @@ pith_status cu_reserve(struct buffer *b, struct pith_error *err)
     pith_status st = cu_call(v, "addresses", 1, err);
     if (st == PITH_OK)
         st = cu_check(v, cu.address_reserve(&p, in_pieces(v, b->bytes), 0, 0, 0), "addresses", err);
-    b->handle = st == PITH_OK ? (void *)(uintptr_t)p : NULL;
+    b->handle = st == PITH_OK ? pointer_of(p) : NULL;
     return st;
 }
 

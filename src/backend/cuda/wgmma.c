@@ -3,6 +3,8 @@
  * compute capability 9.0 alone. The file of kernels has code for that generation or has it not. */
 #include "backend/cuda/cuda_impl.h"
 
+#include "base/unconst.h"
+
 /* Rows of a weight's box, numbers of each row: 128 bytes. As wgmma.cu has them. ROWS_AT: where a
  * launch has the rows of x. */
 enum { BOX_ROWS = 128, BOX_NUMBERS = 64, ROWS_AT = 5, NARROW = 128, WIDE = 256, HOPPER = 90 };
@@ -68,7 +70,7 @@ static cu_result make_map(uint64_t at, const uint64_t dim[3], const uint64_t str
                           const unsigned box[3], struct cu_map *out)
 {
     static const unsigned each[3] = {1, 1, 1};
-    return cu.map_make(out, CU_MAP_16_BITS, 3, (void *)(uintptr_t)at, dim, stride, box, each, 0,
+    return cu.map_make(out, CU_MAP_16_BITS, 3, pointer_of(at), dim, stride, box, each, 0,
                        CU_MAP_SWIZZLE_128, CU_MAP_CACHE_256, 0);
 }
 

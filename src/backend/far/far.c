@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include "base/env.h"
+#include "base/unconst.h"
 #include "base/mem.h"
 #include "graph/kv_page.h"
 
@@ -210,7 +211,7 @@ static pith_status far_alloc(struct buffer *b, struct pith_error *err)
     else
         st = mem_commit(f->region + (size_t)at * FAR_SLAB, (size_t)n * FAR_SLAB, b->purpose, err);
     if (st == PITH_OK) {
-        b->handle = (void *)(uintptr_t)(at + 1);
+        b->handle = pointer_of((uint64_t)at + 1);
         memset(f->taken + at, 1, (size_t)n);
         f->n_used += n;
         atomic_fetch_add(&live, (uint64_t)n * FAR_SLAB);

@@ -345,7 +345,7 @@ pith_status gpu_show(const struct gpu_job *j, const struct run *r, const struct 
     float *copy = mem_alloc(bytes, PITH_MEM_SCRATCH);
     if (!copy)
         return error_set(err, PITH_NOMEM, "out of memory for %s", c->name);
-    struct place at = {(struct buffer *)(uintptr_t)j->p.act, c->dst.offset};
+    struct place at = {j->p.act, c->dst.offset};
     pith_status st = buffer_read(copy, at, bytes, NULL, err);
     if (st == PITH_OK)
         r->observe(r->observe_ctx, c->name, rows, c->dst.cols, copy);

@@ -25,39 +25,50 @@ int gpu_parts(const struct state *kv, int k_rows, struct state part[2], int64_t 
     return kv_has_v(kv) ? 2 : 1;
 }
 
-static pith_status page(struct place at, const struct state *kv, int write, int first, int n,
-                        void *k, void *v, struct pith_error *err)
-{
+/* A state's part of a page on the host: mem_free(copy). */
+struct page_copy {
     struct state part[2];
+    int n_parts;
+    struct place from;
+    uint64_t bytes;
+    uint8_t *copy;
+};
+
+static pith_status fetch(struct page_copy *p, struct place at, const struct state *kv,
+                         struct pith_error *err)
+{
     int64_t end;
-    int n_parts = gpu_parts(kv, at.buffer->device->backend->k_rows, part, &end);
-    uint8_t *copy = mem_alloc((size_t)end, PITH_MEM_SCRATCH);
-    if (!copy)
+    p->n_parts = gpu_parts(kv, at.buffer->device->backend->k_rows, p->part, &end);
+    p->from = (struct place){at.buffer, at.offset + (uint64_t)kv->k_off};
+    p->bytes = (uint64_t)end;
+    p->copy = mem_alloc(p->bytes, PITH_MEM_SCRATCH);
+    if (!p->copy)
         return error_set(err, PITH_NOMEM, "out of memory of the host for a page");
-    struct place from = {at.buffer, at.offset + (uint64_t)kv->k_off};
-    pith_status st = buffer_read(copy, from, (uint64_t)end, NULL, err);
-    if (st == PITH_OK && write) {
-        for (int i = 0; i < n_parts; i++)
-            kv_put_page(&part[i], copy, first, n, i ? v : k, v);
-        st = buffer_write(from, copy, (uint64_t)end, NULL, err);
-    } else if (st == PITH_OK) {
-        for (int i = 0; i < n_parts; i++)
-            kv_get_page(&part[i], copy, first, n, i ? v : k, v);
-    }
-    mem_free(copy);
-    return st;
+    return buffer_read(p->copy, p->from, p->bytes, NULL, err);
 }
 
 pith_status gpu_page_read(struct place at, const struct state *kv, int first, int n, void *k,
                           void *v, struct pith_error *err)
 {
-    return page(at, kv, 0, first, n, k, v, err);
+    struct page_copy p;
+    pith_status st = fetch(&p, at, kv, err);
+    for (int i = 0; i < p.n_parts && st == PITH_OK; i++)
+        kv_get_page(&p.part[i], p.copy, first, n, i ? v : k, v);
+    mem_free(p.copy);
+    return st;
 }
 
 pith_status gpu_page_write(struct place at, const struct state *kv, int first, int n, const void *k,
                            const void *v, struct pith_error *err)
 {
-    return page(at, kv, 1, first, n, (void *)(uintptr_t)k, (void *)(uintptr_t)v, err);
+    struct page_copy p;
+    pith_status st = fetch(&p, at, kv, err);
+    for (int i = 0; i < p.n_parts && st == PITH_OK; i++)
+        kv_put_page(&p.part[i], p.copy, first, n, i ? v : k, v);
+    if (st == PITH_OK)
+        st = buffer_write(p.from, p.copy, p.bytes, NULL, err);
+    mem_free(p.copy);
+    return st;
 }
 
 /* ---------------------------------------------------------------- changes of pages */

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/env.h"
+#include "base/unconst.h"
 #include "base/machine/file.h"
 #include "base/mem.h"
 
@@ -23,12 +24,12 @@ static int own_folder(char out[PATH_MAX])
 {
     Dl_info info;
     struct link_map *map = NULL;
-    int found = dladdr1((void *)(uintptr_t)own_folder, &info, (void **)&map, RTLD_DL_LINKMAP);
+    int found = dladdr1(pointer_of((uintptr_t)own_folder), &info, (void **)&map, RTLD_DL_LINKMAP);
     if (found && map && map->l_name && *map->l_name)
         found = realpath(map->l_name, out) != NULL;
     else /* the program; without /proc as it was called */
         found = realpath("/proc/self/exe", out) ||
-                realpath((const char *)(uintptr_t)getauxval(AT_EXECFN), out);
+                realpath(pointer_of(getauxval(AT_EXECFN)), out);
     char *slash = found ? strrchr(out, '/') : NULL;
     if (slash)
         *slash = 0;

@@ -3,6 +3,7 @@
 
 #include <string.h>
 #include "base/mem.h"
+#include "base/unconst.h"
 
 enum { UPLOADS = 3 };
 
@@ -45,7 +46,7 @@ static uint64_t address(const struct buffer *b)
 
 static void *address_of(const struct buffer *b)
 {
-    return (void *)(uintptr_t)vk_memory(b)->address;
+    return pointer_of(vk_memory(b)->address);
 }
 
 static pith_status make_commands(struct job *j, struct pith_error *err)

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/unconst.h"
 
 #define IO_MAX ((uint64_t)1 << 30) /* one read call transfers less than 2 GiB on every Linux */
 
@@ -85,7 +86,7 @@ void file_map_close(struct file_map *m)
 {
     if (!m->p)
         return;
-    munmap((void *)(uintptr_t)m->p, (size_t)m->n);
+    munmap(unconst(m->p), (size_t)m->n);
     close(m->fd);
     *m = (struct file_map){.fd = -1};
 }
@@ -99,7 +100,7 @@ void file_map_drop(const struct file_map *m, uint64_t off, uint64_t n)
     if (end != m->n) /* the file's last page belongs to whoever holds its last byte */
         end &= ~(page - 1);
     if (off < end)
-        madvise((void *)(uintptr_t)(m->p + off), (size_t)(end - off), MADV_DONTNEED);
+        madvise(unconst(m->p + off), (size_t)(end - off), MADV_DONTNEED);
 }
 
 int file_map_tells(const struct file_map *m)
@@ -118,7 +119,7 @@ void file_map_want(const struct file_map *m, uint64_t off, uint64_t n)
         return;
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), end = n < m->n - off ? off + n : m->n;
     off &= ~(page - 1);
-    madvise((void *)(uintptr_t)(m->p + off), (size_t)(end - off), MADV_WILLNEED);
+    madvise(unconst(m->p + off), (size_t)(end - off), MADV_WILLNEED);
 }
 
 /* ---------------------------------------------------------------- reading */

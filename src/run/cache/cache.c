@@ -165,7 +165,7 @@ static void small_pages(struct cache_group *g)
 }
 
 pith_status cache_shape(struct cache *c, struct state *states, int32_t n_states,
-                        struct device **devices, const struct cache_params *p,
+                        struct device *const *devices, const struct cache_params *p,
                         struct pith_error *err)
 {
     memset(c, 0, sizeof *c);
@@ -198,7 +198,7 @@ fail:
 }
 
 pith_status cache_init(struct cache *c, struct state *states, int32_t n_states,
-                       struct device **devices, const struct cache_params *p,
+                       struct device *const *devices, const struct cache_params *p,
                        struct pith_error *err)
 {
     pith_status st = cache_shape(c, states, n_states, devices, p, err);

@@ -130,7 +130,7 @@ struct cache {
     struct cache_group group[STEP_MAX_GROUPS];
     int32_t *fresh[STEP_MAX_GROUPS]; /* [cap_pages] places of the memory that is being made */
     struct cache_seq *seq; /* [n_seq] */
-    struct device **devices;
+    struct device *const *devices;
     const struct state *states; /* [n_states] of the session; those with pages take part */
     int32_t n_states;
     int by_distance; /* some state is */
@@ -168,12 +168,12 @@ struct cache_params {
 /* What cache_init would make, of which cache_limit tells: it takes no memory, and there is nothing
  * to deinit. */
 pith_status cache_shape(struct cache *c, struct state *states, int32_t n_states,
-                        struct device **devices, const struct cache_params *p,
+                        struct device *const *devices, const struct cache_params *p,
                         struct pith_error *err);
 /* Lays out those of the states that are rows (fills group, offsets and types) and makes the pools.
  */
 pith_status cache_init(struct cache *c, struct state *states, int32_t n_states,
-                       struct device **devices, const struct cache_params *p,
+                       struct device *const *devices, const struct cache_params *p,
                        struct pith_error *err);
 void cache_deinit(struct cache *c);
 

@@ -60,7 +60,7 @@ pith_status recurrent_shape(struct recurrent *r, struct state *states, int32_t n
 }
 
 pith_status recurrent_init(struct recurrent *r, struct state *states, int32_t n_states,
-                           struct device **devices, const struct recurrent_params *p,
+                           struct device *const *devices, const struct recurrent_params *p,
                            struct pith_error *err)
 {
     pith_status st = recurrent_shape(r, states, n_states, p, err);
@@ -209,15 +209,15 @@ pith_status recurrent_take(struct recurrent *r, struct step *s, struct pith_erro
     if (!r->n_blocks)
         return PITH_OK;
     for (int32_t i = 0; i < s->T; i++)
-        step_keep(s)[i] = -1;
+        step_put_keep(s)[i] = -1;
     for (int32_t k = 0; k < s->N; k++) {
         const struct recurrent_seq *q = &r->seq[step_seq(s)[k]];
         int32_t first = step_first(s)[k], end = step_first(s)[k + 1];
-        step_state(s)[k] = q->now;
+        step_put_state(s)[k] = q->now;
         for (int32_t i = first; i < end; i++) {
             if (i < end - 1 && (q->n + i - first + 1) % r->every)
                 continue;
-            pith_status st = take(r, &step_keep(s)[i], err);
+            pith_status st = take(r, &step_put_keep(s)[i], err);
             if (st != PITH_OK) {
                 recurrent_abort(r, s);
                 return st;
@@ -242,10 +242,10 @@ void recurrent_commit(struct recurrent *r, const struct step *s)
     }
 }
 
-void recurrent_abort(struct recurrent *r, const struct step *s)
+void recurrent_abort(struct recurrent *r, struct step *s)
 {
     for (int32_t i = 0; r->n_blocks && i < s->T; i++)
-        recurrent_unref(r, &step_keep(s)[i]);
+        recurrent_unref(r, &step_put_keep(s)[i]);
 }
 
 /* ---------------------------------------------------------------- going back */

@@ -55,7 +55,7 @@ pith_status recurrent_shape(struct recurrent *r, struct state *states, int32_t n
                             struct pith_error *err);
 /* Reserves the pool of blocks that are laid out so. */
 pith_status recurrent_init(struct recurrent *r, struct state *states, int32_t n_states,
-                           struct device **devices,
+                           struct device *const *devices,
                            const struct recurrent_params *p, struct pith_error *err);
 void recurrent_deinit(struct recurrent *r);
 uint64_t recurrent_bytes(const struct recurrent *r); /* committed */
@@ -78,7 +78,7 @@ void recurrent_end(struct recurrent *r, int32_t seq, int failed);
  * abort when not. */
 pith_status recurrent_take(struct recurrent *r, struct step *s, struct pith_error *err);
 void recurrent_commit(struct recurrent *r, const struct step *s);
-void recurrent_abort(struct recurrent *r, const struct step *s);
+void recurrent_abort(struct recurrent *r, struct step *s);
 
 /* The largest m <= n that the sequence can be cut to. */
 int32_t recurrent_point(const struct recurrent *r, int32_t seq, int32_t n);

@@ -14,7 +14,7 @@ enum { RANK_MOST = 4096 };
 
 struct reading {
     struct pith_adapter *a;
-    const struct gguf *g;
+    struct gguf *g;
     uint64_t most; /* elements of the largest matrix */
     XXH3_state_t *sum;
 };
@@ -363,7 +363,7 @@ struct pith_adapter *adapter_open(struct pith_model *m, const char *path, struct
         st = read_pairs(&r, err);
     if (st == PITH_OK)
         st = load(&r, err);
-    gguf_close((struct gguf *)(uintptr_t)r.g);
+    gguf_close(r.g);
     mem_account_leave(before);
     if (st == PITH_OK)
         return a;

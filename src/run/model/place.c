@@ -38,7 +38,7 @@ static void reads(struct pith_model *m, const struct node *n, const struct tenso
     if (!t)
         return;
     struct tensor *mine = m->tensors[t->index];
-    struct placement *p = (struct placement *)(uintptr_t)tensor_on(mine, n->device);
+    struct placement *p = tensor_place_on(mine, n->device);
     mine->multiplied |= op_has(n->op, OP_PRODUCT) && (t == n->w || t == n->w2);
     if (t->whole)
         m->tensors[t->whole->index]->multiplied |= mine->multiplied;
@@ -340,7 +340,7 @@ static int32_t deal(struct pith_model *m, int device, uint64_t *sizes)
     uint64_t at = 0;
     m->devices[device]->backend->limits(m->devices[device], &lim);
     for (int32_t i = 0; i < m->n_tensors; i++) {
-        struct placement *p = (struct placement *)(uintptr_t)tensor_on(m->tensors[i], device);
+        struct placement *p = tensor_place_on(m->tensors[i], device);
         if (!p || !p->bytes || model_in_copy(m, p))
             continue;
         int32_t parts = cut_weight(m->tensors[i], p, &lim, sizes ? sizes + n : NULL);

@@ -675,11 +675,16 @@ static int is_brought(const struct pith_model *m, const struct node *n, int32_t 
 /* The weight as one that is brought to a device. */
 static const struct tensor *bring(struct graph *g, const struct tensor *t, int32_t device)
 {
-    struct tensor *copy = t ? arena_array(&g->arena, 1, sizeof *copy) : NULL;
-    if (!copy)
+    struct {
+        struct tensor t;
+        struct bringing by;
+    } *made = t ? arena_array(&g->arena, 1, sizeof *made) : NULL;
+    if (!made)
         return NULL;
+    struct tensor *copy = &made->t;
     *copy = *t;
-    copy->brought = t->from->data;
+    made->by = (struct bringing){t->from->data, &copy->at[0]};
+    copy->brought = &made->by;
     copy->n_at = 1;
     copy->packed_bytes = 0;
     copy->at[0] =

@@ -117,7 +117,7 @@ static struct adapter_set make_set(const struct pith_adapter_use *uses, int32_t 
             continue;
         memcpy(what[t.n].id, uses[i].adapter->id, sizeof what->id);
         what[t.n].scale = t.scale[t.n] = uses[i].scale;
-        t.of[t.n++] = (struct pith_adapter *)(uintptr_t)uses[i].adapter;
+        t.of[t.n++] = uses[i].adapter;
     }
     XXH128_hash_t h = XXH3_128bits(what, (size_t)t.n * sizeof *what);
     t.id[0] = t.n ? h.low64 | 1 : 0;

@@ -42,28 +42,28 @@ static void fill(struct pith_session *s, int32_t seq, const int32_t *tokens, int
     t->T = n;
     t->N = 1;
     t->R = t->embd = t->n_tiles = 0;
-    step_seq(t)[0] = seq;
-    step_first(t)[0] = 0;
-    step_first(t)[1] = n;
-    step_state(t)[0] = -1;
-    step_tree(t)[0] = 0;
+    step_put_seq(t)[0] = seq;
+    step_put_first(t)[0] = 0;
+    step_put_first(t)[1] = n;
+    step_put_state(t)[0] = -1;
+    step_put_tree(t)[0] = 0;
     for (int32_t r = 0; r < n; r++) {
-        step_token(t)[r] = tokens[r];
-        step_plus(t)[r] = 0;
-        step_seg(t)[r] = 0;
+        step_put_token(t)[r] = tokens[r];
+        step_put_plus(t)[r] = 0;
+        step_put_seg(t)[r] = 0;
         step_place(t, r, r);
-        step_keep(t)[r] = -1;
-        step_adapter(t)[r] = session_set(s, seq);
+        step_put_keep(t)[r] = -1;
+        step_put_adapter(t)[r] = session_set(s, seq);
         if (r % STEP_TILE == 0)
-            step_tile(t)[t->n_tiles++] = r;
+            step_put_tile(t)[t->n_tiles++] = r;
         for (int g = c->n_own; g < c->n_groups; g++) {
-            step_slot(t, g)[r] = r;
-            step_lo(t, g)[r] = 0;
-            step_hi(t, g)[r] = n;
+            step_put_slot(t, g)[r] = r;
+            step_put_lo(t, g)[r] = 0;
+            step_put_hi(t, g)[r] = n;
         }
     }
     for (int g = c->n_own; g < c->n_groups; g++)
-        memcpy(step_pages(t, g, 0), c->fresh[g],
+        memcpy(step_put_pages(t, g, 0), c->fresh[g],
                (size_t)((n + STEP_PAGE - 1) / STEP_PAGE) * sizeof(int32_t));
 }
 

@@ -28,7 +28,7 @@ static int shape(struct pith_session *s, const struct cache_params *p, struct ca
     const struct pith_model *m = s->model;
     struct cache_params with = *p;
     with.n_memory = room_memory(s, p);
-    if (cache_shape(c, s->states, s->n_states, (struct device **)m->devices, &with, NULL) !=
+    if (cache_shape(c, s->states, s->n_states, m->devices, &with, NULL) !=
         PITH_OK)
         return 0;
     struct recurrent_params rp = {.n_ctx = p->n_ctx,

@@ -28,28 +28,28 @@ static void fill_rows(struct pith_session *s, const struct pith_batch *b, int32_
         int32_t rows = s->seq_rows[q];
         if (!rows)
             continue;
-        step_seq(t)[N] = q;
-        step_first(t)[N++] = at;
+        step_put_seq(t)[N] = q;
+        step_put_first(t)[N++] = at;
         s->seq_rows[q] = at;
         at += rows;
     }
-    step_first(t)[N] = at;
+    step_put_first(t)[N] = at;
     for (int32_t k = 0; k < N; k++) /* those without branches are as other rows */
-        step_tree(t)[k] = 0;
+        step_put_tree(t)[k] = 0;
     t->T = n;
     t->N = N;
     t->embd = 0;
     for (int32_t i = from; i < from + n; i++) {
         int32_t r = s->seq_rows[seq_of(s, b, i)]++;
         s->order[i - from] = r;
-        step_plus(t)[r] = is_both(b, i) && s->arch->runs == ROLE_DECODER;
-        step_adapter(t)[r] = set_of(s, b, i);
-        step_parent(t)[r] =
+        step_put_plus(t)[r] = is_both(b, i) && s->arch->runs == ROLE_DECODER;
+        step_put_adapter(t)[r] = set_of(s, b, i);
+        step_put_parent(t)[r] =
             tree_has(b, i) && b->parent[i] >= 0 ? s->order[b->parent[i] - from] : -1;
         if (has_vector(s, b, i))
-            memcpy(step_embd(t) + (int64_t)r * t->n_embd, b->embd + (int64_t)i * t->n_embd,
+            memcpy(step_put_embd(t) + (int64_t)r * t->n_embd, b->embd + (int64_t)i * t->n_embd,
                    (size_t)t->n_embd * sizeof(float));
-        step_token(t)[r] = is_embd(b, i) ? -1 : token_of(s, b, i);
+        step_put_token(t)[r] = is_embd(b, i) ? -1 : token_of(s, b, i);
         const int32_t *pos = given(b, i);
         if (pos && s->cache.axes)
             step_place4(t, r, pos);
@@ -60,15 +60,15 @@ static void fill_rows(struct pith_session *s, const struct pith_batch *b, int32_
     t->R = 0;
     for (int32_t i = from; i < from + n; i++)
         if (wanted(s, b, i))
-            step_out(t)[t->R++] = s->order[i - from];
+            step_put_out(t)[t->R++] = s->order[i - from];
 }
 
 /* A window of a model that looks both ways: as many rows on each side. Its sequences are whole. */
 static void see_both_sides(struct step *t, int g, int32_t r, int32_t side)
 {
     int32_t slot = step_slot(t, g)[r], end = step_hi(t, g)[r];
-    step_lo(t, g)[r] = slot > side ? slot - side : 0;
-    step_hi(t, g)[r] = slot + side + 1 < end ? slot + side + 1 : end;
+    step_put_lo(t, g)[r] = slot > side ? slot - side : 0;
+    step_put_hi(t, g)[r] = slot + side + 1 < end ? slot + side + 1 : end;
 }
 
 /* All rows of segment k see the whole memory of its sequence, and nothing of the encoder's rows. */
@@ -77,10 +77,10 @@ static void see_memory(struct pith_session *s, int g, int32_t k, const struct ca
     struct step *t = s->step;
     int32_t n = s->cache.group[g].of == CACHE_MEMORY ? q->n_memory : 0;
     for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r++) {
-        step_slot(t, g)[r] = step_lo(t, g)[r] = 0;
-        step_hi(t, g)[r] = n;
+        step_put_slot(t, g)[r] = step_put_lo(t, g)[r] = 0;
+        step_put_hi(t, g)[r] = n;
     }
-    memcpy(step_pages(t, g, k), q->pages[g],
+    memcpy(step_put_pages(t, g, k), q->pages[g],
            (size_t)((n + STEP_PAGE - 1) / STEP_PAGE) * sizeof(int32_t));
 }
 
@@ -128,18 +128,18 @@ static void fill_positions(struct pith_session *s)
     for (int32_t k = 0; k < t->N; k++) {
         const struct cache_seq *q = &s->cache.seq[step_seq(t)[k]];
         for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r += STEP_TILE)
-            step_tile(t)[t->n_tiles++] = r;
+            step_put_tile(t)[t->n_tiles++] = r;
         int32_t first = step_first(t)[k], end = step_first(t)[k + 1];
         fill_next(t, k, q);
-        step_tree(t)[k] = s->seq_tried[step_seq(t)[k]];
+        step_put_tree(t)[k] = s->seq_tried[step_seq(t)[k]];
         for (int32_t r = first; r < end; r++) {
             int32_t slot = q->n + r - first, pos = step_pos(t)[r];
-            step_seg(t)[r] = k;
+            step_put_seg(t)[r] = k;
             for (int g = 0; g < s->cache.n_own; g++) {
                 int64_t seen = cache_first_seen(&s->cache.group[g], pos);
-                step_slot(t, g)[r] = slot;
-                step_lo(t, g)[r] = first_slot(t, q, first, r, seen);
-                step_hi(t, g)[r] = s->causal ? slot + 1 : q->n + end - first;
+                step_put_slot(t, g)[r] = slot;
+                step_put_lo(t, g)[r] = first_slot(t, q, first, r, seen);
+                step_put_hi(t, g)[r] = s->causal ? slot + 1 : q->n + end - first;
                 if (!s->causal && s->cache.group[g].range == RANGE_WINDOW)
                     see_both_sides(t, g, r, s->cache.group[g].span / 2);
             }
@@ -148,7 +148,7 @@ static void fill_positions(struct pith_session *s)
             tree_fill(s, k);
         int32_t n_pages = (q->n + end - first + STEP_PAGE - 1) / STEP_PAGE;
         for (int g = 0; g < s->cache.n_own; g++)
-            memcpy(step_pages(t, g, k), q->pages[g], (size_t)n_pages * sizeof(int32_t));
+            memcpy(step_put_pages(t, g, k), q->pages[g], (size_t)n_pages * sizeof(int32_t));
         for (int g = s->cache.n_own; g < t->n_groups; g++)
             see_memory(s, g, k, q);
     }

@@ -392,12 +392,12 @@ struct session_note { /* of the caller's; n 0: none */
     const void *p;
     size_t n;
 };
-pith_status session_save(const struct pith_session *s, int32_t seq,
+pith_status session_save(struct pith_session *s, int32_t seq,
                          const struct pith_sampler *sampler, struct session_note note,
                          const char *path, struct pith_error *err);
 pith_status session_note(const char *path, void *buf, size_t cap, size_t *n,
                          struct pith_error *err); /* see pith_saved_note */
-pith_status session_save_memory(const struct pith_session *s, int32_t seq, void *buf, size_t cap,
+pith_status session_save_memory(struct pith_session *s, int32_t seq, void *buf, size_t cap,
                                 size_t *n, struct pith_error *err);
 /* See pith_saver_open. */
 struct pith_saver *session_saver(struct pith_session *s, int32_t seq, size_t *n,

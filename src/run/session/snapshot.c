@@ -270,7 +270,7 @@ static void mark_slots(struct save *v, int g, const struct cache_seq *q)
 }
 
 /* Numbers the pages in use. */
-static pith_status save_init(struct save *v, const struct pith_session *s, int32_t seq,
+static pith_status save_init(struct save *v, struct pith_session *s, int32_t seq,
                              struct pith_error *err)
 {
     const struct cache *c = &s->cache;
@@ -279,7 +279,7 @@ static pith_status save_init(struct save *v, const struct pith_session *s, int32
     if (seq < -1 || seq >= s->n_seq)
         return error_set(err, PITH_RANGE, "sequence %d, the session has 0..%d; -1 is all of it",
                          seq, s->n_seq - 1);
-    if (s->n_outputs && !session_output((struct pith_session *)(uintptr_t)s, s->n_outputs - 1, err))
+    if (s->n_outputs && !session_output(s, s->n_outputs - 1, err))
         return err ? err->code : PITH_DEVICE;
     v->page = mem_alloc(snapshot_longest_part(s) + 1, PITH_MEM_SCRATCH);
     int ok = v->page != NULL;
@@ -339,7 +339,7 @@ static pith_status save_to(struct save *v, struct out *o, struct pith_error *err
     return o->st;
 }
 
-pith_status session_save(const struct pith_session *s, int32_t seq,
+pith_status session_save(struct pith_session *s, int32_t seq,
                          const struct pith_sampler *sampler, struct session_note note,
                          const char *path, struct pith_error *err)
 {
@@ -365,7 +365,7 @@ pith_status session_save(const struct pith_session *s, int32_t seq,
     return st;
 }
 
-pith_status session_save_memory(const struct pith_session *s, int32_t seq, void *buf, size_t cap,
+pith_status session_save_memory(struct pith_session *s, int32_t seq, void *buf, size_t cap,
                                 size_t *n, struct pith_error *err)
 {
     struct save v;

@@ -112,10 +112,9 @@ static pith_status read_from(const struct load *v, uint64_t at, void *to, uint64
 
 /* Bytes that section i of a file has at most, and MORE: of this session's sequences, of any
  * sampler. No memory is asked for what is longer. A note is its owner's. */
-static uint64_t section_most(const struct load *v, int i)
+static uint64_t section_most(const struct pith_session *s, int i)
 {
     enum { MORE = 1 << 20 };
-    const struct pith_session *s = v->s;
     if (!s || i > 4)
         return i == NOTE ? UINT64_MAX / 2 : SAMPLER_MOST;
     const struct cache *c = &s->cache;
@@ -135,7 +134,7 @@ static uint64_t section_most(const struct load *v, int i)
 static pith_status take_section(struct load *v, int i, uint64_t from, uint64_t length,
                                 struct pith_error *err)
 {
-    uint64_t sum, n = SECTION_HEAD + length, most = section_most(v, i);
+    uint64_t sum, n = SECTION_HEAD + length, most = section_most(v->s, i);
     const uint8_t *p = v->from.p ? v->from.p + from : NULL;
     if (length > most)
         return error_set(err, PITH_RANGE,
@@ -972,14 +971,13 @@ pith_status session_load_memory(struct pith_session *s, int32_t seq, const void 
 /* Bytes of a file with as many sequences and pages as the session can have. */
 static uint64_t snapshot_most(const struct pith_session *s)
 {
-    const struct load v = {.s = (struct pith_session *)(uintptr_t)s};
     const struct cache *c = &s->cache;
     uint64_t n = HEAD;
     for (int i = 0; i < N_SECTIONS; i++)
         n += SECTION_HEAD + sizeof n +
              (i == PAGES  ? 0
               : i == NOTE ? PIPED_NOTE_MOST
-                          : section_most(&v, i));
+                          : section_most(s, i));
     for (int g = 0; g < c->n_groups; g++) {
         const struct cache_group *p = &c->group[g];
         n += sizeof(uint32_t) +

@@ -103,8 +103,8 @@ void tree_fill(struct pith_session *s, int32_t k)
             int32_t lo = seen > 0 ? cache_find(q, seen) : 0;
             if (lo == q->n && seen > next)
                 lo = q->n + (int32_t)(seen - next);
-            step_lo(t, g)[r] = lo;
-            step_hi(t, g)[r] = q->n + depth + 1;
+            step_put_lo(t, g)[r] = lo;
+            step_put_hi(t, g)[r] = q->n + depth + 1;
         }
     }
 }

@@ -98,7 +98,7 @@ static pith_status trial_open(struct trial *t, const struct pith_model *m, const
     TRY(graph_finish(g, err));
     for (struct node *n = g->first; n; n = n->next)
         n->device = n->w ? device : 0;
-    TRY(plan_compile(&t->plan, g, (struct device **)m->devices, m->n_devices, &pp, err));
+    TRY(plan_compile(&t->plan, g, m->devices, m->n_devices, &pp, err));
     for (int d = 0; d < m->n_devices; d++)
         jp[d] = (struct job_params){.step_bytes = bytes, .pool = m->pool, .n_nodes = m->n_nodes};
     TRY(plan_open(&t->run, &t->plan, jp, err));
@@ -109,9 +109,9 @@ static pith_status trial_open(struct trial *t, const struct pith_model *m, const
     step_init(t->step, TRIAL_ROWS, 1, 1, 0, 0, (int32_t)k);
     t->step->embd = 1;
     for (int32_t i = 0; i < TRIAL_ROWS; i++)
-        step_token(t->step)[i] = -1;
+        step_put_token(t->step)[i] = -1;
     for (int64_t i = 0; i < TRIAL_ROWS * k; i++)
-        step_embd(t->step)[i] = (float)(i % 7) - 3;
+        step_put_embd(t->step)[i] = (float)(i % 7) - 3;
     return PITH_OK;
 fail:
     trial_close(t);
@@ -140,24 +140,30 @@ static pith_status trial_time(struct trial *t, const struct pith_session *s, int
     return st;
 }
 
+struct trial_weight {
+    struct tensor t;
+    struct bringing by;
+};
+
 /* A weight, of a stack its first matrix, where the CPU has it or as one that is brought. */
-static struct tensor trial_weight(const struct tensor *w, const struct pith_model *m,
-                                  int32_t device)
+static void trial_weight(struct trial_weight *out, const struct tensor *w,
+                         const struct pith_model *m, int32_t device)
 {
-    struct tensor t = *w;
-    t.dims[0] = tensor_m(w);
-    t.dims[1] = tensor_k(w);
-    t.n_dims = 2;
-    t.bytes = (uint64_t)t.dims[0] * dtype_row_bytes(t.type, t.dims[1]);
-    t.n_at = 1;
+    struct tensor *t = &out->t;
+    *t = *w;
+    t->dims[0] = tensor_m(w);
+    t->dims[1] = tensor_k(w);
+    t->n_dims = 2;
+    t->bytes = (uint64_t)t->dims[0] * dtype_row_bytes(t->type, t->dims[1]);
+    t->n_at = 1;
     for (int32_t i = 0; i < w->n_at; i++)
         if (m->devices[w->at[i].device]->kind == DEVICE_CPU)
-            t.at[0] = w->at[i];
+            t->at[0] = w->at[i];
     if (!device)
-        return t;
-    t.brought = w->from->data;
-    t.at[0] = (struct placement){.device = device, .layout = LAYOUT_ROWS, .bytes = t.bytes};
-    return t;
+        return;
+    out->by = (struct bringing){w->from->data, &t->at[0]};
+    t->brought = &out->by;
+    t->at[0] = (struct placement){.device = device, .layout = LAYOUT_ROWS, .bytes = t->bytes};
 }
 
 static pith_status measure(const struct pith_session *s, struct upload_rates *out,
@@ -168,9 +174,10 @@ static pith_status measure(const struct pith_session *s, struct upload_rates *ou
     double ns[2][2] = {{0}};
     pith_status st = PITH_OK;
     for (int i = 0; i < 2 && st == PITH_OK; i++) {
-        struct tensor t = trial_weight(w, m, i ? s->uploading.device : 0);
+        struct trial_weight t;
         struct trial trial;
-        st = trial_open(&trial, m, &t, t.at[0].device, err);
+        trial_weight(&t, w, m, i ? s->uploading.device : 0);
+        st = trial_open(&trial, m, &t.t, t.t.at[0].device, err);
         if (st != PITH_OK)
             return st;
         st = trial_time(&trial, s, 1, &ns[i][0], err);

@@ -434,7 +434,8 @@ pith_status chat_derive(const struct chat_samples *s, const struct chat_format *
         return error_set(err, PITH_NOMEM, "out of memory for how a template writes calls");
     arena_init(&d->arena, PITH_MEM_VOCAB);
     str_init(&p, PITH_MEM_SCRATCH);
-    d->f = (struct chat_format){.name = "derived", .think = "<think>", .answer = "</think>"};
+    d->f = (struct chat_format){
+        .name = "derived", .think = "<think>", .answer = "</think>", .own = d};
     if (derive(d, s, &p))
         *out = &d->f;
     else
@@ -445,7 +446,7 @@ pith_status chat_derive(const struct chat_samples *s, const struct chat_format *
 
 void chat_derived_free(const struct chat_format *f)
 {
-    struct derived *d = (struct derived *)(uintptr_t)f;
+    struct derived *d = f ? f->own : NULL;
     if (!d)
         return;
     arena_deinit(&d->arena);

@@ -32,7 +32,7 @@
 #define GRAMMAR(trigger, name, args, many) trigger, name, args, many
 #define NO_GRAMMAR                         NULL, NULL, NULL, 0
 #define FORMAT(name, needs, think, drops, calls, grammar)                                          \
-    {name, needs, think, drops, calls, grammar},
+    {name, needs, think, drops, calls, grammar, NULL},
 
 static const struct chat_format formats[] = {
 #include "text/chat/chat_formats.def"
@@ -151,14 +151,15 @@ static pith_status put_tools(const struct chat_format *f, struct arena *a,
     for (const struct jtree *t = tools->first; t; t = t->next, i++) {
         const struct jtree *fn = jtree_get(t, "function");
         fn = fn && fn->kind == JTREE_OBJECT ? fn : t;
-        const struct jtree *name = jtree_get(fn, "name"), *schema = jtree_get(fn, "parameters");
+        const struct jtree *name = jtree_get(fn, "name");
+        struct jtree *schema = jtree_get(fn, "parameters");
         schema = schema && schema->kind == JTREE_NULL ? NULL : schema;
         if (!name || name->kind != JTREE_STRING)
             return error_set(err, PITH_FORMAT, "tools: number %d has no name", i);
         char place[128];
         snprintf(place, sizeof place, "%s/anyOf/%d/properties/%s", f->many ? "/items" : "", i,
                  f->args_key);
-        if (schema && !move_refs(a, (struct jtree *)(uintptr_t)schema, place))
+        if (schema && !move_refs(a, schema, place))
             return error_set(err, PITH_NOMEM, "out of memory for the grammar of tools");
         str_putz(s, i ? "," : "");
         put_tool(s, f, name, schema);

@@ -18,6 +18,7 @@ struct chat_format {
     const char *calls[CHAT_CALLS];
     const char *trigger, *name_key, *args_key; /* of the grammar; trigger NULL: none */
     int many;
+    void *own; /* of a derived one: what is to be freed */
 };
 
 /* ---------------------------------------------------------------- chat_value.c */
@@ -119,7 +120,7 @@ void chat_put_elements(struct str *out, struct slice text, const struct chat_too
 
 /* The schema of a tool's arguments, NULL: it has none; what a "$ref" in it leads to, NULL: nowhere.
  */
-const struct jtree *chat_parameters(const struct jtree *tool);
+struct jtree *chat_parameters(const struct jtree *tool);
 const struct jtree *chat_schema_at(const struct jtree *root, const struct jtree *ref);
 /* Bits of enum jtree_kind that a schema inside `root` allows by its type, through "$ref" and one
  * level of anyOf and oneOf; 0: it does not say. */

@@ -25,10 +25,11 @@ static const struct jtree *function_of(const struct jtree *tool)
     return f && f->kind == JTREE_OBJECT ? f : tool;
 }
 
-const struct jtree *chat_parameters(const struct jtree *tool)
+struct jtree *chat_parameters(const struct jtree *tool)
 {
     static const char *const schemas[] = {"parameters", "input_schema", "inputSchema"};
-    const struct jtree *v = NULL, *function = tool ? function_of(tool) : NULL;
+    const struct jtree *function = tool ? function_of(tool) : NULL;
+    struct jtree *v = NULL;
     for (size_t i = 0; !v && i < sizeof schemas / sizeof *schemas; i++)
         v = jtree_get(function, schemas[i]);
     return v && v->kind == JTREE_NULL ? NULL : v;

@@ -198,7 +198,7 @@ static uint32_t put_part(struct calls *c, uint32_t from, const char *text)
 }
 
 /* What stands behind the name: , "arguments": {...}} */
-static uint32_t put_rest(struct calls *c, const struct jtree *schema)
+static uint32_t put_rest(struct calls *c, struct jtree *schema)
 {
     static const char *const keys[] = {"\"arguments\"", "\"parameters\""};
     struct rules *r = c->r;
@@ -358,7 +358,7 @@ static void put_tools(struct calls *c, const struct jtree *tools, uint32_t call,
         const struct jtree *fn = native_function(r, t, i, &name);
         if (!fn)
             return;
-        const struct jtree *schema = jtree_get(fn, "parameters");
+        struct jtree *schema = jtree_get(fn, "parameters");
         uint32_t rest = put_rest(c, schema && schema->kind == JTREE_NULL ? NULL : schema);
         if (c->spec->trigger.n || c->spec->token >= 0)
             rules_edge(r, rules_call(r, put_quoted(c, names, name), rest), to, EDGE_EPS, 0);

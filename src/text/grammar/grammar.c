@@ -582,20 +582,20 @@ static int may_end(const struct pith_grammar *g)
     return g->at == STACKS_NONE || stacks_has(&g->core->stacks, g->at, STATE_END);
 }
 
-int grammar_may_end(const struct pith_grammar *g)
+int grammar_may_end(struct pith_grammar *g)
 {
     pthread_mutex_lock(&g->core->busy);
-    settle((struct pith_grammar *)(uintptr_t)g, NULL, NULL, NULL);
+    settle(g, NULL, NULL, NULL);
     int may = may_end(g);
     pthread_mutex_unlock(&g->core->busy);
     return may;
 }
 
-int grammar_must_end(const struct pith_grammar *g)
+int grammar_must_end(struct pith_grammar *g)
 {
     uint32_t n;
     pthread_mutex_lock(&g->core->busy);
-    settle((struct pith_grammar *)(uintptr_t)g, NULL, NULL, NULL);
+    settle(g, NULL, NULL, NULL);
     stacks_pairs(&g->core->stacks, g->at, &n);
     int must = n == 0 || (n == 1 && may_end(g));
     pthread_mutex_unlock(&g->core->busy);

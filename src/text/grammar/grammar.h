@@ -59,8 +59,8 @@ pith_status grammar_accept_text(struct pith_grammar *g, struct slice text, struc
  * is not allowed shows nowhere: the position stays. */
 pith_status grammar_accept_within(struct pith_grammar *g, int32_t id, uint64_t most,
                                   struct pith_error *err);
-int grammar_may_end(const struct pith_grammar *g);  /* the text is complete */
-int grammar_must_end(const struct pith_grammar *g); /* and nothing can follow it */
+int grammar_may_end(struct pith_grammar *g);  /* the text is complete */
+int grammar_must_end(struct pith_grammar *g); /* and nothing can follow it */
 /* Allowed tokens, bit id % 64 of word id / 64; valid until the next call with any handle of the
  * core, which no other thread may use. NULL with *err. */
 const uint64_t *grammar_mask(struct pith_grammar *g, struct pith_error *err);

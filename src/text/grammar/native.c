@@ -13,7 +13,7 @@ struct argument {
     struct slice key;
     const struct jtree *property; /* its schema */
     const struct jtree *node;     /* the same, references followed */
-    const struct jtree *schema;   /* of all arguments */
+    struct jtree *schema;         /* of all arguments */
     unsigned kinds;               /* bits of enum jtree_kind that this way of writing it has */
     int free;                     /* nothing is said about it */
     int mixed;                    /* the other way has more than null and words */
@@ -119,8 +119,8 @@ static uint32_t until(const struct native *n, uint32_t from, struct slice mark)
 /* A word that means nothing, an id. */
 static uint32_t word(const struct native *n, uint32_t from)
 {
-    static const struct charset_range letters[] = {{'-', ':'}, {'@', 'Z'}, {'_', '_'}, {'a', 'z'}};
-    struct charset set = {(struct charset_range *)(uintptr_t)letters, 4, 4, 0};
+    struct charset_range letters[] = {{'-', ':'}, {'@', 'Z'}, {'_', '_'}, {'a', 'z'}};
+    struct charset set = {letters, 4, 4, 0};
     struct rules_mark mark = rules_mark(n->r);
     struct rules_piece piece = {rules_state(n->r), rules_state(n->r)};
     rules_chars(n->r, piece.start, piece.end, &set, 0);
@@ -175,7 +175,7 @@ static const struct jtree *referred(const struct native *n, const struct jtree *
     return NULL;
 }
 
-uint32_t native_arguments(const struct native *n, const struct jtree *schema, enum schema_form form)
+uint32_t native_arguments(const struct native *n, struct jtree *schema, enum schema_form form)
 {
     static const char any[] = "{\"type\":\"object\"}";
     struct rules *r = n->r;
@@ -482,7 +482,7 @@ static uint32_t put_value(const struct native *n, uint32_t from, const char **op
 /* ---------------------------------------------------------------- arguments */
 
 /* Splits an argument into the ways that it can be written in. 0: it is refused. */
-static int ways_of(const struct native *n, const struct jtree *schema, const struct jtree *property,
+static int ways_of(const struct native *n, struct jtree *schema, const struct jtree *property,
                    struct argument way[2])
 {
     static const char *const typed[] = {"type", "enum", "const", "nullable", NULL};
@@ -544,7 +544,7 @@ static int ways_of(const struct native *n, const struct jtree *schema, const str
 
 /* One member of the arguments, from op to end: its rule. */
 static uint32_t member_rule(const struct native *n, const char *op, const char *end,
-                            const struct jtree *tool, const struct jtree *schema,
+                            const struct jtree *tool, struct jtree *schema,
                             const struct jtree *property)
 {
     struct argument way[2];
@@ -654,7 +654,8 @@ static uint32_t put_members(const struct native *n, uint32_t from, struct rules_
 static uint32_t write_arguments(const struct native *n, uint32_t from, const char *op,
                                 const char *end, const struct jtree *tool, uint32_t comma)
 {
-    const struct jtree *schema = chat_parameters(tool), *list = jtree_get(schema, "properties");
+    struct jtree *schema = chat_parameters(tool);
+    const struct jtree *list = jtree_get(schema, "properties");
     uint32_t n_all = list && list->kind == JTREE_OBJECT ? list->n : 0;
     struct rules_set *set = arena_alloc(&n->r->arena, sizeof *set + (n_all + 1) * sizeof set->v[0]);
     if (!set) {
@@ -686,7 +687,7 @@ static uint32_t write_arguments(const struct native *n, uint32_t from, const cha
 static uint32_t put_arguments(const struct native *n, uint32_t from, const char *op,
                               const char *end, const struct jtree *tool, uint32_t comma)
 {
-    const struct jtree *schema = chat_parameters(tool);
+    struct jtree *schema = chat_parameters(tool);
     struct str key;
     uint32_t rule;
     begin_key(&key, 'a', schema ? schema_plain(n->schemas, schema, schema) : 0, comma);

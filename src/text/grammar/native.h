@@ -45,7 +45,6 @@ uint32_t native_rest(const struct native *n, uint32_t from, const char *op);
 const struct jtree *native_function(struct rules *r, const struct jtree *tool, int i,
                                     struct slice *name);
 /* The rule of arguments as one object: a JSON Schema's, NULL: any object. */
-uint32_t native_arguments(const struct native *n, const struct jtree *schema,
-                          enum schema_form form);
+uint32_t native_arguments(const struct native *n, struct jtree *schema, enum schema_form form);
 
 #endif

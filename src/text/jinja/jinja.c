@@ -25,10 +25,16 @@ struct jinja *jinja_new(const char *text, size_t n, struct pith_error *err)
     struct pith_error local;
     err = err ? err : &local;
     error_clear(err);
-    struct jinja *t = mem_zalloc(sizeof *t, PITH_MEM_META);
+    struct {
+        struct jinja t;
+        struct jkept kept;
+    } *both = mem_zalloc(sizeof *both, PITH_MEM_META);
+    struct jinja *t = both ? &both->t : NULL;
     struct compiler *c = mem_zalloc(sizeof *c, PITH_MEM_SCRATCH);
-    if (t)
+    if (t) {
         arena_init(&t->arena, PITH_MEM_META);
+        t->kept = &both->kept;
+    }
     if (c)
         map_init(&c->names, PITH_MEM_SCRATCH);
     if (!t || !c) {
@@ -62,25 +68,24 @@ void jinja_free(struct jinja *t)
 {
     if (!t)
         return;
-    const void *note = atomic_load(&t->note);
+    const void *note = atomic_load(&t->kept->note);
     if (note)
-        t->drop(note);
+        t->kept->drop(note);
     arena_deinit(&t->arena);
     mem_free(t);
 }
 
 const void *jinja_note(const struct jinja *t)
 {
-    return atomic_load((_Atomic(const void *) *)(uintptr_t)&t->note);
+    return atomic_load(&t->kept->note);
 }
 
 int jinja_keep(const struct jinja *t, const void *note, void (*drop)(const void *))
 {
-    struct jinja *own = (struct jinja *)(uintptr_t)t;
     const void *none = NULL;
-    if (!atomic_compare_exchange_strong(&own->note, &none, note))
+    if (!atomic_compare_exchange_strong(&t->kept->note, &none, note))
         return 0;
-    own->drop = drop; /* read when the template is freed, by whoever has it alone then */
+    t->kept->drop = drop; /* read when the template is freed, by whoever has it alone then */
     return 1;
 }
 
@@ -132,8 +137,7 @@ static void own_roles(struct jvm *vm, const struct jlist *messages)
                                         "function", "developer", "ipython",   "model"};
     for (size_t i = 0; i < messages->n && !vm->failed; i++) {
         const struct jv m = messages->v[i];
-        struct jv *role =
-            m.t == J_DICT ? (struct jv *)(uintptr_t)jdict_getz(vm, m.u.d, SLICE("role")) : NULL;
+        struct jv *role = m.t == J_DICT ? jdict_getz(vm, m.u.d, SLICE("role")) : NULL;
         for (size_t k = 0; role && role->t == J_STR && k < sizeof roles / sizeof *roles; k++) {
             if (!slice_eq_z(jv_text(*role), roles[k]))
                 continue;

@@ -84,8 +84,8 @@ struct jv {
     union {
         int64_t i; /* J_BOOL, J_INT */
         double f;
-        const struct jstr *s;  /* J_STR, J_BIG */
-        const struct jlist *l; /* J_LIST, J_TUPLE */
+        struct jstr *s;        /* J_STR, J_BIG */
+        struct jlist *l;       /* J_LIST, J_TUPLE */
         const struct jdict *d; /* J_DICT, J_VIEW */
         const struct jrange *r;
         const struct jundef *u;
@@ -210,8 +210,8 @@ int sort_values(struct jvm *vm, struct jv *v, struct jv *keys, size_t n, int rev
 
 /* A dict in the making. 0 and failure on an unhashable key or without memory. */
 int jdict_put(struct jvm *vm, struct jdict *d, struct jv k, struct jv v);
-const struct jv *jdict_get(struct jvm *vm, const struct jdict *d, struct jv k);
-const struct jv *jdict_getz(struct jvm *vm, const struct jdict *d, struct slice name);
+struct jv *jdict_get(struct jvm *vm, const struct jdict *d, struct jv k);
+struct jv *jdict_getz(struct jvm *vm, const struct jdict *d, struct slice name);
 struct jv jv_dict(struct jvm *vm, const struct jdict *d); /* copies the struct */
 
 /* ---------------------------------------------------------------- where texts come from
@@ -220,7 +220,8 @@ struct jv jv_dict(struct jvm *vm, const struct jdict *d); /* copies the struct *
 struct jregion {
     const char *p;
     size_t n;
-    enum jfrom from; /* FROM_BOTH: n marks follow, each FROM_TEMPLATE or FROM_VALUE */
+    enum jfrom from;
+    uint8_t *marks; /* [n] of FROM_BOTH, each FROM_TEMPLATE or FROM_VALUE */
 };
 struct jroom { /* of a region that is open */
     char *p;
@@ -394,7 +395,11 @@ struct jinja {
         struct jdefault *next;
         struct slice name, text;
     } * defaults;
-    _Atomic(const void *) note; /* jinja_keep */
+    struct jkept *kept;
+};
+/* What others keep with a template, which is the same all its life otherwise: jinja_keep. */
+struct jkept {
+    _Atomic(const void *) note;
     void (*drop)(const void *);
 };
 /* Names whose numbers are fixed. */
@@ -533,8 +538,8 @@ struct jv op_slice(struct jvm *vm, struct jv v, struct jv from, struct jv to, st
  * jinja_format.c, jinja_json.c, jinja_time.c) */
 
 int cp_is_space(uint32_t cp); /* str.isspace() */
-size_t str_n_cp(const struct jstr *s);
-size_t str_offset(const struct jstr *s, size_t cp_index); /* byte offset of a code point */
+size_t str_n_cp(struct jstr *s); /* counts once */
+size_t str_offset(struct jstr *s, size_t cp_index); /* byte offset of a code point */
 struct slice slice_strip(struct slice s, const struct slice *chars, int left, int right);
 size_t slice_find(struct slice s, struct slice what, size_t from); /* SIZE_MAX: not there */
 enum text_case { CASE_UPPER, CASE_LOWER, CASE_CAPITAL, CASE_TITLE, CASE_SWAP };

@@ -178,7 +178,7 @@ static int slice_end(struct jvm *vm, struct jv v, int64_t n, int64_t step, int64
 static struct jv slice_of_str(struct jvm *vm, struct jv v, int64_t from, int64_t count,
                               int64_t step)
 {
-    const struct jstr *s = v.u.s;
+    struct jstr *s = v.u.s;
     if (count <= 0)
         return jv_view(vm, "", 0);
     if (step == 1) {

@@ -52,7 +52,7 @@ int text_region(struct jvm *vm, const char *p, size_t n, enum jfrom from)
     }
     size_t at = behind(t, p);
     memmove(t->v + at + 1, t->v + at, (t->n - at) * sizeof *t->v);
-    t->v[at] = (struct jregion){p, n, from};
+    t->v[at] = (struct jregion){p, n, from, NULL};
     t->n++;
     t->last = at;
     return 1;
@@ -69,6 +69,8 @@ char *text_alloc(struct jvm *vm, size_t n, enum jfrom from)
         char *p = bytes < SIZE_MAX / 4 ? vm_alloc(vm, bytes * twice) : vm_alloc(vm, SIZE_MAX);
         if (!p || !text_region(vm, p, bytes, from))
             return NULL;
+        if (twice == 2)
+            vm->texts.v[vm->texts.last].marks = (uint8_t *)p + bytes;
         if (own)
             return p;
         *room = (struct jroom){p, bytes, next < LAST_REGION ? 2 * next : next};
@@ -94,7 +96,7 @@ enum jfrom text_from(struct jvm *vm, const char *p, uint8_t **marks)
     }
     const struct jregion *r = &t->v[t->last];
     if (r->from == FROM_BOTH)
-        *marks = (uint8_t *)(uintptr_t)r->p + r->n + (p - r->p);
+        *marks = r->marks + (p - r->p);
     return r->from;
 }
 

@@ -132,7 +132,7 @@ const struct builtin jinja_seq_methods[] = {
 
 static struct jlist *own_list(const struct jcall *c)
 {
-    return (struct jlist *)(uintptr_t)c->arg[0].u.l; /* attribute() gave this method: it is made */
+    return c->arg[0].u.l; /* attribute() gave this method: it is made */
 }
 
 /* Room for n items behind those that are there. */

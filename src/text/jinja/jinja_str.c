@@ -38,7 +38,7 @@ static struct jv part(struct jvm *vm, const struct jcall *c, struct slice s)
  * the end. */
 static int range_args(struct jvm *vm, struct jcall *c, int first, size_t *from, size_t *to)
 {
-    const struct jstr *s = c->arg[0].u.s;
+    struct jstr *s = c->arg[0].u.s;
     int64_t n = (int64_t)str_n_cp(s), a, b;
     if (!arg_int(vm, c->arg[first], 0, &a) || !arg_int(vm, c->arg[first + 1], n, &b))
         return 0;

@@ -13,19 +13,19 @@
 #include "base/utf8.h"
 #include "text/jinja/jinja_impl.h"
 
-size_t str_n_cp(const struct jstr *s)
+size_t str_n_cp(struct jstr *s)
 {
     if (s->n_cp ==
         SIZE_MAX) { /* never one of the template's own, which are counted when compiled */
         size_t n = 0;
         for (size_t i = 0; i < s->n; i++)
             n += ((unsigned char)s->p[i] & 0xc0) != 0x80;
-        ((struct jstr *)(uintptr_t)s)->n_cp = n;
+        s->n_cp = n;
     }
     return s->n_cp;
 }
 
-size_t str_offset(const struct jstr *s, size_t cp_index)
+size_t str_offset(struct jstr *s, size_t cp_index)
 {
     if (str_n_cp(s) == s->n)
         return cp_index < s->n ? cp_index : s->n;

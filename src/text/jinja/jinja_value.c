@@ -454,14 +454,14 @@ int jdict_put(struct jvm *vm, struct jdict *d, struct jv k, struct jv v)
     return !vm->failed;
 }
 
-const struct jv *jdict_get(struct jvm *vm, const struct jdict *d, struct jv k)
+struct jv *jdict_get(struct jvm *vm, const struct jdict *d, struct jv k)
 {
     uint64_t hash;
     size_t at = jv_hash(vm, k, &hash) ? find(vm, d, k, hash, NULL) : 0;
     return at ? &d->p[at - 1].v : NULL;
 }
 
-const struct jv *jdict_getz(struct jvm *vm, const struct jdict *d, struct slice name)
+struct jv *jdict_getz(struct jvm *vm, const struct jdict *d, struct slice name)
 {
     struct jstr s = {name.p, name.n, SIZE_MAX, NULL};
     return jdict_get(vm, d, (struct jv){.t = J_STR, .u.s = &s});

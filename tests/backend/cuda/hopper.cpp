@@ -79,7 +79,10 @@ uint64_t box_bytes(const host_map &m) { return 2ull * m.box[0] * m.box[1] * m.bo
  * the line in its eight, which addresses tell. */
 uint64_t swizzled(uint64_t address) { return address ^ (address >> 7 & 7) << 4; }
 
-unsigned char *shared_at(uint64_t window) { return (unsigned char *)host_window_base() + window; }
+unsigned char *shared_at(uint64_t window)
+{
+    return const_cast<unsigned char *>((const unsigned char *)host_window_base()) + window;
+}
 
 template <class F> void each_number(const Copy &c, F f)
 {

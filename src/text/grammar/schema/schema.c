@@ -382,7 +382,7 @@ void schema_set_free(struct schema_set *set)
 }
 
 /* The rules of a form, to which those of this schema are added. */
-static struct schema *form_of(struct schema_set *set, const struct jtree *root,
+static struct schema *form_of(struct schema_set *set, struct jtree *root,
                               enum schema_form form)
 {
     struct schema *s = &set->form[form];
@@ -395,12 +395,12 @@ static struct schema *form_of(struct schema_set *set, const struct jtree *root,
         s->last = &s->first;
         schema_number_nodes(s, set->null);
     }
-    schema_number_nodes(s, (struct jtree *)(uintptr_t)root);
+    schema_number_nodes(s, root);
     s->n_combined = 0;
     return s;
 }
 
-uint32_t schema_plain(struct schema_set *set, const struct jtree *root, const struct jtree *node)
+uint32_t schema_plain(struct schema_set *set, struct jtree *root, const struct jtree *node)
 {
     if (rules_ok(set->r))
         form_of(set, root, SCHEMA_JSON);
@@ -432,7 +432,7 @@ static uint32_t whole_rule(struct schema *s, uint32_t value)
     return rule;
 }
 
-uint32_t schema_add(struct schema_set *set, const struct jtree *root, const struct jtree *node,
+uint32_t schema_add(struct schema_set *set, struct jtree *root, const struct jtree *node,
                     enum schema_form form)
 {
     struct rules *r = set->r;
@@ -450,7 +450,7 @@ uint32_t schema_add(struct schema_set *set, const struct jtree *root, const stru
 uint32_t schema_read(struct rules *r, struct slice text, int in_order)
 {
     struct schema_set *set = schema_set_new(r, in_order);
-    const struct jtree *root =
+    struct jtree *root =
         rules_ok(r) ? jtree_read(&r->arena, text.p ? text.p : "", text.n, &r->err) : NULL;
     uint32_t whole = root ? schema_add(set, root, root, SCHEMA_JSON) : 0;
     schema_set_free(set);

@@ -40,10 +40,10 @@ struct schema_set *schema_set_new(struct rules *r, int in_order);
 void schema_set_free(struct schema_set *set); /* NULL allowed; rules stay */
 /* The rule of what satisfies `node` of the schema `root`, which is what "$ref" is about; both lie
  * in r->arena. */
-uint32_t schema_add(struct schema_set *set, const struct jtree *root, const struct jtree *node,
+uint32_t schema_add(struct schema_set *set, struct jtree *root, const struct jtree *node,
                     enum schema_form form);
 /* Equal for nodes that allow the same, whatever their annotations. */
-uint32_t schema_plain(struct schema_set *set, const struct jtree *root, const struct jtree *node);
+uint32_t schema_plain(struct schema_set *set, struct jtree *root, const struct jtree *node);
 /* A member of an object by its key, or a string in a list; NULL: none. At once, also in long ones.
  */
 const struct jtree *schema_look_up(struct schema_set *set, const struct jtree *in,
