@@ -271,11 +271,17 @@ pith_status arch_ready(struct arch_model *m, struct pith_error *err);
 void arch_turn_states(struct arch_model *m);
 /* What a graph of this role is built of; NULL: the model has no such role. */
 const struct arch_model *arch_view(const struct arch_model *m, enum role role, int32_t draft);
-/* For arch_ready: the views of m. For arch_build: how graphs of these roles begin and end. */
+/* For arch_ready: the views of m. */
 pith_status arch_make_views(struct arch_model *m, struct pith_error *err);
-node arch_draft_begin(const struct arch_model *m, struct graph *g, const struct embed_op *embed);
-void arch_draft_end(const struct arch_model *m, struct graph *g, struct carry *c);
-void arch_projector_end(const struct arch_model *m, struct graph *g, struct carry *c);
+/* For arch_build: what is the same in all families that have a role (roles.c). A tower is a row. */
+struct arch_role_row {
+    node (*rows)(const struct arch_model *m, struct graph *g); /* of the step, as x[0] */
+    void (*end)(const struct arch_model *m, struct graph *g, struct carry *c); /* where the family
+                                                                                  says none */
+    int encodes; /* 1: whole texts, no row is left out, what comes out is states and taps */
+    int dense;   /* 1: the model's dense layers come behind its embeddings */
+};
+extern const struct arch_role_row arch_roles[N_ROLES];
 /* The scores that its head gives; 0: it has none. */
 int32_t arch_n_labels(const struct arch_model *m);
 /* The tap of a name: "visit.3", "visit.3.NAME", "end", and with "encoder." before it. PITH_RANGE

@@ -102,24 +102,54 @@ static node norm(const struct arch_model *m, struct graph *g, node x, const stru
     return nn_norm(g, x, &by, name);
 }
 
-node arch_draft_begin(const struct arch_model *m, struct graph *g, const struct embed_op *embed)
+static node embedding(const struct arch_model *m, struct graph *g, const struct tensor *table)
+{
+    struct embed_op embed = {.scale = m->hp.embd_scale != 0 ? m->hp.embd_scale : 1,
+                             .n_swapped = m->hp.n_swapped,
+                             .from = m->hp.swap_from,
+                             .to = m->hp.swap_to};
+    return graph_embed(g, table, &embed);
+}
+
+static node tokens(const struct arch_model *m, struct graph *g)
+{
+    return embedding(m, g, m->io.tok_embd);
+}
+
+static void end_norm(const struct arch_model *m, struct graph *g, struct carry *c)
+{
+    c->x[0] = nn_norm(g, c->x[0],
+                      &(struct nn_norm){.w = m->io.output_norm,
+                                        .b = m->io.output_norm_b,
+                                        .kind = m->io.output_norm_b ? NORM_LAYER : NORM_RMS,
+                                        .eps = m->hp.norm_eps},
+                      "output_norm");
+}
+
+static node tokens_and_vectors(const struct arch_model *m, struct graph *g)
 {
     const struct arch_nextn *h = m->head;
     g->layer = arch_layer_of(m, 0);
-    node e = graph_embed(g, h->embed ? h->embed : m->io.tok_embd, embed);
+    node e = embedding(m, g, h->embed ? h->embed : m->io.tok_embd);
     struct concat_in both = {.x = {norm(m, g, e, h->enorm, "enorm"),
                                    norm(m, g, graph_vector(g, "vector"), h->hnorm, "hnorm")},
                              .n = 2};
     return graph_matmul(g, h->eh_proj, NULL, graph_concat(g, &both, "both"), "eh_proj");
 }
 
-void arch_draft_end(const struct arch_model *m, struct graph *g, struct carry *c)
+static void end_draft(const struct arch_model *m, struct graph *g, struct carry *c)
 {
     c->x[0] =
         norm(m, g, c->x[0], m->head->norm ? m->head->norm : m->io.output_norm, "output_norm");
 }
 
-void arch_projector_end(const struct arch_model *m, struct graph *g, struct carry *c)
+static node vectors(const struct arch_model *m, struct graph *g)
+{
+    (void)m;
+    return graph_vector(g, "vector");
+}
+
+static void end_projector(const struct arch_model *m, struct graph *g, struct carry *c)
 {
     const struct arch_io *io = &m->io;
     node x = c->x[0];
@@ -131,3 +161,10 @@ void arch_projector_end(const struct arch_model *m, struct graph *g, struct carr
         x = graph_matmul(g, io->mm_out, io->mm_out_b, x, "mm.2");
     c->x[0] = x;
 }
+
+const struct arch_role_row arch_roles[N_ROLES] = {
+    [ROLE_DECODER] = {tokens, end_norm, .dense = 1},
+    [ROLE_ENCODER] = {tokens, end_norm, .encodes = 1},
+    [ROLE_DRAFT] = {tokens_and_vectors, end_draft, .dense = 1},
+    [ROLE_PROJECTOR] = {vectors, end_projector},
+};

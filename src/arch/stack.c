@@ -6,17 +6,6 @@
 #include <float.h>
 #include <math.h>
 
-/* x[0] through the output's norm. */
-static void end_norm(const struct arch_model *m, struct graph *g, struct carry *c)
-{
-    c->x[0] = nn_norm(g, c->x[0],
-                      &(struct nn_norm){.w = m->io.output_norm,
-                                        .b = m->io.output_norm_b,
-                                        .kind = m->io.output_norm_b ? NORM_LAYER : NORM_RMS,
-                                        .eps = m->hp.norm_eps},
-                      "output_norm");
-}
-
 static node logits(const struct arch_model *m, struct graph *g, node x)
 {
     const struct arch_io *io = &m->io;
@@ -114,7 +103,6 @@ pith_status arch_cuts(const struct arch_model *m, const int32_t *visit, int n, s
                       struct pith_error *err)
 {
     const struct arch_role *role = arch_role(m, ROLE_DECODER);
-    struct embed_op embed = {.scale = 1};
     struct graph g;
     graph_init(&g);
     g.n_layer = m->hp.n_layer;
@@ -122,7 +110,7 @@ pith_status arch_cuts(const struct arch_model *m, const int32_t *visit, int n, s
     g.states = m->states;
     g.n_states = m->n_states;
     g.stack = role->stack;
-    struct carry c = {{graph_embed(&g, m->io.tok_embd, &embed)}};
+    struct carry c = {{arch_roles[ROLE_DECODER].rows(m, &g)}};
     if (role->begin)
         role->begin(m, &g, &c);
     for (int32_t i = 0, k = 0; k < n; i++) {
@@ -171,11 +159,8 @@ const struct arch_role *arch_role(const struct arch_model *m, enum role role)
 void arch_build(const struct arch_model *m, const struct arch_want *want, struct graph *g)
 {
     const struct arch_role *role = arch_role(m, want->role);
-    struct embed_op embed = {.scale = m->hp.embd_scale != 0 ? m->hp.embd_scale : 1,
-                             .n_swapped = m->hp.n_swapped,
-                             .from = m->hp.swap_from,
-                             .to = m->hp.swap_to};
-    int encodes = want->role == ROLE_ENCODER, ends = encodes || arch_ends(m);
+    const struct arch_role_row *row = &arch_roles[want->role];
+    int encodes = row->encodes, ends = encodes || arch_ends(m);
     int32_t first = encodes ? 0 : m->stage.first;
     int32_t end = encodes ? m->n_encoder_visits : arch_stage_end(m);
     struct carry c;
@@ -183,10 +168,7 @@ void arch_build(const struct arch_model *m, const struct arch_want *want, struct
     if (first) {
         take_carry(m, g, &c);
     } else {
-        c = (struct carry){{want->role == ROLE_DRAFT       ? arch_draft_begin(m, g, &embed)
-                            : want->role == ROLE_PROJECTOR ? graph_vector(g, "vector")
-                                                           : graph_embed(g, m->io.tok_embd,
-                                                                         &embed)}};
+        c = (struct carry){{row->rows(m, g)}};
         if (role->begin)
             role->begin(m, g, &c);
     }
@@ -207,10 +189,7 @@ void arch_build(const struct arch_model *m, const struct arch_want *want, struct
         select_rows(g, &c);
     g->tail = 0;
     take_taps(want, g, end, &c);
-    (role->end                      ? role->end
-     : want->role == ROLE_DRAFT     ? arch_draft_end
-     : want->role == ROLE_PROJECTOR ? arch_projector_end
-                                    : end_norm)(m, g, &c);
+    (role->end ? role->end : row->end)(m, g, &c);
     take_taps(want, g, TAP_END, &c);
     if (encodes)
         return;
@@ -220,7 +199,7 @@ void arch_build(const struct arch_model *m, const struct arch_want *want, struct
         g->logits = logits(m, g, c.x[0]);
     else
         g->embd = want->pooled ? graph_pool(g, c.x[0], want->pool, "pool") : c.x[0];
-    if (!want->logits && !want->rank && m->runs != ROLE_PROJECTOR && m->io.dense_2) {
+    if (!want->logits && !want->rank && row->dense && m->io.dense_2) {
         g->embd = graph_matmul(g, m->io.dense_2, m->io.dense_2_b, g->embd, "dense_2");
         if (m->io.dense_3)
             g->embd = graph_matmul(g, m->io.dense_3, NULL, g->embd, "dense_3");
