@@ -6,7 +6,10 @@
 
 A test is a cell of bench/versus.py: pp512 (prefill), tg64 (decode), tg64@d4096 (behind 4,096
 positions), tg16x8 (8 sequences side by side). A pair is one run of each program right after the
-other; every second pair begins with AFTER. What the machine does to both falls out of the ratio.
+other; every second pair begins with AFTER. What the machine does to both falls out of the ratio;
+where its limit of that minute (bytes read a second, of prefill operations a second, as each run
+prints it) differs by over 10 % between the two, the pair is dropped and made again, three times
+--pairs in all.
 
 Printed are two estimates of AFTER / BEFORE (over 1: AFTER is faster), each with its lower bound of
 95 % confidence, one side, over the logarithms:
@@ -37,12 +40,32 @@ T95 = [6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.7
 
 
 def speed(a, program, test):
-    """Tokens/s of one run."""
+    """Tokens/s of one run, and the machine's limit in it."""
     kind, n, seqs, depth = parse_test(test)
     cmd = [program, "bench", a.model, "-t", str(a.threads), "--repeat", str(a.reps), "--json"]
     cmd += ["-d", str(depth), "-np", str(seqs)]
     cmd += ["-p", str(n), "-n", "0"] if kind == "pp" else ["-p", "0", "-n", str(n)]
-    return json.loads(run(cmd, a.limit))[0]["tps"]
+    row = json.loads(run(cmd, a.limit))[0]
+    return row["tps"], row["int8_gops" if kind == "pp" else "read_gbs"]
+
+
+def pairs(a, test):
+    """Rows of [before, after]; how many were made for them."""
+    rows, made = [], 0
+    while len(rows) < a.pairs and made < 3 * a.pairs:
+        got = [0.0, 0.0]
+        limit = [0.0, 0.0]
+        for k in ((0, 1), (1, 0))[made % 2]:
+            got[k], limit[k] = speed(a, (a.before, a.after)[k], test)
+        made += 1
+        kept = max(limit) <= 1.1 * min(limit)
+        if kept:
+            rows.append(got)
+        say(f"  {test} pair {made}: {got[0]:.1f} {got[1]:.1f} {got[1] / got[0]:.3f}"
+            f" limits {limit[0]:.1f} {limit[1]:.1f}{'' if kept else ': dropped'}")
+    if len(rows) < 2:
+        raise Failed(f"{len(rows)} of {made} pairs had limits within 10 %")
+    return rows, made
 
 
 def bound(ratios):
@@ -87,25 +110,19 @@ def main():
     runs, low = {}, []
     print(f"{os.path.basename(a.model)}, {a.threads} threads, {a.pairs} pairs; tokens/s")
     print(f"{'test':12} {'before':>10} {'after':>10} {'mean':>7} {'at least':>9}"
-          f" {'middle':>7} {'at least':>9}")
+          f" {'middle':>7} {'at least':>9}  pairs")
     for test in tests:
-        rows = runs[test] = []
         try:
-            for i in range(a.pairs):
-                order = (0, 1) if i % 2 == 0 else (1, 0)
-                got = [0.0, 0.0]
-                for k in order:
-                    got[k] = speed(a, (a.before, a.after)[k], test)
-                rows.append(got)
-                say(f"  {test} pair {i + 1}: {got[0]:.1f} {got[1]:.1f} {got[1] / got[0]:.3f}")
+            rows, made = pairs(a, test)
         except (Failed, OSError) as e:
             sys.exit(f"pairs: {test}: {e}")
+        runs[test] = rows
         ratios = [after / before for before, after in rows]
         mean, mean_least = bound(ratios)
         mid, least = middle(ratios)
         b, f = (statistics.median(r[k] for r in rows) for k in (0, 1))
         print(f"{test:12} {b:10.1f} {f:10.1f} {mean:7.3f} {mean_least:9.3f}"
-              f" {mid:7.3f} {least:9.3f}", flush=True)
+              f" {mid:7.3f} {least:9.3f}  {len(rows)} of {made}", flush=True)
         if least < a.floor:
             low.append(test)
     if a.out:
