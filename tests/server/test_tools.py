@@ -23,7 +23,7 @@ def struct(properties, **more):
 
 
 TEXT = {"type": "string", "maxLength": 24}
-WEATHER = function("get_weather", "The weather of a city",
+WEATHER = function("get_weather", "The weather of a city today",
                    struct({"city": TEXT, "unit": {"enum": ["celsius", "fahrenheit"]}}))
 CLOCK = function("get_time", "The time of day in a time zone", struct({"zone": TEXT}))
 SUM = function("add", "Adds two whole numbers",
@@ -49,8 +49,8 @@ PROMPTS = ([([WEATHER], "What is the weather in %s, in celsius?" % p) for p in P
            + [([WEATHER, CLOCK, SUM], t) for p in PLACES[:5]
               for t in ("What time is it in %s?" % p,
                         "What is %d plus %d?" % (len(p) * 17, len(p) * 31))]
-           + [([EVENT], "Call create_event for a Lunch with %s as host and %s as guest." % (n, m))
-              for n, m in zip(NAMES, NAMES[::-1])]
+           + [([EVENT], "Call create_event for a Lunch with %s as host%s." % (n, m))
+              for n, m in zip(NAMES, [" and %s as guest" % m for m in NAMES[5:]] + [" alone"] * 5)]
            + [([WEATHER, CLOCK, SUM], t)
               for t in ("Hello!", "Who are you?", "Tell me a joke.", "Write a haiku about rain.",
                         "What is the capital of France?", "Say yes.", "Name three colours.",
@@ -94,9 +94,9 @@ def test_reasoning(model):
             word = s.post("/tokenize", {"content": "<tool_call>", "parse_special": True})[
                     1]["tokens"]
             ask = {"messages": [{"role": "user", "content": "Hi"}], "tools": [CLOCK],
-                   "max_tokens": 40, "temperature": 0}
+                   "max_tokens": 20, "temperature": 0}
             a = s.post(CHAT, {**ask, "logit_bias": {str(word[0]): 100}})[1]["choices"][0]["message"]
-            check("free in reasoning", json.dumps(a).count("<tool_call>") > 30
+            check("free in reasoning", json.dumps(a).count("<tool_call>") > 15
                   and not a.get("tool_calls"), a)
 
 
@@ -119,8 +119,16 @@ def streamed(raw):
     return said, calls, reason, max(pieces, default=0)
 
 
-# of each ten
-EACH = 5 if SCALE < 100 else 10
+def whole(told):
+    """The same of an answer that comes at once."""
+    choice = told["choices"][0]
+    calls = [[c["function"]["name"], c["function"]["arguments"]]
+             for c in choice["message"].get("tool_calls", [])]
+    return choice["message"].get("content") or "", calls, choice.get("finish_reason"), 0
+
+
+# of each ten, those that are asked for both ways
+BOTH = 1 if SCALE < 100 else 10
 
 
 def main():
@@ -130,34 +138,40 @@ def main():
              "scripts/instruct.sh has not fetched the model" if SCALE >= 10
              else "at TEST_SCALE=10, with the instruct model")
         return
-    asked = [p for i, p in enumerate(PROMPTS) if i % 10 < EACH]
-    with Server(model, "--ctx", "8192") as s:
-        ask = [{"messages": [{"role": "user", "content": text}], "tools": tools, "max_tokens": 100,
-                "temperature": 0} for tools, text in asked]
-        answers, streams = ([a for i in range(0, len(ask), 8)
-                             for a in at_once([lambda b=b: s.post(CHAT, {**b, "stream": stream})
-                                               for b in ask[i:i + 8]])]
-                            for stream in (False, True))
+    # every second comes as a stream; one of each ten first: the others find its tools read
+    jobs = [(i, stream) for i in range(len(PROMPTS)) for stream in (False, True)
+            if stream == i % 2 or i % 10 < BOTH]
+    jobs.sort(key=lambda job: (job[0] % 10 > 0, job[1]))
+    n_lead = len({i for i, _ in jobs if i % 10 == 0})
+    with Server(model, "--ctx", "8192", "--parallel", "64") as s:
+        def ask(i, stream):
+            tools, text = PROMPTS[i]
+            return lambda: s.post(CHAT, {"messages": [{"role": "user", "content": text}],
+                                         "tools": tools, "max_tokens": 80, "temperature": 0,
+                                         "stream": stream})
+
+        answers = [a for part in (jobs[:n_lead], jobs[n_lead:])
+                   for a in at_once([ask(*job) for job in part])]
     test_reasoning(model)
-    called = [0, 0, 0, 0]
-    for i, ((tools, text), (status, told, _)) in enumerate(zip(asked, answers)):
-        answer = told["choices"][0] if status == 200 else {"message": {}}
+    called, seen = [set(), set(), set(), set()], {}
+    for (i, stream), (status, told, _) in zip(jobs, answers):
+        tools, text = PROMPTS[i]
         schemas = {t["function"]["name"]: t["function"]["parameters"] for t in tools}
-        calls = [(c["function"]["name"], json.loads(c["function"]["arguments"]))
-                 for c in answer["message"].get("tool_calls", [])]
-        said = answer["message"].get("content") or ""
+        said, calls, reason, most = (("", [], status, 0) if status != 200
+                                     else streamed(told) if stream else whole(told))
+        calls = [(n, json.loads(a)) for n, a in calls]
         begun = re.search(r'<tool_call>|"name"\s*:\s*"(%s)"' % "|".join(schemas), said)
-        check("answer %d" % i, status == 200 and (calls or said) and not begun
+        name = "%s %d" % ("stream" if stream else "answer", i)
+        check(name, (calls or said) and not begun and (most > 2 or not stream or not calls)
               and all(n in schemas and fits(v, schemas[n], schemas[n]) for n, v in calls),
               (text, told))
-        check("end %d" % i, answer.get("finish_reason") == ("tool_calls" if calls else "stop"),
-              (text, told))
-        called[i // EACH] += len(calls) > 0
-        text, pieces, reason, most = streamed(streams[i][1])
-        check("stream %d" % i, (text, reason) == (said, answer.get("finish_reason"))
-              and [(n, json.loads(a)) for n, a in pieces] == calls and (most > 2 or not calls),
-              (told, streams[i][1]))
-    check("there are calls", min(called[:3]) >= EACH - 2 and called[3] < 5, called)
+        check("end of " + name, reason == ("tool_calls" if calls else "stop"), (text, told))
+        if calls:
+            called[i // 10].add(i)
+        other = seen.setdefault(i, (said, calls, reason))
+        check("both ways %d" % i, other == (said, calls, reason), (told, other))
+    check("all are asked", len(seen) == 40, len(seen))
+    check("there are calls", min(map(len, called[:3])) >= 8 and len(called[3]) < 5, called)
 
 
 run(main, "test_tools")
