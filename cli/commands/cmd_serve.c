@@ -404,12 +404,28 @@ static int tell_progress(void *ctx, const char *stage, double fraction, uint64_t
     return out->progress(out->progress_ctx, fraction);
 }
 
+/* How conversations with a model are written that has no template. Names may have any bytes. */
+static void say_plain(const char *path)
+{
+    char name[200];
+    size_t n = 0;
+    const char *file = strrchr(path, '/');
+    for (file = file ? file + 1 : path; file[n] && n < sizeof name - 1; n++)
+        name[n] = file[n] < ' ' || file[n] > '~' ? '?' : file[n];
+    name[n] = 0;
+    cli_say(CLI_OK,
+            "%s has no chat template: conversations are written as \"role: content\" and a blank "
+            "line, and an answer ends at \"user:\"; --chat-template gives one, as chatml",
+            name);
+}
+
 /* Model and sessions for the server. */
 static pith_status load(void *ctx, const char *path, struct server_loaded *out,
                         struct pith_error *err)
 {
     struct loading *l = ctx;
     struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    struct pith_error none = {0};
     struct model_opts o = l->o->model;
     o.path = path;
     mp.n_batch = SERVER_BATCH;
@@ -418,8 +434,13 @@ static pith_status load(void *ctx, const char *path, struct server_loaded *out,
     out->model = cli_model_try(&o, &mp, err, &l->code);
     if (out->model && open_loras(l->o, out, err) != PITH_OK)
         return err->code;
+    if (out->model && open_sessions(l, out, err) != PITH_OK)
+        return err->code;
+    if (out->model && out->generate && !l->o->template &&
+        !pith_model_template(out->model, NULL, &none) && none.code == PITH_MISSING)
+        say_plain(path);
     if (out->model)
-        return open_sessions(l, out, err);
+        return PITH_OK;
     if (l->code)
         *err = (struct pith_error){PITH_INTERNAL,
                                    "the flags of the server are wrong; it has told how on stderr"};

@@ -139,14 +139,19 @@ static int take_generate(struct answer *a, struct fields *b, struct request *r, 
 {
     json_t *prompt = json_lent(b->v[F_ollama_prompt]),
            *system = json_lent(b->v[F_ollama_system]), *out;
-    a->chat = !field_bool(b, F_raw);
+    int raw = field_bool(b, F_raw);
+    a->chat = !raw && a->m->template; /* without one a text is gone on with */
     if (!prompt)
         return fault_set(f, 400, "missing_field", "prompt", "prompt is missing");
     if (json_string_length(b->v[F_ollama_suffix]))
         return take_gap(a, b, r, f);
-    if (!a->chat && system)
+    if (raw && system)
         return fault_set(f, 400, "invalid_value", "system",
                          "system and raw: a raw prompt has no place for it");
+    if (!a->chat && json_string_length(system))
+        exchange_ignores(b->x, "system");
+    if (!raw && !a->chat && !fields_put(b, F_parse_special, json_false(), f)) /* nobody asked */
+        return 0;
     if (!a->chat)
         return fields_put(b, F_prompt, json_incref(prompt), f) && take_both(a, b, r, f);
     out = json_pack("[{s:s, s:O}]", "role", "user", "content", prompt);

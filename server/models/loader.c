@@ -48,6 +48,8 @@ static pith_status find_template(struct hosted *h, struct pith_error *err)
         return err->code;
     if (h->template || err->code == PITH_MISSING)
         h->tool_template = pith_model_template(h->model, "tool_use", err);
+    if (!h->template) /* else the model would talk on for the user */
+        memcpy(h->ends, request_plain_end, strlen(request_plain_end) + 1);
     if (h->tool_template || err->code == PITH_MISSING)
         return PITH_OK;
     return err->code; /* one that is there and cannot be used would otherwise be replaced unasked */

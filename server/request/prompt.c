@@ -266,6 +266,8 @@ fail:
     return NULL;
 }
 
+const char request_plain_end[] = "\n\nuser:";
+
 /* For a model without a template: "role: content" and a blank line, each. */
 static pith_prompt *plain_prompt(const json_t *messages, int prompt, struct fault *f)
 {

@@ -42,6 +42,8 @@ const pith_template *request_template(const struct hosted *m, const struct field
 /* The role that templates know by the one given; others would be left out of the prompt. NULL:
  * there is none such. */
 const char *request_role(const char *given);
+/* What ends an answer of a model without a template: the plain form's text before the next turn. */
+extern const char request_plain_end[];
 /* Tried once, for hosted.shows_tools: the template of a model that is being loaded knows what to do
  * with tools. */
 int request_shows_tools(struct hosted *m);

@@ -422,8 +422,8 @@ def test_extensions(s):
     e = s.post("/v1/messages", {"messages": TALK})
     check("anthropic_error", e[0] == 400 and e[1]["type"] == "error"
           and e[1]["error"]["param"] == "max_tokens", e[1])
-    e = s.post("/api/chat", {"messages": TALK, "nothing": 1})
-    check("ollama_error", e[0] == 400 and "nothing" in e[1]["error"], e[1])
+    e = s.post("/api/chat", {"messages": TALK, "formt": 1})
+    check("ollama_error", e[0] == 400 and "formt" in e[1]["error"], e[1])
     for path, body in (("/v1/chat/completions",
                         {"messages": TALK, "tools": [], "tool_choice": "required"}),
                        ("/v1/chat/completions", {"messages": TALK, "tool_choice": "x"}),

@@ -44,7 +44,7 @@ def refusal(answer):
 
 def rendered(s, path, text):
     """The tokens of a request, counted by other endpoints."""
-    content = text if path == "/v1/completions" else s.post("/apply-template",
+    content = text if path in ("/v1/completions", "/api/generate") else s.post("/apply-template",
                                                             {"messages": [{"role": "user",
                         "content": text}]})[1]["prompt"]
     return s.post("/tokenize", {"content": content, "add_special": True})[1]["count"]

@@ -452,6 +452,38 @@ def test_template_by_name(model, folder):
                   b"phi3, vicuna, zephyr" in p.stderr, p)
 
 
+def test_without_template(s):
+    """Conversations of a model without a template have the plain form, whose next turn is not the
+    model's; a text of Ollama's is gone on with."""
+    form = s.get("/props")[1]["chat_template_from"]
+    check("plain_form", form.startswith("plain"), form)
+    for said, given, more in (("Paris.", "Paris.\n\nuser: What", {}),
+                              ("a user: b", "a user: b", {}),
+                              ("Paris.\n\nuser: W", "Paris.\n\nuser: W", {"ignore_eos": True})):
+        body = {"messages": [{"role": "user", "content": "hi"}], "temperature": 0,
+                "max_tokens": 60, "grammar": "root ::= %s" % json.dumps(given), **more}
+        got = s.post("/v1/chat/completions", body)[1]["choices"][0]
+        check("ends_before_the_next_turn", (got["message"]["content"], got["finish_reason"])
+              == (said, "stop"), got)
+    got = s.post("/v1/messages", {"messages": [{"role": "user", "content": "hi"}],
+                                  "max_tokens": 60, "grammar": r'root ::= "a\n\nuser: b"'})[1]
+    check("end_of_a_turn", (got["content"][0]["text"], got["stop_reason"]) == ("a", "end_turn"),
+          got)
+    ask = {"prompt": "w3 w4</s>", "stream": False,
+           "options": {"num_predict": 12, "temperature": 0, "ignore_eos": True}}
+    plain, raw, special = (
+        s.post("/api/generate", {**ask, **more})
+        for more in ({"system": "w9"}, {"raw": True, "prompt": "w3 w4"}, {"raw": True}))
+    n = [s.post("/tokenize", {"content": ask["prompt"], "parse_special": k})[1]["count"]
+         for k in (False, True)]
+    check("goes_on", plain[0] == 200 and plain[1]["prompt_eval_count"] - n[0]
+          == special[1]["prompt_eval_count"] - n[1] and n[0] > n[1], (plain, special, n))
+    check("leaves_out_system", plain[2].getheader("x-pith-ignored") == "system",
+          plain[2].getheaders())
+    same = s.post("/api/generate", {**ask, "prompt": "w3 w4"})[1]
+    check("goes_on_as_raw", same["response"] == raw[1]["response"] != "", (same, raw))
+
+
 def test_keys(model):
     s = Server(model, "--api-key", "ann:first-secret", "--api-key", "bob:second-secret")
     body = completion([9] * 5, 3)
@@ -771,6 +803,7 @@ def main():
             test_contract(s, 192)
             test_bad_input(s)
             test_leaving(s)
+            test_without_template(s)
             asked = prompts(8, 10)
             reference = [bits(s.post("/v1/completions", completion(p, 170))[1])[0] for p in asked]
         finally:
@@ -778,6 +811,9 @@ def main():
         check("start_says_context_and_cache",
               re.search(r"^context 192 tokens, as asked for; cache of \d+ tokens, at most [\d.]+ "
                         r"MiB", s.said, re.M), s.said)
+        check("start_says_there_is_no_template",
+              len(re.findall(r"^pith: m.gguf has no chat template: .*chatml$", s.said, re.M)) == 1,
+              s.said)
         test_little_cache(model, reference, asked)
         test_queue(model)
         test_urgent(model)
