@@ -101,7 +101,7 @@ def test_unique(s):
 def test_annotations(s):
     """What a schema says of values, and is no constraint, is taken and named."""
     said = {"type": "object", "properties": {
-        "a": {"type": "string", "format": "color", "maxLength": 3},
+        "a": {"type": "string", "format": "color", "maxLength": 3, "errorMessage": "b"},
         "b": {"type": "integer", "format": "int32", "minimum": 0, "maximum": 9},
         "c": {"type": "string", "contentEncoding": "base64", "maxLength": 3}},
         "required": ["a", "b", "c"], "additionalProperties": False}
@@ -112,7 +112,8 @@ def test_annotations(s):
             check("annotations %s %s" % (strict, path), status == 200
                   and set(json.loads(text(a))) == {"a", "b", "c"}
                   and set((r.getheader("x-pith-ignored") or "").split(", "))
-                  == {"format color", "format int32", "contentEncoding"}, (a, r.getheaders()))
+                  == {"format color", "format int32", "contentEncoding",
+                      "errorMessage"}, (a, r.getheaders()))
     for path, (body, _) in bodies(held).items():
         status, a, r = s.post(path, body)
         check("a format that is held " + path, status == 200

@@ -1213,9 +1213,13 @@ static void annotations_are_told(void)
         "format\"},\"d\":{\"type\":"
         "\"string\",\"format\":\"date\"},\"e\":{\"enum\":[{\"format\":\"x\"}]},\"f\":{\"type\":"
         "\"string\",\"contentEncoding\":\"base64\",\"default\":{\"format\":\"y\"}},\"g\":{\"type\":"
-        "\"string\",\"format\":\"a\\nb\"},\"h\":" DIFFER(STR ",\"format\":\"in a list\"") "}}";
+        "\"string\",\"format\":\"a\\nb\"},\"h\":" DIFFER(STR ",\"format\":\"in a list\"")
+        ",\"i\":{\"type\":\"string\",\"markdownDescription\":\"**b**\",\"errorMessage\":{},"
+        "\"enumDescriptions\":[],\"examples\":[1],\"deprecated\":true}}}";
     static const char *const lines[] = {"format color\n", "format int32\n", "contentEncoding\n",
-                                        "format a?b\n", "format in a list\n"};
+                                        "format a?b\n", "format in a list\n",
+                                        "markdownDescription\n", "errorMessage\n",
+                                        "enumDescriptions\n"};
     struct pith_error err;
     pith_grammar *g =
         pith_grammar_open(NULL, PITH_GRAMMAR_SCHEMA, schema, sizeof schema - 1, NULL, &err);

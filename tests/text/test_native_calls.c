@@ -417,6 +417,11 @@ static void what_cannot_be_kept(void)
     }
     err = (struct pith_error){0};
     CHECK(!open_calls("hermes", tools, 1, &err) && err.code == PITH_UNSUPPORTED);
+    static const char noted[] =
+        TOOL("{\"type\": \"string\", \"errorMessage\": \"b\", \"enumNames\": []}");
+    struct pith_grammar *shown = open_calls("qwen3-coder", noted, 0, &err);
+    CHECK_MSG(shown, "%s", err.msg); /* what editors show constrains nothing */
+    grammar_free(shown);
 }
 
 /* Patterns that may hold what ends a value, in every form: what may be written, and how the text is

@@ -146,7 +146,7 @@ static const struct jtree *other_keyword(const struct jtree *node, const char *c
         "$schema",       "$id",         "$comment",        "$defs",
         "definitions",   "strict",      "deprecated",      "readOnly",
         "writeOnly",     "$anchor",     "contentEncoding", "contentMediaType",
-        "contentSchema", NULL};
+        "contentSchema", SCHEMA_OF_EDITORS, NULL};
     const struct jtree *k = node && node->kind == JTREE_OBJECT ? node->first : NULL;
     while (k && (one_of(k->key, says_nothing) || one_of(k->key, known)))
         k = k->next;

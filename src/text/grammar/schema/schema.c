@@ -85,6 +85,15 @@ static int says_any_name(const struct jtree *names)
                            slice_eq_z(type->text, "string"))));
 }
 
+static int is_of_editors(struct slice key)
+{
+    static const char *const names[] = {SCHEMA_OF_EDITORS};
+    size_t i = 0, n = sizeof names / sizeof *names;
+    while (i < n && !slice_eq_z(key, names[i]))
+        i++;
+    return i < n;
+}
+
 /* Looks at every keyword once; types that the keywords are about, 0: none of them says. */
 static int check_keywords(struct schema *s, const struct jtree *node)
 {
@@ -96,6 +105,8 @@ static int check_keywords(struct schema *s, const struct jtree *node)
             i++;
         if (k->key.n > 2 && !memcmp(k->key.p, "x-", 2)) /* extensions annotate, by custom */
             continue;
+        if (is_of_editors(k->key) || (slice_eq_z(k->key, "not") && k->kind == JTREE_FALSE))
+            continue; /* not false: anything */
         if (slice_eq_z(k->key, "propertyNames") && says_any_name(k)) /* of records, as Zod writes */
             continue;
         if (slice_eq_z(k->key, "format") && k->kind != JTREE_STRING)
@@ -316,7 +327,7 @@ static void write_rule(struct schema *s, const struct job *job)
         rules_spend(s->r, 16 + (uint64_t)p.v[i].node->n);
     for (uint32_t i = 0; i < p.n; i++) {
         const struct jtree *node = p.v[i].node;
-        if (node->kind == JTREE_FALSE)
+        if (schema_is_false(node))
             return;
         about |= check_keywords(s, node);
         types &= schema_types(s, node);

@@ -28,6 +28,10 @@ enum schema_form {
 struct jtree;
 struct slice schema_string_pattern(const struct jtree *node);
 
+/* What editors show of a value: names of keywords that constrain nothing. */
+#define SCHEMA_OF_EDITORS                                                                          \
+    "markdownDescription", "enumDescriptions", "markdownEnumDescriptions", "enumNames",            \
+        "errorMessage", "deprecationMessage", "defaultSnippets", "doNotSuggest", "suggestSortText"
 /* Puts what a node annotates, which nothing holds, into r->unkept. */
 void schema_note(struct rules *r, const struct jtree *node);
 /* Writes the rules; returns the one of the whole text. in_order: members of objects come in the

@@ -212,7 +212,7 @@ static int members_apart(struct schema *s, const struct jtree *a, const struct j
 {
     const struct jtree *props_a = jtree_get(a, "properties"), *props_b = jtree_get(b, "properties"),
                        *more_b = jtree_get(b, "additionalProperties");
-    int closed_b = more_b && more_b->kind == JTREE_FALSE && !jtree_get(b, "patternProperties");
+    int closed_b = more_b && schema_is_false(more_b) && !jtree_get(b, "patternProperties");
     for (const struct jtree *m = props_a ? props_a->first : NULL; m && rules_ok(s->r);
          m = m->next) {
         const struct jtree *other = schema_find(s, props_b, m->key), *to = resolve(s, m);
@@ -235,7 +235,7 @@ static int fails(struct schema *s, const struct jtree *a, const struct jtree *b)
     const struct jtree *props_a = jtree_get(a, "properties"),
                        *more_a = jtree_get(a, "additionalProperties"),
                        *required = jtree_get(b, "required");
-    int closed_a = props_a && (!more_a || more_a->kind == JTREE_FALSE),
+    int closed_a = props_a && (!more_a || schema_is_false(more_a)),
         types = types_in(s, a) & types_in(s, b);
     rules_spend(s->r, 16 + a->n + b->n);
     if (!types || no_common_value(s, a, b))

@@ -83,6 +83,8 @@ void schema_refuse(struct schema *s, const struct jtree *at, const char *fmt, ..
 /* The rule of what satisfies all parts. */
 uint32_t schema_rule(struct schema *s, const struct parts *p);
 uint32_t schema_rule_of(struct schema *s, const struct jtree *node);
+/* Whether nothing satisfies it, by its form: false, or "not" of all. */
+int schema_is_false(const struct jtree *node);
 /* One more part; true is none, one that is there is not put again. */
 void schema_put(struct schema *s, struct parts *p, const struct jtree *node, uint32_t skip);
 /* Numbers all parts of a schema: jtree's says, plain and value; those of a root once. */

@@ -224,7 +224,7 @@ static int member_parts(const struct members *m, const struct member *member, st
         const struct jtree *v =
             d && d->part == i ? d->node : jtree_get(m->p->v[i].node, "additionalProperties");
         d = d && d->part == i ? d->next : d;
-        if (v && v->kind == JTREE_FALSE)
+        if (v && schema_is_false(v))
             return 0;
         if (v)
             schema_put(m->s, q, v, 0);
@@ -268,9 +268,9 @@ static int extra_parts(struct members *m, struct parts *q, const struct jtree **
         if (rest && rest->kind != JTREE_FALSE && rest->kind != JTREE_TRUE)
             schema_refuse(m->s, rest, "wanted true or false");
         closed |= (rest && rest->kind == JTREE_FALSE && !more) ||
-                  (more && more->kind == JTREE_FALSE && !patterns);
+                  (more && schema_is_false(more) && !patterns);
         if (patterns && (patterns->n != 1 || m->p->n != 1 || jtree_get(node, "properties") ||
-                         (more && more->kind != JTREE_FALSE)))
+                         (more && !schema_is_false(more))))
             schema_refuse(m->s, patterns,
                           "supported with one pattern, without properties, and with no or false "
                           "additionalProperties");
@@ -278,7 +278,7 @@ static int extra_parts(struct members *m, struct parts *q, const struct jtree **
             *pattern = patterns->first;
             schema_put(m->s, q, patterns->first ? patterns->first : patterns, 0);
             open = 1;
-        } else if (more && more->kind != JTREE_FALSE) {
+        } else if (more && !schema_is_false(more)) {
             open = 1;
             schema_put(m->s, q, more, 0);
         }
@@ -393,7 +393,7 @@ static void write_members(struct members *m, const struct parts *extra, const st
 static int is_false(const struct jtree *node, const char *key)
 {
     const struct jtree *v = jtree_get(node, key);
-    return v && v->kind == JTREE_FALSE;
+    return v && schema_is_false(v);
 }
 
 /* Where it says that there are no others its members come as it names them. So do very many, which
@@ -508,7 +508,7 @@ static int item_rule(struct schema *s, const struct parts *p, struct cursor *c, 
         first_items(p->v[k].node, &items);
         v = c->v[k] ? c->v[k] : items;
         c->v[k] = c->v[k] ? c->v[k]->next : NULL;
-        if (v && v->kind == JTREE_FALSE)
+        if (v && schema_is_false(v))
             return 0;
         if (v)
             schema_put(s, &q, v, 0);

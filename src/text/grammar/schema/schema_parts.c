@@ -127,6 +127,14 @@ int schema_refers(struct schema *s, const struct jtree *node, const struct jtree
     return 1;
 }
 
+int schema_is_false(const struct jtree *node)
+{
+    const struct jtree *not = jtree_get(node, "not");
+    return node->kind == JTREE_FALSE ||
+           (not && !jtree_get(node, "nullable") &&
+            (not->kind == JTREE_TRUE || (not->kind == JTREE_OBJECT && !not->n)));
+}
+
 void schema_put(struct schema *s, struct parts *p, const struct jtree *node, uint32_t skip)
 {
     if (node->kind == JTREE_TRUE)

@@ -63,13 +63,14 @@ int schema_knows_format(const struct jtree *node)
 
 void schema_note(struct rules *r, const struct jtree *node)
 {
-    static const char *const content[] = {"contentEncoding", "contentMediaType", "contentSchema"};
+    static const char *const told[] = {"contentEncoding", "contentMediaType", "contentSchema",
+                                       SCHEMA_OF_EDITORS};
     const struct jtree *format = jtree_get(node, "format");
     if (format && format->kind == JTREE_STRING && !schema_knows_format(node))
         rules_unkept(r, "format", format->text);
-    for (size_t i = 0; i < sizeof content / sizeof *content; i++)
-        if (jtree_get(node, content[i]))
-            rules_unkept(r, content[i], (struct slice){NULL, 0});
+    for (size_t i = 0; i < sizeof told / sizeof *told; i++)
+        if (jtree_get(node, told[i]))
+            rules_unkept(r, told[i], (struct slice){NULL, 0});
 }
 
 struct slice schema_string_pattern(const struct jtree *node)

@@ -1,0 +1,45 @@
+/* test_schema_false.c -- schemas that say by "not" that there is no value, or any. */
+#include "pith.h"
+#include "test.h"
+
+static const struct {
+    const char *schema, *text;
+    int want; /* -1: the schema is refused, 1: the text is one of its values */
+} rows[] = {
+    {"{\"not\":{\"type\":\"null\"}}", "", -1},
+    {"{\"not\":{},\"nullable\":true}", "", -1},
+    {"{\"not\":false,\"type\":\"integer\"}", "3", 1},
+    {"{\"anyOf\":[{\"not\":{}},{\"type\":\"integer\"}]}", "3", 1},
+    {"{\"anyOf\":[{\"not\":{}},{\"type\":\"integer\"}]}", "\"a\"", 0},
+    {"{\"anyOf\":[{\"type\":\"string\",\"not\":true},{\"type\":\"integer\"}]}", "\"a\"",
+     0},
+    {"{\"properties\":{\"a\":{\"not\":{}}}}", "{}", 1},
+    {"{\"properties\":{\"a\":{\"not\":{}}}}", "{\"a\":1}", 0},
+    {"{\"properties\":{\"a\":{}},\"additionalProperties\":{\"not\":{}}}", "{\"a\":1}", 1},
+    {"{\"properties\":{\"a\":{}},\"additionalProperties\":{\"not\":{}}}", "{\"b\":1}", 0},
+    {"{\"items\":{\"not\":{}}}", "[]", 1},
+    {"{\"items\":{\"not\":{}}}", "[1]", 0},
+    {"{\"enum\":[{\"not\":{}}]}", "{\"not\":{}}", 1},
+};
+
+static void not_everything_is_false(void)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct pith_error err = {0};
+        pith_grammar *g = pith_grammar_open(NULL, PITH_GRAMMAR_SCHEMA, rows[i].schema,
+                                            strlen(rows[i].schema), NULL, &err);
+        int got = !g ? -1
+                     : pith_grammar_accept_text(g, rows[i].text, strlen(rows[i].text), NULL) ==
+                               PITH_OK &&
+                           pith_grammar_complete(g);
+        pith_grammar_close(g);
+        CHECK_MSG(got == rows[i].want, "%s, %s: got %d, wanted %d (%s)", rows[i].schema,
+                  rows[i].text, got, rows[i].want, err.msg);
+    }
+}
+
+int main(void)
+{
+    TEST(not_everything_is_false);
+    return test_end();
+}
