@@ -81,8 +81,8 @@ def test_ends(model):
               and b'"finish_reason":"length"' in got.replace(b" ", b""), (got or b"")[-200:])
         check(name + "_status", code == 0, code)
         s.end()
-        s = Server(model, "--ctx", "4096", "--shutdown-timeout", "0.2")
-        c, got = streaming(s)
+        s = Server(model, "--ctx", "65536", "--shutdown-timeout", "0.2")
+        c, got = streaming(s, {"max_tokens": 60000}) # more than any machine makes in that time
         s.process.send_signal(sig)
         got = rest(c, got)
         code = s.process.wait(LIMIT)
@@ -158,8 +158,9 @@ def test_one_folder(model, folder):
                                                for i, g in enumerate(got)), got)
         for s in a, b:
             code = s.end()
-            check("and_end_well", code == 0 and "pith:" not in s.said.replace(
-                "pith: prefixes", ""), (code, s.said))
+            more = [x for x in s.said.split("\n") if x.startswith("pith:")
+                    and not re.match("pith: (prefixes|.* has no chat template)", x)]
+            check("and_end_well", code == 0 and not more, (code, s.said))
     with Server(model, "--ctx", "1024", env=env) as s:
         again = [s.post("/v1/completions", completion(p))[1] for p in asked]
         check("a_third_finds_them", [bits(g) for g in again] == wanted and all(

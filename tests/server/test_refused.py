@@ -110,7 +110,7 @@ def test_found(s):
     schema = {"type": "json_schema", "json_schema": {"schema": {"type": "intt"}}}
     for field, value, *words in (("max_tokens", 1.5, "is 1.5, wanted an integer"),
                                  ("temperature", "hot", 'is "hot", wanted a number'),
-                                 ("stop", [""], "wanted a text that is not empty"),
+                                 ("stop", [3], "stop[0] is 3"),
                                  ("response_format", {"type": "xml"},
                                   'response_format.type is "xml", wanted text, json_object or '
                                   'json_schema'), ("response_format", {}, "type is missing"),
