@@ -159,6 +159,61 @@ static json_t *props_template(const struct hosted *m)
     return json_string("");
 }
 
+/* Whether a template writes both marks of a conversation. */
+static int writes(const pith_template *t, const char *json, const char *mark, const char *other)
+{
+    struct pith_error err;
+    size_t n;
+    pith_prompt *p = pith_prompt_open(t, json, strlen(json), &err);
+    const char *text = pith_prompt_text(p, &n);
+    int found = p && strstr(text, mark) && strstr(text, other);
+    pith_prompt_close(p);
+    return found;
+}
+
+/* What a template shows of a conversation: tried, by marks. NULL: there is none. */
+static json_t *template_caps(const struct hosted *m)
+{
+    static const char system[] = "{\"messages\":[{\"role\":\"system\",\"content\":\"MARKA\"},{"
+                                 "\"role\":\"user\",\"content\":\"b\"}]}";
+    static const char calls[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\","
+        "\"content\":\"\",\"tool_calls\":[{\"id\":\"call_0000\",\"type\":\"function\","
+        "\"function\":{\"name\":\"MARKA\",\"arguments\":%s}}%s]}]}";
+    static const char second[] = ",{\"id\":\"call_0001\",\"type\":\"function\",\"function\":{"
+                                 "\"name\":\"MARKB\",\"arguments\":%s}}";
+    static const char *const arguments[] = {"{\"x\":1}", "\"{\\\"x\\\":1}\""};
+    const pith_template *t = m->tool_template ? m->tool_template : m->template;
+    int one = 0, several = 0;
+    for (int i = 0; t && i < 2; i++) {
+        char json[512], more[160];
+        snprintf(more, sizeof more, second, arguments[i]);
+        snprintf(json, sizeof json, calls, arguments[i], "");
+        one |= writes(t, json, "MARKA", "");
+        snprintf(json, sizeof json, calls, arguments[i], more);
+        several |= writes(t, json, "MARKA", "MARKB");
+    }
+    return !t ? NULL
+              : json_pack("{s:b, s:b, s:b, s:b, s:b, s:b}", "supports_tools", m->shows_tools,
+                          "supports_tool_calls", one, "supports_parallel_tool_calls", several,
+                          "supports_system_role", writes(m->template ? m->template : t, system,
+                                                         "MARKA", ""),
+                          "supports_string_content", 1, "supports_typed_content", 0);
+}
+
+/* The text of the file's template for tools, where that is the one in use. NULL: none. */
+static json_t *tool_template_text(const struct hosted *m)
+{
+    static const char key[] = "tokenizer.chat_template.tool_use";
+    int64_t n = m->tool_template ? pith_model_meta(m->model, key, NULL, 0) : -1;
+    char *text = n >= 0 ? malloc((size_t)n + 1) : NULL;
+    if (text)
+        pith_model_meta(m->model, key, text, (size_t)n + 1);
+    json_t *j = text ? json_text(text, (size_t)n) : NULL;
+    free(text);
+    return j;
+}
+
 static json_t *token_text(const struct hosted *m, int32_t id)
 {
     return id >= 0 ? token_piece(m, id) : json_string("");
@@ -178,7 +233,7 @@ static json_t *props_more(struct server *s, struct hosted *m)
     if (settings && field_int(&none, F_seed) < 0)
         json_object_set_new(settings, "seed", json_integer(-1)); /* another one each time */
     return json_pack("{s:{s:i, s:i, s:b, s:b, s:o*}, s:i, s:s, s:s, s:{s:b, s:b}, s:o, s:o, s:s, "
-                     "s:s, s:b, s:b, s:b}",
+                     "s:s, s:b, s:b, s:b, s:b, s:o*, s:o*}",
                      "default_generation_settings", "id", 0, "n_ctx", hosted_n_ctx(m),
                      "speculative", 0, "is_processing", 0, "params", settings, "total_slots",
                      s->p.parallel, "model_path", s->p.models[m->index].path, "model_alias",
@@ -186,7 +241,9 @@ static json_t *props_more(struct server *s, struct hosted *m)
                      token_text(m, pith_token_bos(m->model)), "eos_token",
                      token_text(m, pith_token_eos(m->model)), "build_info", answer_fingerprint(),
                      "model_ftype", m->info.type ? m->info.type : "", "endpoint_slots",
-                     !s->p.no_slots, "endpoint_props", 0, "is_sleeping", 0);
+                     !s->p.no_slots, "endpoint_props", 0, "is_sleeping", 0,
+                     "endpoint_metrics", 1, "chat_template_caps", template_caps(m),
+                     "chat_template_tool_use", tool_template_text(m));
 }
 
 static json_t *props(struct exchange *x, struct hosted *m, struct fault *f)

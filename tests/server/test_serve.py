@@ -444,6 +444,22 @@ def test_template_by_name(model, folder):
         check("template_of_the_model_by_name",
               (got.get("prompt"), told["chat_template_from"], told["chat_template"])
               == ("<s>pets", "from --chat-template", "{{ bos_token }}pets"), (got, told))
+    form = ("{% for m in messages if m.role != 'system' %}{{ m.content }}{% for c in m.tool_calls "
+            "or [] %}{{ c.function.name }}{% endfor %}{% endfor %}")
+    key, names = "tokenizer.chat_template", ("tools", "tool_calls", "parallel_tool_calls",
+                                             "system_role")
+    for text, more, want in (
+            (form, None, (0, 1, 1, 0)), (form + "{{ tools | tojson }}", None, (1, 1, 1, 0)),
+            ("{{ messages[0].content }}", form + "{{ tools | tojson }}", (1, 1, 1, 1)),
+            ("{% for m in messages %}{{ m.content }}{{ m.tool_calls[0].function.name "
+             "if m.tool_calls }}{% endfor %}", None, (0, 1, 0, 1))):
+        flags = ["--override-kv", key + "=str:" + text]
+        flags += ["--override-kv", key + ".tool_use=str:" + more] if more else []
+        with Server(model, *flags) as s:
+            told = s.get("/props")[1]
+            check("what_a_template_shows",
+                  tuple(told["chat_template_caps"]["supports_" + n] for n in names) == want
+                  and told.get("chat_template_tool_use") == more and told["endpoint_metrics"], told)
     for name, more in (("nope", ()), ("pet", pets), ("Chatml", ())):
         p = subprocess.run([PITH, "serve", model, "--port", "0", *more, "--chat-template", name],
                            capture_output=True, timeout=60)
