@@ -367,7 +367,7 @@ KERNELS  := $(wildcard src/backend/cuda/kernels/*.cu)
 CUDA_HEADERS := $(wildcard src/backend/cuda/kernels/*.cuh)
 FATBINS  := $(patsubst %.cu,$(B)/cuda/%.fatbin,$(notdir $(KERNELS)))
 GENCODE  := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a$(comma)code=sm_$a) \
-            $(patsubst %,-gencode arch=compute_%$(comma)code=compute_%,$(lastword $(CUDA_ARCHS)))
+            $(foreach a,$(lastword $(CUDA_ARCHS)),-gencode arch=compute_$a$(comma)code=compute_$a)
 # What only 9.0 has is in code for just that.
 $(B)/cuda/wgmma.fatbin: GENCODE := $(patsubst arch=compute_90$(comma)code=sm_90,\
     arch=compute_90a$(comma)code=sm_90a,$(GENCODE))

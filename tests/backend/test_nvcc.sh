@@ -75,6 +75,16 @@ for file in "$folder"/kernels/*.cu; do
     done
 done
 
+# And by way of the Makefile, for all generations.
+if [ "${TEST_SCALE:-1}" -ge 10 ]; then
+    if env -u MAKEFLAGS -u MAKELEVEL make -s CUDA=1 B="$dir/made" "$dir/made/cuda/rope.fatbin" \
+        >"$err" 2>&1; then
+        ok a_file_for_every_generation
+    else
+        fail a_file_for_every_generation "$(grep -m 1 . "$err")"
+    fi
+fi
+
 # What wgmma.cu is for: two blocks of 288 threads on a multiprocessor, or one with wide tiles; sums
 # that stay in registers; products that the compiler does not part. Other generations have a file
 # without it.
