@@ -1,6 +1,6 @@
 /* gpu_roof.cu -- what a GPU of NVIDIA can do: how fast it reads its memory, and how fast its tensor
- * cores multiply by the instructions that every generation from 8.0 on has (mma.sync; from 9.0 on
- * there are others, which are faster). scripts/gpu.sh sets figures beside these.
+ * cores multiply: by the instructions that every generation from 8.0 on has (mma.sync), and on 9.0
+ * by its own, which are faster (wgmma). scripts/gpu.sh sets figures beside these.
  *
  *     gpu_roof [DEVICE] */
 #include <cuda_runtime.h>
@@ -71,6 +71,70 @@ __global__ void multiply_bytes(int *out)
 #endif
 }
 
+#define FOUR(i)    "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
+#define SIXTEEN(i) FOUR(i), FOUR(i + 1), FOUR(i + 2), FOUR(i + 3)
+#define SUMS(i)    SIXTEEN(i), SIXTEEN(i + 4), SIXTEEN(i + 8), SIXTEEN(i + 12)
+enum { LINE = 64, WG_M = 64, WG_N = 256, WG_K = 16, WG_WARPS = 8 };
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+/* A matrix in shared memory, its rows 128 bytes long and swizzled by as many. */
+__device__ static inline uint64_t matrix(const uint16_t *p)
+{
+    return (uint64_t)((uint32_t)__cvta_generic_to_shared(p) >> 4 & 0x3fff) | (uint64_t)1 << 16 |
+           (uint64_t)(8 * LINE * 2 >> 4) << 32 | (uint64_t)1 << 62;
+}
+#endif
+
+/* Four warps have 64 x 256 sums, and both operands in shared memory, which the whole block shares.
+ * Compiled for sm_90a alone; else the kernel is empty, and has no shared memory. */
+__global__ void __launch_bounds__(32 * WG_WARPS, 1) multiply_by_four_warps(float *out)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    __shared__ alignas(1024) uint16_t a[WG_M * LINE], b[WG_N * LINE];
+    float c[WG_N / 8][4];
+    for (int i = threadIdx.x; i < WG_N * LINE; i += blockDim.x) {
+        if (i < WG_M * LINE)
+            a[i] = (uint16_t)(i % 61);
+        b[i] = (uint16_t)(i % 59);
+    }
+    for (int i = 0; i < WG_N / 2; i++)
+        c[i / 4][i % 4] = 0;
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncthreads();
+    for (int r = 0; r < ROUNDS; r++) {
+        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+        for (int k = 0; k < LINE; k += WG_K)
+            asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"
+                         "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16\n{"
+                         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "
+                         "%12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
+                         "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
+                         "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                         "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
+                         "%60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, "
+                         "%72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, "
+                         "%84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+                         "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, "
+                         "%108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, "
+                         "%120, %121, %122, %123, %124, %125, %126, %127"
+                         "}, %128, %129, p, 1, 1, 0, 0;\n}"
+                         : SUMS(0), SUMS(16)
+                         : "l"(matrix(a + k)), "l"(matrix(b + k)));
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+    }
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    float sum = 0;
+    for (int i = 0; i < WG_N / 2; i++) {
+        asm volatile("" : "+f"(c[i / 4][i % 4])::"memory");
+        sum += c[i / 4][i % 4];
+    }
+    if (sum == 12345)
+        *out = sum;
+#endif
+}
+
 /* Milliseconds of the fastest of some launches. */
 template <class F> static double fastest(F launch)
 {
@@ -121,5 +185,19 @@ int main(int argc, char **argv)
     printf("tensor cores, f16 with f32 sums, mma.sync: %.1f TFLOP/s\n", 16 * n / ms / 1e9);
     ms = fastest([&] { multiply_bytes<<<blocks, 256>>>((int *)out); });
     printf("tensor cores, bytes, mma.sync: %.1f TOP/s\n", 32 * n / ms / 1e9);
+    cudaFuncAttributes four;
+    check(cudaFuncGetAttributes(&four, multiply_by_four_warps));
+    if (p.major != 9 || p.minor != 0)
+        return 0;
+    if (!four.sharedSizeBytes) {
+        fprintf(stderr, "gpu_roof: it was not made for sm_90a, so there is no wgmma\n");
+        return 1;
+    }
+    n = (double)p.multiProcessorCount * (WG_WARPS / 4) * ROUNDS * (LINE / WG_K);
+    n *= 2.0 * WG_M * WG_N * WG_K;
+    ms = fastest([&] {
+        multiply_by_four_warps<<<p.multiProcessorCount, 32 * WG_WARPS>>>((float *)out);
+    });
+    printf("wgmma, f16 with f32 sums: %.1f TFLOP/s\n", n / ms / 1e9);
     return 0;
 }
