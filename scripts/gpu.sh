@@ -31,6 +31,7 @@ TYPES=${TYPES:-f16 q8_0 q4_0 q4_K}
 WIDE="--embd ${EMBD:-4096} --heads ${HEADS:-32} --heads-kv ${HEADS_KV:-8} --ff ${FF:-14336}"
 WIDE="$WIDE --vocab ${VOCAB:-32000} --ctx 4096"
 TESTS="$B/tests/test_cuda $B/tests/test_cuda_ops $B/tests/test_cuda_attn"
+RECORD=$B/bench/bench_record
 LONGEST=590
 PART=${PART:-240}
 began=$SECONDS
@@ -38,9 +39,10 @@ began=$SECONDS
 # What a machine without this program's libraries, compilers and network needs.
 if [ "${1:-}" = pack ]; then
     file=$(cd "$here" && realpath -m "${2:?gpu: pack FILE}")
-    make CUDA=1 B="$B" ${GPU_ARCHS:+"CUDA_ARCHS=$GPU_ARCHS"} all "$B"/gpu_roof $TESTS || exit 1
+    make CUDA=1 B="$B" ${GPU_ARCHS:+"CUDA_ARCHS=$GPU_ARCHS"} all "$B"/gpu_roof "$RECORD" $TESTS ||
+        exit 1
     stage=$B/pack there=$B/pack/build-cuda
-    rm -rf "$stage" && mkdir -p "$there/tests" "$there/lib" "$stage/tests" || exit 1
+    rm -rf "$stage" && mkdir -p "$there"/{tests,bench,lib} "$stage/tests" || exit 1
     cp -r scripts "$stage" && cp -r tests/data "$stage/tests" || exit 1
     for folder in golden/arch reference; do
         [ ! -d "${PITH_SHARED:-../shared}/$folder" ] || {
@@ -49,8 +51,8 @@ if [ "${1:-}" = pack ]; then
         }
     done
     cp "$B"/pith "$B"/gpu_roof "$B"/*.kernels "$there" || exit 1
-    cp $TESTS "$there/tests" || exit 1
-    strip "$there"/pith "$there"/gpu_roof "$there"/tests/*
+    cp $TESTS "$there/tests" && cp "$RECORD" "$there/bench" || exit 1
+    strip "$there"/pith "$there"/gpu_roof "$there"/{tests,bench}/*
     for program in "$B"/pith "$B"/tests/test_cuda; do ldd "$program"; done |
         awk '$3 ~ /^\// && $1 !~ /^(libc|libm|libdl|libpthread|librt)\.so/ {print $3}' | sort -u |
         xargs -r cp -L -t "$there/lib"
@@ -160,11 +162,11 @@ build()
         tr -d . | sort -un | tr '\n' ' ')}
     if [ "${GPU_MAKE:-1}" = 0 ] || ! has nvcc; then
         echo "what is in $B is taken as it is"
-        ls -l "$B"/pith "$B"/pith-cuda.kernels $TESTS
+        ls -l "$B"/pith "$B"/pith-cuda.kernels "$RECORD" $TESTS
         return
     fi
     # Without Vulkan's headers its tests are not there, which is no reason to stop.
-    make CUDA=1 B="$B" CUDA_ARCHS="$archs" all "$B"/gpu_roof $TESTS || return
+    make CUDA=1 B="$B" CUDA_ARCHS="$archs" all "$B"/gpu_roof "$RECORD" $TESTS || return
     make CUDA=1 B="$B" CUDA_ARCHS="$archs" "$B"/tests/test_vulkan_ops || true
 }
 
@@ -232,6 +234,43 @@ hosts_time()
 }
 
 bench() { "$B"/pith bench "$@"; }
+
+# How much of the time two devices (names begin with $2) were at work at once, as the host saw it:
+# of segments in a trace.
+beside()
+{
+    sed -n 's/.*"pid":\([0-9]*\),.*"process_name","args":{"name":"\('"$2"'[^"]*\)".*/N \1 \2/Ip
+s/.*"cat":"segment","pid":\([0-9]*\),.*"ts":\([0-9.]*\),"dur":\([0-9.]*\),.*/\1 \2 \3/p' "$1" |
+        awk '$1 == "N" { named[$2] = 1; next }
+            $1 in named { printf "%.3f 1 %s\n%.3f -1 %s\n", $2, $1, $2 + $3, $1 }' | sort -g |
+        awk '{
+                if (n == 1) one += $1 - last
+                if (n > 1) both += $1 - last
+                was = at[$3] > 0
+                at[$3] += $2
+                n += (at[$3] > 0) - was
+                last = $1
+            }
+            END {
+                if (!NR) { print "the trace has no segments"; exit 1 }
+                printf "two devices at once: %.1f %% of %.1f ms\n", 100 * both / (one + both),
+                    (one + both) / 1e3
+                exit !(both > 0)
+            }'
+}
+# Prefill by steps that follow each other through two logical devices of one GPU.
+pipelined()
+{
+    synth q4_0 q4_0 --layers "${LAYERS:-32}" $WIDE || return
+    local trace=$out/pipelined.json status
+    bench "$out/models/q4_0.gguf" --device cuda0 -ngl all -p 2048 -n 0 -b 256 -r 2 || return
+    PITH_CUDA_DEVICES=0,0 bench "$out/models/q4_0.gguf" --device cuda0,cuda1 -ngl all -ts 1,1 \
+        -p 2048 -n 0 -b 256 -r 2 --trace "$trace" || return
+    beside "$trace" cuda
+    status=$?
+    rm -f "$trace"
+    return $status
+}
 measure()
 {
     local kind=$1 file=$2
@@ -263,6 +302,8 @@ make_peer()
 
 device=cuda0
 part host hosts_time
+part record env PITH_PLUGINS="$B" "$RECORD" cuda0
+part pipelined pipelined
 for kind in decode prefill ops deep; do
     for type in $TYPES; do part "$kind-$type" measure_type $kind "$type"; done
 done
@@ -277,7 +318,11 @@ for name in golden_arch rows_over_two reference_model every_call_fails devices_a
     memory_runs_out gaps_are_named caches_of_every_type recordings_serve copies_are_measured \
     draws_of_the_best drawn_rows what_is_absent_is_named products_of attention_on twins_are_one \
     values_go_by_nccl; do
-    part "models-$name" env TEST_ONLY=$name "$B"/tests/test_cuda
+    case $name in # what is asked of these is asked of all positions, and of all counts
+    reference_model | recordings_serve) scale=100 ;;
+    *) scale=$TEST_SCALE ;;
+    esac
+    part "models-$name" env TEST_SCALE=$scale TEST_ONLY=$name "$B"/tests/test_cuda
 done
 if has compute-sanitizer; then
     for tool in memcheck racecheck synccheck initcheck; do
@@ -332,7 +377,7 @@ wants()
     awk -v type="$1" -v bytes="$2" -v decode="$3" -v prefill="$4" -v matrices="$matrices" \
         -v one="$(tokens decode "$1" tg128)" -v many="$(tokens decode "$1" tg128x32)" \
         -v rows="$(tokens prefill "$1" pp2048)" -v head="$head" -v memory="$memory" \
-        -v cores="$cores" '
+        -v cores="$cores" -v by="$by" '
         function say(what, found, wanted) {
             printf "%-4s %s: %s %.1f, wanted %s\n", (found >= wanted ? "yes" : "NO"), type, what,
                 found, wanted
@@ -343,20 +388,37 @@ wants()
             if (one && many)
                 say("32 sequences, times one", many / one, 12)
             if (rows && cores && prefill)
-                say("prefill, % of mma.sync", rows * matrices * 2e-10 / cores, prefill)
+                say("prefill, % of " by, rows * matrices * 2e-10 / cores, prefill)
         }'
+}
+# Least of the numbers that a pattern finds in the file of a part, beside what was asked for.
+wants_least()
+{
+    sed -n "s/$3/\1/p" "$out/$1.txt" 2>/dev/null | sort -g | head -n 1 |
+        awk -v what="$2" -v wanted="$4" '{
+            printf "%-4s %s %.1f, wanted %s\n", ($1 >= wanted ? "yes" : "NO"), what, $1, wanted }'
 }
 verdicts()
 {
-    local e=${EMBD:-4096} matrices head memory cores
+    local e=${EMBD:-4096} matrices head memory cores by=mma.sync
     matrices=$((${LAYERS:-32} * (2 * e * e + 2 * e * e * ${HEADS_KV:-8} / ${HEADS:-32} +
         3 * e * ${FF:-14336})))
     head=$((e * ${VOCAB:-32000}))
     memory=$(sed -n 's/^reads its memory: \([0-9.]*\) GB.*/\1/p' "$out/roof.txt" 2>/dev/null)
     cores=$(sed -n 's/^tensor cores, f16.*: \([0-9.]*\) TFLOP.*/\1/p' "$out/roof.txt" 2>/dev/null)
+    if grep -q '^wgmma, f16' "$out/roof.txt" 2>/dev/null; then # 9.0: its peak is reached by these
+        by=wgmma
+        cores=$(sed -n 's/^wgmma, f16.*: \([0-9.]*\) TFLOP.*/\1/p' "$out/roof.txt")
+    fi
     wants f16 200 70 50
     wants q8_0 106.25 70 0
     wants q4_0 56.25 55 40
+    wants_least record "host's time for a token, issued by replayed:" \
+        '.*: \([0-9.]*\) times$' 3
+    wants_least models-recordings_serve "replayed behind the first step, %:" \
+        '.*behind the first \([0-9.]*\) %.*' 95
+    wants_least pipelined "two devices at once, %:" \
+        '^two devices at once: \([0-9.]*\) %.*' 1
 }
 
 {
@@ -367,7 +429,8 @@ verdicts()
         name=$(basename "$file" .txt)
         case $name in report | summary | device | roof) continue ;; esac
         printf '%-28s %s\n' "$name" "$(tail -n 1 "$file" | cut -c 3-60)"
-        says='^(FAIL|skip) |passed, .* failed| (pp|tg)[0-9]|recordings:|replayed|ERROR SUMMARY'
+        says='^(FAIL|skip) |passed, .* failed| (pp|tg)[0-9]|recordings:|replayed|at once|mean KL'
+        says="$says|ERROR SUMMARY"
         grep -hE "$says" "$file" | sed 's/^/    /' | head -n 30
     done
     cat "$out"/*.skip 2>/dev/null
