@@ -1,7 +1,7 @@
 /* mm_amx.c -- matrix products of block types with the int8 tiles of AMX beside vectors of AVX-512.
  *
  * No machine with AMX has run this: tests run the same lines with tiles made of plain C, and what
- * is expected of it is counted, not measured (docs/benchmarks.md). So it is used only when
+ * is expected of it is counted, not measured (docs/notes.md). So it is used only when
  * PITH_CPU=amx asks for it. */
 #include "backend/cpu/mm_columns.inl"
 #include "backend/cpu/x86/mm_lanes_avx512.inl"

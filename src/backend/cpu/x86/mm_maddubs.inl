@@ -247,7 +247,7 @@ INLINE void mm32_slices(vf *acc, const uint8_t *w, const int8_t *x, const float 
 }
 
 /* Few columns run at the pace of memory; how far ahead to ask for it is up to the processor. Where
- * that is far, weights of 4 and 5 bits take twice as much (Zen 3, docs/benchmarks.md). */
+ * that is far, weights of 4 and 5 bits take twice as much (Zen 3, docs/notes.md). */
 enum { SHORT_AHEAD = 256 };
 static int columns_ahead = SHORT_AHEAD;
 #define COLUMNS_AHEAD columns_ahead

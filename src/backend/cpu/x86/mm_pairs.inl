@@ -1,7 +1,7 @@
 /* mm_pairs.inl -- two panels at once with one column (kern.h: pair), for 8 lanes.
  *
  * A core reads two streams of weights that lie far apart faster than one (Zen 3, by a tenth to a
- * third: docs/benchmarks.md, with the types that gain nothing). Block by block, so that each sum
+ * third: docs/notes.md, with the types that gain nothing). Block by block, so that each sum
  * keeps its order. */
 
 INLINE void store_pair(const vf *acc, float *const y[2])
