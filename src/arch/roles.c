@@ -163,8 +163,8 @@ static void end_projector(const struct arch_model *m, struct graph *g, struct ca
 }
 
 const struct arch_role_row arch_roles[N_ROLES] = {
-    [ROLE_DECODER] = {tokens, end_norm, .dense = 1},
-    [ROLE_ENCODER] = {tokens, end_norm, .encodes = 1},
-    [ROLE_DRAFT] = {tokens_and_vectors, end_draft, .dense = 1},
-    [ROLE_PROJECTOR] = {vectors, end_projector},
+    [ROLE_DECODER] = {.rows = tokens, .end = end_norm, .dense = 1},
+    [ROLE_ENCODER] = {.rows = tokens, .end = end_norm, .encodes = 1},
+    [ROLE_DRAFT] = {.rows = tokens_and_vectors, .end = end_draft, .dense = 1},
+    [ROLE_PROJECTOR] = {.rows = vectors, .end = end_projector},
 };

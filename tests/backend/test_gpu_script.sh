@@ -5,7 +5,7 @@
 # failed.
 . "$(dirname "$0")"/../report.sh
 
-mkdir -p "$dir/bin" "$dir/b/tests" "$dir/away"
+mkdir -p "$dir/bin" "$dir/b/tests" "$dir/b/bench" "$dir/away"
 stub() { printf '#!/bin/bash\n%s\n' "$2" >"$1" && chmod +x "$1"; }
 stub "$dir/bin/nvidia-smi" 'echo name, driver; echo a GPU, 1'
 stub "$dir/bin/compute-sanitizer" '
@@ -17,6 +17,8 @@ stub "$dir/b/tests/test_cuda_ops" '
 [ ! -e "$SLOW" ] || sleep 3; echo "1 passed, 0 failed, 0 skipped"'
 cp "$dir/b/tests/test_cuda_ops" "$dir/b/tests/test_cuda_attn"
 stub "$dir/b/tests/test_cuda" 'echo "ok $TEST_ONLY"; [ "$TEST_ONLY" != "$BAD" ]'
+stub "$dir/b/bench/bench_record" '
+echo "cuda0: 100.0 us of the host for a token replayed: 4.0 times"'
 # A program that makes models, traces and figures.
 stub "$dir/b/pith" '
 echo "$*" >>"$CALLS"
@@ -36,6 +38,10 @@ export CALLS=$dir/calls SLOW=$dir/slow BAD=
 export TRACE='{"traceEvents":[
 {"ph":"X","cat":"submit","name":"submit cuda0","ts":1.0,"dur":20.0,"pid":1},
 {"ph":"X","cat":"submit","name":"submit cuda0","ts":9.0,"dur":40.0,"pid":1},
+{"ph":"M","pid":2,"name":"process_name","args":{"name":"cuda0"}},
+{"ph":"M","pid":3,"name":"process_name","args":{"name":"cuda1"}},
+{"ph":"X","cat":"segment","pid":2,"tid":1,"ts":0.0,"dur":60.0,"name":"a"},
+{"ph":"X","cat":"segment","pid":3,"tid":1,"ts":40.0,"dur":60.0,"name":"b"},
 {"ph":"X","cat":"wait","name":"wait cuda0","ts":9.0,"dur":400.0,"pid":1}]}'
 
 # runs NAME STATUS PATTERN WORD...: the script says PATTERN ("": nothing in particular)
@@ -63,6 +69,9 @@ has a_summary "$at/summary.txt" 'tg128 12 tokens/s'
 has what_was_wanted "$at/summary.txt" '^yes +q4_0: decode, % of memory 56.0, wanted 55'
 has what_was_missed "$at/summary.txt" '^NO +q4_0: 32 sequences, times one 7.1, wanted 12'
 has of_rows "$at/summary.txt" '^yes +q4_0: prefill, % of mma.sync 41.9, wanted 40'
+has hosts_ratio "$at/summary.txt" \
+    "^yes +host's time for a token, issued by replayed: 4.0, wanted 3"
+has at_once "$at/summary.txt" '^yes +two devices at once, %: 20.0, wanted 1'
 has a_report "$at/report.txt" '==== sanitize-racecheck-attn.txt'
 has what_is_left_out "$at/summary.txt" '^skip peer: '
 n=$(wc -l <"$CALLS")

@@ -237,7 +237,8 @@ def test_full(model, folder):
                   home=folder)
     check("packed_weights_on_a_full_disk", got[0] == 0 and got[1] == whole[1]
           and not [n for n in os.listdir(packed) if "tmp" in n], (got, os.listdir(packed)))
-    for command in (["run", model, "-p", "a", "--raw", "-n", "3", "-t", "1"], ["inspect", model],
+    for command in (["run", model, "-p", "a", "--raw", "-n", "3", "--ignore-eog", "-t", "1"],
+                    ["inspect", model],
                     ["tokenize", model, "a b"], ["--help"], ["man"], ["devices"]):
         with open("/dev/full", "w") as full:
             p = subprocess.run([PITH, *command], stdin=subprocess.DEVNULL, stdout=full,
