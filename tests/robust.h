@@ -63,6 +63,20 @@ struct tiny {
     int32_t n_head_kv; /* 0: one */
 };
 
+/* Two heads and 32 columns; experts: 4 of them. */
+static inline struct tiny tiny_with(const char *arch, int experts, int32_t n_layer, int32_t n_vocab)
+{
+    return (struct tiny){.arch = arch,
+                         .type = "f32",
+                         .n_embd = 32,
+                         .n_head = 2,
+                         .head_dim = 16,
+                         .n_ff = 32,
+                         .n_vocab = n_vocab,
+                         .n_expert = experts ? 4 : 0,
+                         .n_layer = n_layer};
+}
+
 static const char *tiny_name(const struct tiny *t)
 {
     static char name[64];

@@ -20,15 +20,7 @@ enum { N_ROWS = 22, N_VOCAB = 300, MOST = 4, WIDE = 8192 };
 
 static struct tiny tiny_of(const char *arch, int experts)
 {
-    return (struct tiny){.arch = arch,
-                         .type = "f32",
-                         .n_embd = 32,
-                         .n_head = 2,
-                         .head_dim = 16,
-                         .n_ff = 32,
-                         .n_vocab = N_VOCAB,
-                         .n_expert = experts ? 4 : 0,
-                         .n_layer = 6};
+    return tiny_with(arch, experts, 6, N_VOCAB);
 }
 
 static int32_t token(int i)

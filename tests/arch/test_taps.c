@@ -18,14 +18,7 @@ enum { N_VOCAB = 60, N_ROWS = 12, MOST = 32, WIDE = 2048, N_LAYER = 3 };
 
 static struct tiny tiny_of(const char *arch)
 {
-    return (struct tiny){.arch = arch,
-                         .type = "f32",
-                         .n_embd = 32,
-                         .n_head = 2,
-                         .head_dim = 16,
-                         .n_ff = 32,
-                         .n_vocab = N_VOCAB,
-                         .n_layer = N_LAYER};
+    return tiny_with(arch, 0, N_LAYER, N_VOCAB);
 }
 
 static int32_t token(int i)
