@@ -205,7 +205,7 @@ static void stages_of(const struct tiny *t, const char *path)
     int64_t cols = run_rows(&c, &whole, want);
     REQUIRE(cols > 0 && cols <= WIDE && n >= 2, "%s: %d visits", t->arch, n);
     close_chain(&c);
-    for (int32_t v = 1; v < n; v += full || n < 12 ? 1 : n / 6)
+    for (int32_t v = 1; v < n; v += full ? 1 : n / 4 + 1)
         for (int i = 0; i < (full ? N_WAYS : 1); i++)
             cut_somewhere |= check_cuts(path, t, &ways[full ? i : turn++ % N_WAYS], &v, 1);
     CHECK_MSG(cut_somewhere, "%s: it can be cut nowhere", t->arch);
@@ -515,7 +515,7 @@ static void memory_refused(void)
     b.n = 4;
     b.token = ids;
     REQUIRE(path, "no model");
-    long n = 0, by = test_scale() >= 10 ? 1 : 23;
+    long n = 0, by = test_scale() >= 10 ? 1 : 61;
     for (long i = -1; i < n && test_bad < 5; i += i < 0 ? 1 : by) {
         struct chain c;
         hook_refuse(i, 0);

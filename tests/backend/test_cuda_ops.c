@@ -1,4 +1,5 @@
 /* test_cuda_ops.c -- ops on a CUDA device (gpu_test_ops.h), or on what stands in for one. */
+/* In make test alone: make check has no GPU. */
 #include <dlfcn.h>
 #include "backend/cuda/cuda_impl.h"
 

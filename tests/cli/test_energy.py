@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# In make test alone: every pith bench measures the machine first.
 """test_energy.py -- joules per token of pith bench, from a made-up /sys. Counters are pipes: each
 time one is read it has the next value of a list, so that nothing depends on a clock."""
 import json
