@@ -24,6 +24,15 @@ unsafe='system|popen|gets|strcpy|strcat|strncpy|strncat|v?sprintf|strtok|atoi|at
 calls "$unsafe|s?rand|random|drand48|setlocale|signal|setjmp|longjmp" |
     rule no_unsafe_calls
 
+# The first failure wins, so an error that begins as anything would win over all: one that a function
+# declares has a value, or is cleared within six lines.
+awk '/^\{/ {inside = 1} /^\}/ {inside = 0}
+     FNR == 1 && at {print at; at = ""}
+     inside && /^ +struct pith_error [a-z_]+;/ {at = FILENAME ":" FNR ": an error that has no value"
+                                                 from = FNR}
+     at && /error_clear\(/ {at = ""}
+     at && FNR > from + 6 {print at; at = ""}' src/**/*.c | rule errors_begin_as_none
+
 # Const is cast away in two functions (unconst.h), which compilers do not see through: who calls
 # them has a library's interface for a reason, or memory that it made and others look at. All else
 # is found by -Wcast-qual. (json_lent is the server's, for jansson; pointer_of takes numbers.)

@@ -24,7 +24,7 @@ static int goes_on(void)
     return !bounds || bounds->goes_on();
 }
 
-static int says_why(struct fault *f)
+int fault_stopped(struct fault *f)
 {
     return bounds && bounds->why(f);
 }
@@ -91,14 +91,14 @@ int fault_set(struct fault *f, int http, const char *code, const char *param, co
 
 int fault_memory(struct fault *f)
 {
-    if (says_why(f))
+    if (fault_stopped(f))
         return 0;
     return fault_set(f, 503, "out_of_memory", NULL, "the server is out of memory for this request");
 }
 
 int fault_from(struct fault *f, const struct pith_error *err, const char *param)
 {
-    if (says_why(f))
+    if (fault_stopped(f))
         return 0;
     switch (err->code) {
     case PITH_FORMAT:

@@ -24,6 +24,7 @@ int fault_set(struct fault *f, int http, const char *code, const char *param, co
     __attribute__((format(printf, 5, 6)));
 int fault_from(struct fault *f, const struct pith_error *err, const char *param); /* by status */
 int fault_memory(struct fault *f);
+int fault_stopped(struct fault *f); /* 1: what this thread does was stopped, and *f says why */
 int fault_shutting_down(struct fault *f);
 const char *fault_type(const struct fault *f);  /* "invalid_request_error" */
 

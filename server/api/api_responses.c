@@ -298,16 +298,17 @@ static int put_any(json_t *out, const json_t *item, size_t i, struct exchange *x
     if (strcmp(type_of(item), "item_reference") != 0)
         return put_item(out, item, i, x, f);
     const char *id = json_string_value(json_object_get(item, "id"));
+    f->http = 0;
     json_t *found =
-        id ? items_find(exchange_server(x)->items, exchange_tenant(x), id) : NULL;
-    int ok = found         ? put_item(out, found, i, x, f)
-             : json_lost() ? fault_memory(f)
-                           : fault_set(f, 400, "item_not_found", "input",
-                               "input[%zu] refers to an item, and nothing of the id %s%.100s%s is "
-                               "stored here (any more); send items whole, which clients do with "
-                               "store: false",
-                               i, id ? "\"" : "", id ? id : json_found(json_object_get(item, "id")),
-                               id ? "\"" : "");
+        id ? items_find(exchange_server(x)->items, exchange_tenant(x), id, f) : NULL;
+    int ok = found     ? put_item(out, found, i, x, f)
+             : f->http ? 0
+                       : fault_set(f, 400, "item_not_found", "input",
+                           "input[%zu] refers to an item, and nothing of the id %s%.100s%s is "
+                           "stored here (any more); send items whole, which clients do with "
+                           "store: false",
+                           i, id ? "\"" : "", id ? id : json_found(json_object_get(item, "id")),
+                           id ? "\"" : "");
     json_decref(found);
     return ok;
 }

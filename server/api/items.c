@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "server/http/account.h"
+#include "server/http/work.h"
 #include "server/parts.h"
 
 enum { KEYS_FULL = 16, BESIDE = 256 }; /* what a member takes besides its texts */
@@ -121,18 +122,20 @@ void items_keep(struct items *k, struct tenant *t, const json_t *list)
     {
         const char *id = json_string_value(json_object_get(item, "id"));
         char *text = id ? json_exact(item) : NULL;
+        struct turn *mine = work_leave(); /* the lock is held */
         pthread_mutex_lock(&k->lock);
         if (text)
             keep(k, t, id, text);
         pthread_mutex_unlock(&k->lock);
+        work_return(mine);
         free(text);
     }
 }
 
-json_t *items_find(struct items *k, struct tenant *t, const char *id)
+json_t *items_find(struct items *k, struct tenant *t, const char *id, struct fault *f)
 {
-    struct fault none = {0};
     json_t *item = NULL;
+    struct turn *mine = work_leave(); /* the lock is held */
     pthread_mutex_lock(&k->lock);
     json_t *all = k->key[t->index].items, *text = json_incref(json_object_get(all, id));
     if (text) {
@@ -141,8 +144,11 @@ json_t *items_find(struct items *k, struct tenant *t, const char *id)
             count(k, t->index, -bytes_of(id, text));
     }
     pthread_mutex_unlock(&k->lock);
+    work_return(mine);
     if (text)
-        item = json_read(json_string_value(text), json_string_length(text), &none);
+        item = json_read(json_string_value(text), json_string_length(text), f);
+    else
+        f->http = 0;
     json_decref(text);
     return item;
 }

@@ -18,7 +18,7 @@ void items_close(struct items *k);
 /* A list of items with ids, which stays the caller's. Those used longest ago go for them, of this
  * key first; what there is no room for is not kept. Any thread, as the next. */
 void items_keep(struct items *k, struct tenant *t, const json_t *list);
-/* One of them, the caller's. NULL: nothing of that id is kept, or there was no memory. */
-json_t *items_find(struct items *k, struct tenant *t, const char *id);
+/* One of them, the caller's. NULL: nothing of that id is kept (f->http 0), or *f says why not. */
+json_t *items_find(struct items *k, struct tenant *t, const char *id, struct fault *f);
 
 #endif

@@ -18,6 +18,7 @@
 #include "server/http/account.h"
 #include "server/http/exchange.h"
 #include "server/http/http.h"
+#include "server/http/work.h"
 #include "server/json.h"
 #include "server/hosted.h"
 #include "server/parts.h"
@@ -484,8 +485,13 @@ void exchange_json(struct exchange *x, int status, json_t *body)
     char *text = json_dumps(body, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(body);
     if (json_lost()) {
+        struct fault f;
         free(text);
         text = NULL;
+        if (fault_stopped(&f)) { /* not of memory */
+            exchange_fault(x, &f);
+            return;
+        }
     }
     exchange_text(x, status, text);
 }
@@ -509,6 +515,7 @@ json_t *exchange_fault_json(const struct exchange *x, const struct fault *f)
 void exchange_fault(struct exchange *x, const struct fault *f)
 {
     json_lost(); /* what was lost before is why it fails */
+    work_answers();
     exchange_retry_after(x, f->retry_after);
     exchange_json(x, f->http, exchange_fault_json(x, f));
 }

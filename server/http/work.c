@@ -63,7 +63,8 @@ struct turn {
     int64_t told;         /* bytes that the account knows of */
     int64_t room;         /* bytes that it may have */
     enum { GOES_ON, TOO_LONG, TOO_LARGE, HAS_LEFT, TOO_LATE } stop;
-    int said; /* why it was stopped: what is allocated from then on is its answer */
+    struct fault why; /* it was stopped, once somebody has asked */
+    int answers;      /* what is allocated from now on is the answer to that */
 };
 static _Thread_local struct turn *turn_now;
 
@@ -288,7 +289,7 @@ static void tell_bytes(struct turn *t)
 /* From time to time: 0, it ends here. */
 static int goes_on(struct turn *t)
 {
-    if (t->stop || t->said)
+    if (t->stop || t->answers)
         return !t->stop;
     tell_bytes(t);
     let_others(t);
@@ -318,14 +319,14 @@ static int take_json(size_t bytes, int taken)
         return 1;
     int64_t before = t->json / LOOK_BYTES;
     t->json += taken ? (int64_t)bytes : -(int64_t)bytes;
-    if (t->said || !taken)
+    if (t->answers || !taken)
         return 1;
     return !t->stop && (t->json / LOOK_BYTES == before || goes_on(t));
 }
 
 int work_goes_on(void)
 {
-    return !turn_now || turn_now->said || goes_on(turn_now);
+    return !turn_now || turn_now->answers || goes_on(turn_now);
 }
 
 int work_was_stopped(void)
@@ -383,18 +384,23 @@ void work_give(int64_t bytes)
         t->own = bytes < t->own ? t->own - bytes : 0;
 }
 
+/* A stop is not undone by whoever asks for its reason: all that follows ends, too, until the answer
+ * is made (work_answers). */
 static int why(struct fault *f)
 {
     struct turn *t = turn_now;
-    if (!t || t->said)
+    if (!t || t->answers)
         return 0;
+    if (t->why.http) {
+        *f = t->why;
+        return 1;
+    }
     if (!t->stop && t->bounds.stop == PITH_WORK_LATE)
         t->stop = TOO_LATE;
     if (!t->stop && t->bounds.stop == PITH_WORK_BYTES)
         t->stop = TOO_LARGE;
     if (!t->stop)
         return 0;
-    t->said = 1;
     switch (t->stop) {
     case TOO_LONG:
         fault_set(f, 400, "request_too_expensive", NULL,
@@ -422,7 +428,14 @@ static int why(struct fault *f)
         fault_set(f, 400, "deadline_exceeded", "timeout",
                   "the request took longer than it was allowed to");
     }
+    t->why = *f;
     return 1;
+}
+
+void work_answers(void)
+{
+    if (turn_now)
+        turn_now->answers = 1;
 }
 
 const struct json_bounds work_bounds = {take_json, work_goes_on, why};

@@ -44,9 +44,14 @@ static json_t *borrow(const json_t *v)
 /* A schema, or the text of one. */
 static int take_schema(struct fields *b, const char *name, const json_t *v, struct fault *f)
 {
+    struct fault why = {0};
     json_t *schema = json_is_string(v)
-                         ? json_loadb(json_string_value(v), json_string_length(v), 0, NULL)
+                         ? json_read(json_string_value(v), json_string_length(v), &why)
                          : borrow(v);
+    if (!schema && why.http && strcmp(why.code, "invalid_json") != 0) {
+        *f = why;
+        return 0;
+    }
     if (json_is_object(schema) || json_is_boolean(schema))
         return fields_put(b, F_json_schema, schema, f);
     json_decref(schema);

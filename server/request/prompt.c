@@ -340,8 +340,9 @@ static int takes_null(const pith_template *t)
     return 0;
 }
 
-/* Arguments of calls, and the content beside them, in the form that the template takes. */
-static void fit_calls(const pith_template *t, json_t *messages)
+/* Arguments of calls, and the content beside them, in the form that the template takes. Arguments
+ * that are no JSON stay a text. */
+static int fit_calls(const pith_template *t, json_t *messages, struct fault *f)
 {
     size_t i, k;
     json_t *m, *call;
@@ -370,8 +371,11 @@ static void fit_calls(const pith_template *t, json_t *messages)
             if (other)
                 json_object_set_new(fn, "arguments", other);
             free(text);
+            if (!work_goes_on())
+                return fault_memory(f); /* says why */
         }
     }
+    return 1;
 }
 
 static int lacks(const json_t *object, const char *name)
@@ -571,10 +575,11 @@ pith_prompt *request_prompt(struct hosted *m, const struct fields *b, int *flags
         json_decref(messages);
         return p;
     }
-    fit_calls(template, messages);
     *flags = 0; /* start tokens are the template's business */
     json_t *vars =
-        request_fit_system(template, &messages, b->x, f) ? own_variables(m, b, f) : NULL;
+        fit_calls(template, messages, f) && request_fit_system(template, &messages, b->x, f)
+            ? own_variables(m, b, f)
+            : NULL;
     if (!vars) {
         json_decref(messages);
         return NULL;

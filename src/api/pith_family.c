@@ -78,7 +78,7 @@ static pith_status render(const struct jinja *t, struct str *sample, int text,
 static const struct chat_format *derive(const struct jinja *t, pith_status *st)
 {
     struct str s[N_SAMPLES];
-    struct pith_error err;
+    struct pith_error err = {PITH_OK, ""};
     const struct chat_format *f = NULL;
     *st = PITH_OK;
     for (int i = 0; i < N_SAMPLES; i++)

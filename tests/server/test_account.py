@@ -160,6 +160,45 @@ def test_too_expensive(model):
         check("all_is_given_back", gives_back(s), of_key(s, "pith:key_bytes"))
 
 
+def test_parts(model, folder):
+    """Texts of JSON inside a request: the bound that ends the reading of one ends the request."""
+    template = os.path.join(folder, "objects.jinja")
+    with open(template, "w") as f:
+        f.write("{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+                "{% for k, v in c.function.arguments.items() %}{{ k }}{% endfor %}{% endfor %}"
+                "{% endfor %}")
+    many = "[%s{}]" % ("{}," * 100000)
+    calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": many}}] * 20
+    body = {"messages": [{"role": "user", "content": "w1"},
+                         {"role": "assistant", "content": "", "tool_calls": calls}]}
+    with Server(model, *KEYS, "--request-memory", "24M", "--chat-template", template) as s:
+        small = json.loads(json.dumps(body))
+        small["messages"][1]["tool_calls"] = [
+            {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"x7": 1}'}}]
+        a = s.post("/apply-template", small, **A)
+        check("arguments_are_objects", a[0] == 200 and "x7" in a[1]["prompt"], a[1])
+        before = s.most_memory()
+        a = s.post("/apply-template", body, **A)
+        check("arguments_have_a_bound", code(a) == (400, "request_too_expensive")
+              and "--request-memory" in a[1]["error"]["message"], a[1])
+        check("their_memory_is_bounded", SANITIZED or s.most_memory() - before < 80 << 20,
+              s.most_memory() - before)
+        schema = '{"const": [%s{}]}' % ("{}," * 300000)
+        a = s.post("/v1/completions", {**completion("w1", 1), "guided_json": schema}, **A)
+        check("a_schema_in_a_text_has_a_bound", code(a) == (400, "request_too_expensive"), a[1])
+        a = s.post("/v1/completions", {**completion("w1", 1), "guided_json": "{"}, **A)
+        check("a_text_that_is_no_schema", a[0] == 400 and "guided_json is a text that is no JSON"
+              in a[1]["error"]["message"], a[1])
+        check("parts_are_given_back", gives_back(s), of_key(s, "pith:key_bytes"))
+        made = s.post("/v1/responses", {"input": "w1", "max_output_tokens": 200}, **A)
+        made = made[1]["output"][0]
+        ask = {"input": [{"type": "item_reference", "id": made["id"]}] * 60000}
+        a = s.post("/v1/responses/input_tokens", ask, **A)
+        check("references_have_a_bound", code(a) == (400, "request_too_expensive"), a[1])
+        a = s.post("/v1/responses/input_tokens", {"input": ask["input"][:1]}, **A)
+        check("an_item_outlives_a_bound", a[0] == 200, a[1])
+
+
 def test_memory_of_a_key(model):
     """What waits belongs to its key: it is told when it has its part, and another key has room."""
     with Server(model, *KEYS, "--parallel", "1", "--requests-memory", "16M", "--queue", "10000",
@@ -335,6 +374,7 @@ def main():
             test_deadline(s)
             test_leaves(s)
         test_too_expensive(model)
+        test_parts(model, folder)
         test_memory_of_a_key(model)
         test_answers(model)
         test_tables(folder)

@@ -31,7 +31,7 @@ static pith_status define(struct jinja *t, const char *name, const struct vocab 
 static pith_status open_one(struct chat_template *c, struct slice text, size_t *left,
                             const struct vocab *v, struct arena *arena, struct pith_error *err)
 {
-    struct pith_error why;
+    struct pith_error why = {PITH_OK, ""};
     pith_status st = PITH_OK;
     if (text.n > *left)
         error_set(&why, PITH_RANGE, "template: it has %zu bytes, with those before it over %d",

@@ -178,6 +178,7 @@ pith_status model_check(const char *path, struct pith_error *err)
 {
     struct pith_error local;
     err = err ? err : &local;
+    error_clear(err);
     struct pith_model *m = model_new(path, err);
     if (!m)
         return PITH_NOMEM;

@@ -41,7 +41,7 @@ static int can_shift(const struct pith_session *s)
 
 uint32_t session_edits(const struct pith_session *s)
 {
-    struct pith_error why;
+    struct pith_error why = {PITH_OK, ""};
     if (!s->causal || s->pooled)
         return 0;
     uint32_t e = PITH_EDIT_COPY;
