@@ -24,8 +24,8 @@ unsafe='system|popen|gets|strcpy|strcat|strncpy|strncat|v?sprintf|strtok|atoi|at
 calls "$unsafe|s?rand|random|drand48|setlocale|signal|setjmp|longjmp" |
     rule no_unsafe_calls
 
-# The first failure wins, so an error that begins as anything would win over all: one that a function
-# declares has a value, or is cleared within six lines.
+# The first failure wins, so an error that begins as anything would win over all: one that a
+# function declares has a value, or is cleared within six lines.
 awk '/^\{/ {inside = 1} /^\}/ {inside = 0}
      FNR == 1 && at {print at; at = ""}
      inside && /^ +struct pith_error [a-z_]+;/ {at = FILENAME ":" FNR ": an error that has no value"
