@@ -270,7 +270,8 @@ static const struct kind kinds[] = {
     {"schema", "schema", run_schema, schema_seeds, BOUND(28, 28), {1 << 14, 1 << 14, 0}},
     {"regex", "regex", run_regex, regex_seeds, BOUND(28, 28), {1 << 14, 1 << 14, 0}},
     {"jinja", "jinja", run_jinja, jinja_seeds, BOUND(25, 28), {1 << 12, 1 << 13, 0}},
-    {"variables", NULL, run_variables, variable_seeds, BOUND(16, 18), {1 << 8, 1 << 9, 0}},
+    /* A byte may be a turn of a loop, which keeps a kilobyte. */
+    {"variables", NULL, run_variables, variable_seeds, BOUND(16, 18), {1 << 8, 1 << 11, 0}},
     {"answer", "chat", run_answer, answer_seeds, BOUND(16, 20), {1 << 7, 1 << 9, 0}},
     {"samplers", NULL, run_samplers, sampler_seeds, BOUND(22, 22), {1 << 12, 1 << 10, 0}},
     {"text", "text", run_text, text_seeds, BOUND(14, 18), {1 << 6, 1 << 8, 0}},

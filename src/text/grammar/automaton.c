@@ -20,6 +20,7 @@
 enum {
     MOST_WORK = 1 << 27,    /* steps of all subset constructions */
     MOST_STATES = 1 << 19,  /* of one rule, its copies included */
+    MOST_EDGES = 2000000,   /* likewise; their room doubles at 2^21 */
     MOST_ENTRIES = 1 << 24, /* of the table */
     INLINE_ACYCLIC = 64,  /* most states of a rule without loops that is copied into its callers */
     INLINE_LOOPS = 4,     /* of one with loops */
@@ -438,7 +439,7 @@ static pith_status determinise(struct compiler *c, uint32_t rule)
     for (uint32_t s = 0; ok && st == PITH_OK && s < c->out->n_states; s++) {
         struct slice members = c->members[s];
         ok = expand_bytes(c, s, members) && expand_letters(c, s, members);
-        if (over(c) || c->out->n_states > MOST_STATES)
+        if (over(c) || c->out->n_states > MOST_STATES || c->out->n_edges > MOST_EDGES)
             st = too_large(c, rule);
     }
     map_deinit(&c->subsets);
