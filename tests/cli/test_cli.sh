@@ -578,7 +578,7 @@ gives run_context_shift 0 '' run "$text" -p Once -n 30 -c 8 --ignore-eog --conte
 gives run_self_extend 0 '' run "$text" -p Once -n 30 -c 64 --ignore-eog --ga-n 2 --ga-w 8
 gives run_bad_self_extend 2 'ga_n is 3 and ga_w is 8' run "$text" -p Once --ga-n 3 --ga-w 8
 # A session in two runs says what one run says; another model's is refused.
-once() { "$pith" run "$text" "$@" -c 256 --temp 0 --ignore-eog </dev/null; }
+once() { "$pith" run "$text" -c 256 --temp 0 --ignore-eog "$@" </dev/null; }
 whole=$(once -p 'Once upon a time' -n 40)
 parts="$(once -p 'Once upon a time' -n 15 --session "$dir/s")$(once -n 25 --session "$dir/s")"
 same run_session "$parts" "$whole"
@@ -589,6 +589,7 @@ drawn() { once "$@" --temp 1 --repeat-penalty 1.3 --repeat-last-n -1 --dry-multi
 sessions() # NAME SPLITS FLAG...
 {
     local name=$1 n=$2 i split wrong= whole parts
+    local -A texts=()
     shift 2
     for ((i = 1; i <= n; i++)); do
         split=$((RANDOM % 21))
@@ -597,7 +598,9 @@ sessions() # NAME SPLITS FLAG...
         parts=$(drawn -p 'Once upon a time' -n $split --seed $i --session "$dir/split" "$@"
             drawn -n $((20 - split)) --session "$dir/split" "$@")
         [ "$parts" = "$whole" ] || wrong="$wrong seed $i at $split: '$parts', not '$whole';"
+        texts[$whole]=1
     done
+    [ ${#texts[@]} -gt $((n / 2)) ] || wrong="$wrong $n seeds draw ${#texts[@]} texts"
     same "$name" "$wrong" ""
 }
 RANDOM=${TEST_SEED:-1}
