@@ -178,7 +178,7 @@ def ours(a, ids, cache):
 
 
 class Peer:
-    TYPES = {"f32": 0, "f16": 1, "q8_0": 8}
+    TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8}
 
     def __init__(self, a):
         import llama_cpp as L

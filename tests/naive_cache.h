@@ -160,7 +160,11 @@ static void naive_rotate(struct naive *m, struct entry *e)
         for (int h = 0; h < kv->n_head_kv; h++) {
             if (kv->rope) {
                 dtypes[kv->k_type].dequant(row, x, kv->d_k);
+                if (kv->turn_k) /* out of it and into it again */
+                    ref_hadamard(x, kv->d_k, kv->turn_k);
                 ref_rope_head(kv->rope, x, angles);
+                if (kv->turn_k)
+                    ref_hadamard(x, kv->d_k, kv->turn_k);
                 dtypes[kv->k_type].quant(x, row, kv->d_k);
             }
             row += naive_row(kv->k_type, kv->d_k) + naive_row(kv->v_type, kv->d_v);

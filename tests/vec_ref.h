@@ -179,6 +179,20 @@ VR void vr_rope(float *x, const float *c, const float *s, int n_rot, int neox)
     }
 }
 
+/* One block. */
+VR void vr_hadamard(float *x, int b, float scale)
+{
+    for (int h = 1; h < b; h *= 2)
+        for (int i = 0; i < b; i++)
+            if (!(i & h)) {
+                float p = x[i], q = x[i + h];
+                x[i] = p + q;
+                x[i + h] = p - q;
+            }
+    for (int i = 0; i < b; i++)
+        x[i] = x[i] * scale;
+}
+
 /* Halves by arithmetic in double: exact products, rounding by the current mode (to nearest even).
  */
 VR float vr_from_f16(uint16_t h)

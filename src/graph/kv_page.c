@@ -51,6 +51,20 @@ int64_t kv_lay_out(struct state *s, int64_t at)
     return s->v_off + s->n_head_kv * s->v_head + (kv_has_v(s) ? 0 : BEYOND);
 }
 
+static int32_t turn_of(enum dtype t, int32_t d)
+{
+    int32_t b = d & -d;
+    return !kv_has_blocks(t) || b < HADAMARD_LEAST ? 0 : b < HADAMARD_MOST ? b : HADAMARD_MOST;
+}
+
+void kv_choose_turn(struct state *s)
+{
+    int turns = state_is(s, STATE_PAGED) && kv_has_v(s) && !state_is(s, STATE_CHOOSES) &&
+                !state_is(s, STATE_FLAT);
+    s->turn_k = turns ? turn_of(s->k_type, s->d_k) : 0;
+    s->turn_v = turns ? turn_of(s->v_type, s->d_v) : 0;
+}
+
 size_t kv_row_scratch(const struct state *kv)
 {
     int64_t d = kv_padded(kv->d_k > kv->d_v ? kv->d_k : kv->d_v);
@@ -189,16 +203,25 @@ int kv_page_finite(const struct state *kv, const void *k, const void *v)
 
 enum { MAX_D = 4096 }; /* elements of a head, as architectures allow */
 
+void kv_rotate(const struct state *kv, float *x, const float *angles)
+{
+    if (kv->turn_k)
+        ref_hadamard(x, kv->d_k, kv->turn_k);
+    ref_rope_head(kv->rope, x + kv->rope_first, angles);
+    if (kv->turn_k)
+        ref_hadamard(x, kv->d_k, kv->turn_k);
+}
+
 /* A row of K as it is cached, rotated: to numbers, turned, rounded again. */
 static void rotate_row(const struct state *kv, uint8_t *row, const float *angles,
                        kv_rotate_fn rotate, const void *ctx)
 {
-    float x[MAX_D], *turned = x + kv->rope_first;
+    float x[MAX_D];
     dtypes[kv->k_type].dequant(row, x, kv->d_k);
     if (rotate)
-        rotate(ctx, kv->rope, turned, angles);
+        rotate(ctx, kv, x, angles);
     else
-        ref_rope_head(kv->rope, turned, angles);
+        kv_rotate(kv, x, angles);
     dtypes[kv->k_type].quant(x, row, kv->d_k);
 }
 

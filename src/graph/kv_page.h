@@ -49,6 +49,14 @@ int64_t kv_v_bytes(enum dtype t, int64_t d_v);
 /* Lays one layer's part of a page out from byte `at` on: fills k_off, k_head, v_off and v_head;
  * returns where it ends. */
 int64_t kv_lay_out(struct state *s, int64_t at);
+/* K and V of block types are kept turned by a Hadamard matrix (ops/rope.h, HADAMARD): a block has one
+ * scale, and where a few channels are much larger than their neighbours, as those of K of many
+ * models are, it is theirs. Turned, each number is a sum of all with either sign, and none is large.
+ * It is its own inverse and keeps dot products, so scores are those of q turned alike, and what is
+ * summed up of V is turned back once. Sets turn_k and turn_v for the types that the state has: the
+ * largest power of two that divides a head, at most HADAMARD_MOST; of rows that are numbers whatever
+ * their type, that choose slots, or whose V are columns of K: 0. */
+void kv_choose_turn(struct state *s);
 /* Whether V is kept by itself; its type. */
 static inline int kv_has_v(const struct state *s)
 {
@@ -81,12 +89,13 @@ void kv_put_page(const struct state *kv, uint8_t *page, int first, int n, const 
 /* Is every number of such a page finite, or every scale of its blocks? */
 int kv_page_finite(const struct state *kv, const void *k, const void *v);
 
-/* One head's part of CACHE_GATHER (step.h). rotate turns a row of d_k numbers by the angles of a
- * delta; NULL: the definition does. */
+/* One head's part of CACHE_GATHER (step.h). rotate turns a row of d_k numbers of K, as the state
+ * keeps them, by the angles of a delta; NULL: the definition, kv_rotate, does. */
 struct cache_op;
 struct cache_view;
-typedef void (*kv_rotate_fn)(const void *ctx, const struct rope_set *set, float *x,
+typedef void (*kv_rotate_fn)(const void *ctx, const struct state *kv, float *x,
                              const float *angles);
+void kv_rotate(const struct state *kv, float *x, const float *angles);
 void kv_gather(const struct state *kv, int head, const struct cache_view *view,
                const struct cache_op *op, kv_rotate_fn rotate, const void *ctx);
 

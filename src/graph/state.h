@@ -71,6 +71,8 @@ struct state {
     const struct tensor *by;
 
     /* Filled by run/. */
+    int32_t turn_k, turn_v;   /* K and V are kept turned, so many numbers at a time (kv_page.h);
+                                 0: as they are */
     int32_t device;           /* where it lies, and all that reads and writes it runs */
     int32_t group;            /* of the cache; -1: it has no pages */
     int64_t k_off, v_off;     /* in a page; kv head h adds h * k_head, h * v_head */

@@ -489,6 +489,152 @@ static void rows_are_written_at_every_level(void)
     }
 }
 
+/* ---------------------------------------------------------------- what is kept turned */
+
+enum { T_HEADS = 4, T_HEADS_KV = 2, T_D = 64, T_ROWS = 8, T_Q = T_HEADS * T_D,
+       T_KV = T_HEADS_KV * T_D };
+
+static float turn_q[MAX_T * T_Q], turn_k[MAX_T * T_KV], turn_v[MAX_T * T_KV];
+
+/* All nodes of a graph, one after the other; the last one's values. */
+static const float *run_graph(const struct graph *g, const struct device *d, const node *from,
+                              const float *const *data, int n_from)
+{
+    static const struct node *known[T_ROWS * 2];
+    static struct value at[T_ROWS * 2];
+    struct room room = {0};
+    float *out = NULL;
+    int n = 0;
+    for (; n < n_from; n++) {
+        known[n] = from[n];
+        memcpy(place_value(&room, &at[n], from[n], step->T), data[n],
+               (size_t)(step->T * from[n]->cols) * sizeof(float));
+    }
+    for (const struct node *x = g->first; x; x = x->next, n++) {
+        struct call c = call_of(x, d);
+        int64_t rows = op_infos[x->op]->room ? op_infos[x->op]->room(x, step->T, 4) : step->T;
+        for (int s = 0; s < x->n_src; s++)
+            for (int i = 0; i < n; i++)
+                if (known[i] == x->src[s])
+                    c.src[s] = at[i];
+        out = place_value(&room, &c.dst, x, rows);
+        known[n] = x;
+        at[n] = c.dst;
+        struct exec e = exec_of(p.page_bytes, 1);
+        run_call(&c, &e);
+    }
+    return out;
+}
+
+/* Rows are written to a state of the problem and attended to; returns [T, T_Q]. */
+static const float *write_and_attend(const struct device *d, int n_nodes)
+{
+    const float *const data[] = {turn_q, turn_k, turn_v};
+    struct graph g;
+    graph_init(&g);
+    g.states = p.states;
+    g.n_states = 1;
+    node from[] = {given(&g, ROWS_T, 1, T_Q), given(&g, ROWS_T, 1, T_KV),
+                   given(&g, ROWS_T, 1, T_KV)};
+    node written = graph_cache_write(&g, from[1], from[2], 0, "write");
+    if (!graph_attn(&g, from[0], written, 0, T_HEADS, 0, "attn")) {
+        CHECK_MSG(0, "%s", g.err.msg);
+        exit(1);
+    }
+    CHECK_MSG(g.n_nodes == n_nodes, "%d nodes, wanted %d", g.n_nodes, n_nodes);
+    const float *out = run_graph(&g, d, from, data, 3);
+    graph_deinit(&g);
+    return out;
+}
+
+/* The mean by which `got` is off from attention of K and V as they were given. */
+static double off_by(const float *got)
+{
+    double off = 0;
+    for (int t = 0; t < step->T; t++)
+        for (int h = 0; h < T_HEADS; h++) {
+            int kv = h / (T_HEADS / T_HEADS_KV) * T_D, first = t;
+            double w[MAX_T], all = 0, top = -1e30;
+            while (first && step_seg(step)[first - 1] == step_seg(step)[t])
+                first--;
+            for (int i = first; i <= t; i++) {
+                w[i] = 0;
+                for (int d = 0; d < T_D; d++)
+                    w[i] += (double)turn_q[t * T_Q + h * T_D + d] *
+                            (double)turn_k[i * T_KV + kv + d];
+                top = w[i] > top ? w[i] : top;
+            }
+            for (int i = first; i <= t; i++)
+                all += w[i] = exp(w[i] - top);
+            for (int d = 0; d < T_D; d++) {
+                double sum = 0;
+                for (int i = first; i <= t; i++)
+                    sum += w[i] * (double)turn_v[i * T_KV + kv + d];
+                off += fabs((double)got[t * T_Q + h * T_D + d] - sum / all);
+            }
+        }
+    return off / (step->T * T_Q);
+}
+
+/* A channel of K, or of V, that is far from 0 in every row: turned they lose less than 0.7 of
+ * it by being rounded. All levels have the same bits. */
+static void large_channels_are_spread(void)
+{
+    static const struct {
+        enum dtype k, v;
+        float large_k, large_v;
+        int n_nodes;
+    } cases[] = {{DT_Q8_0, DT_Q8_0, 60, 60, 7},
+                 {DT_Q8_0, DT_F32, 60, 0, 5},
+                 {DT_Q4_0, DT_F16, 60, 0, 5},
+                 {DT_F32, DT_Q8_0, 0, 60, 5},
+                 {DT_BF16, DT_Q5_1, 0, 60, 5},
+                 {DT_F16, DT_BF16, 60, 60, 3}};
+    static float want[MAX_T * T_Q];
+    rng_init(&r, 11);
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        double off[2];
+        for (int turns = 0; turns < 2; turns++) {
+            struct state *s = &p.states[0];
+            struct rng rows = {0};
+            rng_init(&rows, 12);
+            *s = (struct state){.rows = STATE_KV, .n_head_kv = T_HEADS_KV, .d_k = T_D, .d_v = T_D,
+                                .k_type = cases[c].k, .v_type = cases[c].v};
+            if (turns)
+                kv_choose_turn(s);
+            p.page_bytes[0] = (kv_lay_out(s, 64) + 63) / 64 * 64;
+            p.page_bytes[1] = 1024;
+            for (step->T = turns ? step->T : 0; step->T < T_ROWS;)
+                make_step(p.page_bytes, 100);
+            for (int t = 0, first = 0; t < step->T; t++) { /* what came before is not seen */
+                first = t && step_seg(step)[t] == step_seg(step)[t - 1] ? first
+                                                                        : step_slot(step, 0)[t];
+                step_put_lo(step, 0)[t] = first;
+            }
+            for (int i = 0; i < step->T * T_Q; i++)
+                turn_q[i] = 0.1f * rng_normal(&rows);
+            for (int i = 0; i < step->T * T_KV; i++) {
+                turn_k[i] = rng_normal(&rows) + (i % T_D == 5 ? cases[c].large_k : 0);
+                turn_v[i] = rng_normal(&rows) + (i % T_D == 9 ? cases[c].large_v : 0);
+            }
+            for (int l = 0; l < N_LEVELS; l++) {
+                if (!levels[l])
+                    continue;
+                memset(pool[0], 0, POOL_BYTES);
+                const float *got = write_and_attend(levels[l], turns ? cases[c].n_nodes : 3);
+                if (l == 0)
+                    memcpy(want, got, (size_t)(step->T * T_Q) * sizeof *want);
+                CHECK_MSG(!memcmp(want, got, (size_t)(step->T * T_Q) * sizeof *want),
+                          "%s, case %d", level_names[l], (int)c);
+            }
+            off[turns] = off_by(want);
+        }
+        int numbers = cases[c].n_nodes == 3;
+        CHECK_MSG(numbers ? off[1] == off[0] : off[1] < 0.7 * off[0], "K %s, V %s: %g, turned %g",
+                  dtypes[cases[c].k].name, dtypes[cases[c].v].name, off[0], off[1]);
+    }
+}
+
 /* ---------------------------------------------------------------- tables by distance */
 
 /* T5's own rule, as its paper's code has it. */
@@ -771,6 +917,7 @@ int main(void)
     TEST(mixtures);
     TEST(long_contexts);
     TEST(rows_are_written_at_every_level);
+    TEST(large_channels_are_spread);
     TEST(tables_are_t5);
     TEST(slopes_of_any_count);
     TEST(queries_are_tempered);

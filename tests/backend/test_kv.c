@@ -131,7 +131,24 @@ enum { GATHER_D = 64, N_ROT = 48 };
 static double freq[N_ROT / 2];
 static uint8_t axis[N_ROT / 2];
 
-/* What becomes of a row of K: to numbers, turned by delta positions, rounded again. */
+/* The sums of numbers with the signs of the Hadamard matrix, each step of pairs rounded. */
+static void mixed(float *x, int n, int b)
+{
+    for (int at = 0; at < n; at += b) {
+        for (int h = 1; h < b; h *= 2)
+            for (int i = 0; i < b; i++)
+                if (!(i & h)) {
+                    float p = x[at + i], q = x[at + i + h];
+                    x[at + i] = p + q;
+                    x[at + i + h] = p - q;
+                }
+        for (int i = 0; i < b; i++)
+            x[at + i] *= 1 / sqrtf((float)b);
+    }
+}
+
+/* What becomes of a row of K: to numbers, out of the Hadamard matrix, turned by delta positions,
+ * into it again, rounded again. */
 static void turned(const struct state *kv, const int32_t delta[4], uint8_t *row)
 {
     float x[GATHER_D];
@@ -139,6 +156,8 @@ static void turned(const struct state *kv, const int32_t delta[4], uint8_t *row)
     if (!delta[0] && !delta[1] && !delta[2] && !delta[3])
         return;
     dtypes[kv->k_type].dequant(row, x, kv->d_k);
+    if (kv->turn_k)
+        mixed(x, kv->d_k, kv->turn_k);
     for (int i = 0; i < half; i++) {
         int a = kv->rope->neox ? i : 2 * i, b = kv->rope->neox ? i + half : 2 * i + 1;
         double sn, cs;
@@ -147,6 +166,8 @@ static void turned(const struct state *kv, const int32_t delta[4], uint8_t *row)
         x[a] = fmaf(-x1, s, x0 * c);
         x[b] = fmaf(x1, c, x0 * s);
     }
+    if (kv->turn_k)
+        mixed(x, kv->d_k, kv->turn_k);
     dtypes[kv->k_type].quant(x, row, kv->d_k);
 }
 
@@ -205,6 +226,7 @@ static void slots_are_gathered_and_turned(void)
         freq[i] = 1.0 / (1 + i * i);
     rope_axis_sections(axis, N_ROT / 2, (const int32_t[]){5, 4, 3, 2});
     for (int t = 0; t < KV_N_TYPES * 2; t++) {
+        static const int turns[] = {64, 32, 0};
         struct rope_set rope = {.n_rot = N_ROT,
                                 .neox = t & 1,
                                 .freq = freq,
@@ -222,6 +244,7 @@ static void slots_are_gathered_and_turned(void)
         REQUIRE(cache_log_room(&log, 1, 50), "no memory");
         struct cache_op *op = cache_log_add(&log, CACHE_GATHER, 0, 2, 0, 50);
         kv.rope = &rope;
+        kv.turn_k = kv_has_blocks(kv.k_type) ? turns[t % 3] : 0;
         random_pages(&kv, &r, bytes);
         for (int i = 0; i < op->n; i++) {
             op->from[i].page = (int32_t)rng_below(&r, 8) ? (int32_t)rng_below(&r, 2) : -1;
@@ -253,8 +276,41 @@ static void slots_are_gathered_and_turned(void)
     pool_free(pool);
 }
 
+/* What is turned, and how many numbers together. */
+static void blocks_are_turned(void)
+{
+    static const struct {
+        enum state_rows rows;
+        enum dtype k_type, v_type;
+        int d_k, d_v, turn_k, turn_v;
+    } cases[] = {
+        {STATE_KV, DT_Q8_0, DT_Q4_0, 64, 128, 64, 128},
+        {STATE_KV, DT_Q8_0, DT_F16, 96, 64, 32, 0},
+        {STATE_KV, DT_BF16, DT_IQ4_NL, 192, 512, 0, 256},
+        {STATE_KV, DT_F32, DT_F16, 64, 64, 0, 0},
+        {STATE_CROSS, DT_Q5_1, DT_Q5_1, 64, 64, 64, 64},
+        {STATE_LATENT, DT_Q8_0, DT_Q8_0, 576, 512, 0, 0},
+        {STATE_INDEX, DT_Q8_0, DT_Q8_0, 128, 0, 0, 0},
+        {STATE_RECURRENT, DT_Q8_0, DT_Q8_0, 64, 64, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct state s = {.rows = cases[i].rows,
+                          .k_type = cases[i].k_type,
+                          .v_type = cases[i].v_type,
+                          .n_head_kv = 2,
+                          .d_k = cases[i].d_k,
+                          .d_v = cases[i].d_v,
+                          .turn_k = -1,
+                          .turn_v = -1};
+        kv_choose_turn(&s);
+        CHECK_MSG(s.turn_k == cases[i].turn_k && s.turn_v == cases[i].turn_v, "case %d: %d, %d",
+                  (int)i, s.turn_k, s.turn_v);
+    }
+}
+
 int main(void)
 {
+    TEST(blocks_are_turned);
     TEST(slots_are_gathered_and_turned);
     TEST(pages_come_back);
     TEST(rows_are_where_they_belong);

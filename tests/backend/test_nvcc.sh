@@ -33,7 +33,7 @@ wanted()
     scan) printf '%s\n' conv ssm linear ;;
     moe) printf '%s\n' topk moe_sort ;;
     move) printf '%s\n' embed columns pool ;;
-    rope) printf '%s\n' rope rope_table ;;
+    rope) printf '%s\n' rope rope_table hadamard ;;
     *) echo "$1" ;;
     esac
 }

@@ -266,6 +266,30 @@ static void rope_equals_the_reference(void)
             }
 }
 
+/* Blocks of every size that there is, one and several; in place, too. */
+static void hadamard_equals_the_reference(void)
+{
+    struct rng r;
+    rng_init(&r, 9);
+    for (long round = 0; round < 6 * test_scale(); round++)
+        for (int way = 0; way < 4 * V_MODES * 2; way++) {
+            int b = 32 << way % 4, n = b * (1 + (int)rng_below(&r, 4)), alias = way / 4 % 2;
+            int mode = way / 8;
+            float scale = round % 2 ? value(&r, mode) : 1 / sqrtf((float)b);
+            fill(&r, buf_x, n, mode);
+            memcpy(buf_ref, buf_x, sizeof buf_ref);
+            for (int at = GUARD; at < GUARD + n; at += b)
+                vr_hadamard(buf_ref + at, b, scale);
+            for (int l = 0; l < n_levels; l++) {
+                memcpy(buf_z, buf_x, sizeof buf_z);
+                levels[l]->hadamard((alias ? buf_z : buf_x) + GUARD, buf_z + GUARD, n, b, scale);
+                int64_t i = differ(buf_z, buf_ref, n + 2 * GUARD);
+                CHECK_MSG(i < 0, "%s hadamard of %d by %d, alias %d, mode %d: [%d]",
+                          levels[l]->name, n, b, alias, mode, (int)i - GUARD);
+            }
+        }
+}
+
 /* All halves; a share of all floats (all of them at scale 100), and the neighbourhood of every
  * half's rounding bounds. */
 static void halves_equal_the_reference(void)
@@ -473,6 +497,7 @@ int main(void)
     TEST(tables_are_complete);
     TEST(kernels_equal_the_reference);
     TEST(rope_equals_the_reference);
+    TEST(hadamard_equals_the_reference);
     TEST(halves_equal_the_reference);
     TEST(functions_are_accurate);
     TEST(special_values);

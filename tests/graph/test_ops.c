@@ -233,6 +233,71 @@ static void parts_of_heads_have_to_be_inside(void)
     CHECK_MSG(strstr(why, "rotated part is 11, wanted 10"), "%s", why);
 }
 
+/* ---------------------------------------------------------------- Hadamard matrices */
+
+static node build_hadamard(struct graph *g, node x, void *ctx)
+{
+    return graph_hadamard(g, x, *(const int32_t *)ctx, "hadamard");
+}
+
+static node build_hadamard_twice(struct graph *g, node x, void *ctx)
+{
+    return build_hadamard(g, build_hadamard(g, x, ctx), ctx);
+}
+
+/* Every size: by steps of pairs to the bit, by the matrix, and back again. */
+static void blocks_are_turned_by_hadamard(void)
+{
+    struct rng rng;
+    rng_init(&rng, 61);
+    for (int32_t b = 32; b <= 256; b *= 2)
+        for (int blocks = 1; blocks <= 5; blocks += 2)
+            for (int wild = 0; wild < 2; wild++) {
+                int T = 3, n = b * blocks;
+                struct bench_case c = {
+                    .build = build_hadamard, .ctx = &b, .in = in, .T = T, .n = n};
+                float scale = 1.0f / sqrtf((float)b);
+                bench_fill(&rng, in, T * n, wild);
+                memcpy(want, in, (size_t)(T * n) * sizeof *want);
+                for (int h = 1; h < b; h *= 2)
+                    for (int i = 0; i < T * n; i++)
+                        if (!(i & h)) {
+                            float p = want[i], q = want[i + h];
+                            want[i] = p + q;
+                            want[i + h] = p - q;
+                        }
+                for (int i = 0; i < T * n; i++)
+                    want[i] *= scale;
+                bench_check(c, want, "hadamard");
+                if (wild)
+                    continue;
+                for (int i = 0; i < T * n; i++) {
+                    double sum = 0;
+                    for (int k = 0; k < b; k++) {
+                        int common = __builtin_popcount((unsigned)(i % b & k));
+                        sum += (common % 2 ? -1.0 : 1.0) * (double)in[i - i % b + k];
+                    }
+                    want[i] = (float)(sum / sqrt(b));
+                }
+                bench_near(c, want, 1e-5f, "hadamard");
+                c.build = build_hadamard_twice;
+                bench_near(c, in, 1e-5f, "hadamard twice");
+            }
+    static const struct {
+        int32_t b, n;
+        const char *why;
+    } bad[] = {{48, 96, "numbers turned together is 48"},
+               {16, 96, "numbers turned together is 16"},
+               {512, 1024, "numbers turned together is 512"},
+               {64, 96, "row is 96, wanted 64"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        int32_t b = bad[i].b;
+        const char *why = bench_refused((struct bench_case){
+            .build = build_hadamard, .ctx = &b, .in = in, .T = 1, .n = bad[i].n});
+        CHECK_MSG(strstr(why, bad[i].why), "case %d: %s", (int)i, why);
+    }
+}
+
 /* ---------------------------------------------------------------- experts */
 
 struct moe_case {
@@ -1298,6 +1363,7 @@ int main(void)
     TEST(axes_pick_a_position);
     TEST(heads_apart_are_read_where_they_lie);
     TEST(parts_of_heads_have_to_be_inside);
+    TEST(blocks_are_turned_by_hadamard);
     TEST(experts_are_chosen_every_way);
     TEST(choices_that_cannot_be_are_refused);
     TEST(experts_have_biases_and_factors);

@@ -829,6 +829,26 @@ static void test_mismatch(void)
     char told[100];
     snprintf(told, sizeof told, "numerics version %u, this one has %d", numerics, NUMERICS_VERSION);
     refused("other numerics", s, -1, p, n, PITH_UNSUPPORTED, told);
+    free(p);
+    /* what was kept before K and V of such types were turned */
+    pith_session *blocks = open_session(m, 2, 200, "q8_0");
+    REQUIRE(blocks, "no session");
+    refused("blocks", blocks, -1, (p = snapshot(s, -1, &n)), n, PITH_STATE, "cache type of K");
+    free(p);
+    feed(blocks, 0, 20, 1);
+    p = snapshot(blocks, -1, &n);
+    memcpy(&numerics, p + at, sizeof numerics);
+    CHECK_MSG(numerics == NUMERICS_TURNED, "numerics version %u of blocks", numerics);
+    numerics = NUMERICS_VERSION;
+    memcpy(p + at, &numerics, sizeof numerics);
+    seal(p, at - 56 - 16);
+    snprintf(told, sizeof told, "numerics version %d, this one has %d", NUMERICS_VERSION,
+             NUMERICS_TURNED);
+    refused("as they were", blocks, -1, p, n, PITH_UNSUPPORTED, told);
+    CHECK(pith_length(blocks, 0) == 20);
+    pith_session_close(blocks);
+    free(p);
+    p = snapshot(s, -1, &n);
     CHECK(pith_length(s, 0) == 150);
     p[8] = 9;
     refused("another version", s, -1, p, n, PITH_UNSUPPORTED, "version 9");

@@ -17,10 +17,18 @@ struct gather {
     int n_threads;
 };
 
-static void rotate(const void *ctx, const struct rope_set *set, float *x, const float *angles)
+/* kv_rotate by kernels. */
+static void rotate(const void *ctx, const struct state *kv, float *x, const float *angles)
 {
     const struct kern *kern = ctx;
-    (set->neox ? kern->rope_neox : kern->rope_norm)(x, angles, angles + set->n_rot / 2, set->n_rot);
+    const struct rope_set *set = kv->rope;
+    float scale = kv->turn_k ? hadamard_scale(kv->turn_k) : 0;
+    if (kv->turn_k)
+        kern->hadamard(x, x, kv->d_k, kv->turn_k, scale);
+    (set->neox ? kern->rope_neox : kern->rope_norm)(x + kv->rope_first, angles,
+                                                    angles + set->n_rot / 2, set->n_rot);
+    if (kv->turn_k)
+        kern->hadamard(x, x, kv->d_k, kv->turn_k, scale);
 }
 
 static void gather_thread(void *ctx, int ith)

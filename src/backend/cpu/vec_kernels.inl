@@ -485,6 +485,34 @@ static void vec_rope_neox(float *x, const float *cosv, const float *sinv, int n_
     }
 }
 
+/* Pairs are neighbours at each step, and go to the first and the second half: so what was at i is
+ * then at i turned right by a bit, and after as many steps as i has bits all are in their places. */
+SIMD_FN void hadamard_step(const float *x, float *y, int b, V scale, int last)
+{
+    for (int i = 0; i < b / 2; i += V_LANES) {
+        V p, q;
+        v_load_pairs(x + 2 * i, &p, &q);
+        V sum = v_add(p, q), difference = v_sub(p, q);
+        v_store(y + i, last ? v_mul(sum, scale) : sum);
+        v_store(y + b / 2 + i, last ? v_mul(difference, scale) : difference);
+    }
+}
+
+static void vec_hadamard(const float *x, float *y, int64_t n, int b, float scale)
+{
+    _Alignas(64) float t[2][256];
+    const V s = v_set(scale);
+    for (int64_t at = 0; at < n; at += b) {
+        const float *from = x + at;
+        int k = 0;
+        for (int h = 1; h < b / 2; h *= 2, k ^= 1) {
+            hadamard_step(from, t[k], b, s, 0);
+            from = t[k];
+        }
+        hadamard_step(from, y + at, b, s, 1);
+    }
+}
+
 /* ---- recurrent layers */
 
 static void vec_lerp(const float *x, const float *y, const float *t, float *z, int64_t n)

@@ -32,6 +32,7 @@
     X(dp4a)                                                                                        \
     X(embed)                                                                                       \
     X(grid)                                                                                        \
+    X(hadamard)                                                                                    \
     X(index)                                                                                       \
     X(linear)                                                                                      \
     X(matmul)                                                                                      \

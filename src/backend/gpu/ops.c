@@ -314,6 +314,23 @@ static void rope_launch(const struct call *c, const struct gpu_places *at, struc
     l->groups[0] = blocks(c->dst.cols / r->width * (r->width - r->set->n_rot / 2), 64);
 }
 
+static int hadamard_kernel(const struct op_view *v, struct gpu_kernel *k)
+{
+    (void)v;
+    *k = (struct gpu_kernel){GPU_hadamard, {0}};
+    return 1;
+}
+
+static void hadamard_launch(const struct call *c, const struct gpu_places *at,
+                            struct gpu_launch *l)
+{
+    const struct hadamard_op *p = c->p;
+    (void)at;
+    l->args.p[0] = (uint32_t)p->b;
+    l->args.p[1] = bits_of(hadamard_scale(p->b));
+    l->groups[0] = blocks(c->dst.cols, p->b);
+}
+
 /* Turns of 2^64 for a step of one position, to the nearest that a double tells. */
 static uint64_t turns(double freq)
 {
@@ -1018,6 +1035,7 @@ static const struct gpu_op ops[OP_COUNT] = {
     [OP_GATHER] = {"embed", embed_kernel, embed_launch, NULL},
     [OP_ROPE_TABLE] = {"rope_table", rope_kernel, rope_launch, rope_constants},
     [OP_ROPE] = {"rope", rope_kernel, rope_launch, NULL},
+    [OP_HADAMARD] = {"hadamard", hadamard_kernel, hadamard_launch, NULL},
     [OP_RMS_NORM] = NORM,
     [OP_LAYER_NORM] = NORM,
     [OP_L2_NORM] = NORM,

@@ -22,6 +22,7 @@ int gpu_parts(const struct state *kv, int k_rows, struct state part[2], int64_t 
     part[1].k_off = part[0].v_off;
     part[1].k_head = part[0].v_head;
     part[1].rope = NULL;
+    part[1].turn_k = 0; /* of K, and V is never rotated */
     return kv_has_v(kv) ? 2 : 1;
 }
 

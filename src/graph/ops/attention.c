@@ -16,6 +16,9 @@
  *                row sees as such (step_seen), and its own slot is hi - 1.
  *   ATTN_MERGE   z [T, H d_v] = o / l of a row's partials, merged from left to right: those of the
  *                first state, then of the next; at last a sink, a partial (logit, 1, 0).
+ *                Where a state keeps K or V turned (kv_page.h) so are its rows before they are
+ *                rounded, and q; and z, which is a sum of turned V, is turned back: nodes of their
+ *                own (ops/rope.h), and no concern of these ops.
  *   BIAS_TABLE   z [1, H ATTN_TABLE]: table[h][r] = w[bucket(r)][h]
  *   TEMPER       z = x (1 + t ln(floor((pos + offset) / every) + 1))
  *
@@ -30,6 +33,7 @@
 #include "base/fmath.h"
 #include "graph/backend.h"
 #include "graph/kv_page.h"
+#include "graph/ops/rope.h"
 #include "graph/ref_math.h"
 
 /* ---------------------------------------------------------------- how work is cut */
@@ -216,14 +220,23 @@ const struct op_info op_cache_write = {.name = "cache_write",
                                        .reference = ref_cache_write,
                                        .scratch = cache_write_scratch};
 
+/* x as a state keeps it, or back again; b: its turn_k or turn_v. */
+static node turned(struct graph *g, node x, int32_t b, const char *name)
+{
+    return b && x ? graph_hadamard(g, x, b, name) : x;
+}
+
 node graph_cache_write(struct graph *g, node k, node v, int32_t state, const char *name)
 {
+    const struct state *kv = &g->states[state];
+    k = turned(g, k, kv->turn_k, "k_turned");
+    v = turned(g, v, kv->turn_v, "v_turned");
     return graph_node(g,
                       &(struct node){.op = OP_CACHE_WRITE,
                                      .n_src = v ? 2 : 1,
                                      .src = {k, v},
                                      .n_states = 1,
-                                     .state = {&g->states[state]}},
+                                     .state = {kv}},
                       name);
 }
 
@@ -247,6 +260,8 @@ static void shape_attn(struct graph *g, struct node *n)
             graph_mismatch(g, n, "numbers of K of a state", n->state[i]->d_k, kv->d_k);
         if (n->state[i]->d_v != kv->d_v)
             graph_mismatch(g, n, "numbers of V of a state", n->state[i]->d_v, kv->d_v);
+        if (n->state[i]->turn_k != kv->turn_k || n->state[i]->turn_v != kv->turn_v)
+            graph_mismatch(g, n, "turning of a state", n->state[i]->turn_k, kv->turn_k);
     }
     if (n->w && tensor_k(n->w) != p->n_head)
         graph_mismatch(g, n, "sinks", tensor_k(n->w), p->n_head);
@@ -585,8 +600,10 @@ const struct op_info op_attn_merge = {.name = "attn_merge",
 
 node graph_attention(struct graph *g, const struct attention *a, const char *name)
 {
+    const struct state *kv = &g->states[a->state[0]];
     struct attn_op p = {.n_head = a->n_head, .cap = a->cap};
-    struct node n = {.op = OP_ATTN, .w = a->sinks, .src = {a->q}, .n_src = 1, .p = &p};
+    node q = turned(g, a->q, kv->turn_k, "q_turned");
+    struct node n = {.op = OP_ATTN, .w = a->sinks, .src = {q}, .n_src = 1, .p = &p};
     for (int32_t i = 0; i < a->n_states; i++) {
         n.state[n.n_states++] = &g->states[a->state[i]];
         if (a->written[i])
@@ -611,7 +628,7 @@ node graph_attention(struct graph *g, const struct attention *a, const char *nam
     n.n_src = 1;
     memset(n.src, 0, sizeof n.src);
     n.src[0] = parts;
-    return graph_node(g, &n, name);
+    return turned(g, graph_node(g, &n, name), kv->turn_v, "attn_turned_back");
 }
 
 node graph_attn(struct graph *g, node q, node written, int32_t state, int32_t n_head, float cap,

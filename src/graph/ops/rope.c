@@ -6,7 +6,12 @@
  *               share it.
  *   ROPE        of each head of x [T, H width] the first n_rot elements, as pairs (a, b):
  *               a' = fma(-b, sin, a cos), b' = fma(b, cos, a sin); the rest as it is. In place
- * where wanted. Pairs are neighbours, or half of n_rot apart (neox). */
+ * where wanted. Pairs are neighbours, or half of n_rot apart (neox).
+ *   HADAMARD    z = H x / sqrt(b) of each b numbers of x [T, n], b a power of two: H[i][j] is -1
+ *               where i and j have an odd number of bits in common, else 1, so it is its own
+ *               inverse. For h = 1, 2, .. b / 2, of each i without the bit h,
+ *                   (x[i], x[i + h]) = (x[i] + x[i + h], x[i] - x[i + h]),
+ *               and at last one multiplication with 1 / sqrt(b), which is rounded twice. */
 #include "graph/ops/rope.h"
 
 #include <math.h>
@@ -188,4 +193,62 @@ node graph_rope_part(struct graph *g, node x, node table, const struct rope_op *
 node graph_rope(struct graph *g, node x, node table, int64_t width, const char *name)
 {
     return graph_rope_part(g, x, table, &(struct rope_op){.width = (int32_t)width}, name);
+}
+
+/* ---------------------------------------------------------------- HADAMARD */
+
+void ref_hadamard(float *x, int64_t n, int32_t b)
+{
+    float scale = hadamard_scale(b);
+    for (float *end = x + n; x < end; x += b) {
+        for (int32_t h = 1; h < b; h *= 2)
+            for (int32_t i = 0; i < b; i = (i + h + 1) & ~h) { /* those without the bit */
+                float p = x[i], q = x[i + h];
+                x[i] = p + q;
+                x[i + h] = p - q;
+            }
+        for (int32_t i = 0; i < b; i++)
+            x[i] = x[i] * scale;
+    }
+}
+
+static void shape_hadamard(struct graph *g, struct node *n)
+{
+    int32_t b = ((const struct hadamard_op *)n->p)->b;
+    node_like(n, n->src[0]);
+    if (b < HADAMARD_LEAST || b > HADAMARD_MOST || (b & (b - 1)))
+        graph_mismatch(g, n, "numbers turned together", b, HADAMARD_MOST);
+    else if (n->cols % b)
+        graph_mismatch(g, n, "row", n->cols, b);
+}
+
+static int64_t hadamard_stretch(const struct node *n)
+{
+    return ((const struct hadamard_op *)n->p)->b;
+}
+
+static OP_FN(ref_hadamard_rows)
+{
+    (void)ith;
+    for (int64_t r = begin; r < end; r++) {
+        const float *in = value_row(x, &c->src[0], r);
+        float *out = value_row(x, &c->dst, r);
+        if (out != in)
+            memcpy(out, in, (size_t)c->dst.cols * sizeof *out);
+        ref_hadamard(out, c->dst.cols, ((const struct hadamard_op *)c->p)->b);
+    }
+}
+
+const struct op_info op_hadamard = {.name = "hadamard",
+                                    .kind = OP_ROWS,
+                                    .flags = OP_IN_PLACE,
+                                    .params_bytes = sizeof(struct hadamard_op),
+                                    .shape = shape_hadamard,
+                                    .stretch = hadamard_stretch,
+                                    .reference = ref_hadamard_rows};
+
+node graph_hadamard(struct graph *g, node x, int32_t b, const char *name)
+{
+    struct hadamard_op p = {.b = b};
+    return graph_node(g, &(struct node){.op = OP_HADAMARD, .n_src = 1, .src = {x}, .p = &p}, name);
 }

@@ -49,6 +49,19 @@ node graph_rope(struct graph *g, node x, node table, int64_t width, const char *
 node graph_rope_part(struct graph *g, node x, node table, const struct rope_op *p,
                      const char *name);
 
+/* x, each b of its columns turned by the Hadamard matrix of b numbers, a power of two. What is
+ * turned twice is x again, but for rounding. */
+enum { HADAMARD_LEAST = 32, HADAMARD_MOST = 256 };
+struct hadamard_op {
+    int32_t b;
+};
+node graph_hadamard(struct graph *g, node x, int32_t b, const char *name);
+static inline float hadamard_scale(int32_t b)
+{
+    return 1.0f / __builtin_sqrtf((float)b);
+}
+void ref_hadamard(float *x, int64_t n, int32_t b); /* in place; b divides n */
+
 /* cos, then sin of every pair's angle at four positions, or at those of text, times scale:
  * [n_rot]. */
 void ref_rope_angles4(const struct rope_set *set, const double pos[4], double scale, float *angles);

@@ -183,6 +183,8 @@ pith_status cache_shape(struct cache *c, struct state *states, int32_t n_states,
     c->n_own = c->n_groups;
     TRY(lay_out(c, states, CACHE_MEMORY, p, err));
     TRY(lay_out(c, states, CACHE_STEP, p, err));
+    for (int32_t i = 0; i < n_states; i++)
+        kv_choose_turn(&states[i]);
     uint64_t one = p->state_bytes; /* and a page of every group */
     for (int g = 0; g < c->n_own; g++)
         one += (uint64_t)c->group[g].page_bytes;

@@ -484,8 +484,8 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
  * means. The fingerprint samples the weights; a file edited in between shows by its time. */
 static void store_root(const struct pith_session *s, uint64_t root[2])
 {
-    static const int32_t version[] = {PITH_VERSION_MAJOR, PITH_VERSION_MINOR, PITH_VERSION_PATCH,
-                                      STEP_PAGE, NUMERICS_VERSION};
+    const int32_t version[] = {PITH_VERSION_MAJOR, PITH_VERSION_MINOR, PITH_VERSION_PATCH,
+                               STEP_PAGE, (int32_t)session_numerics(s)};
     XXH128_hash_t h = {s->model->fingerprint[0], s->model->fingerprint[1]};
     uint64_t seed = XXH3_64bits_withSeed(version, sizeof version, s->recurrent.block_bytes);
     for (int p = 0; p < gguf_n_parts(s->model->gguf); p++) {

@@ -15,8 +15,8 @@
 enum { CONTEXT_MOST = 1 << 24 };
 
 /* Raised with every change that makes a kernel or an op give other bits: stored pages and snapshots
- * outlive the program. */
-enum { NUMERICS_VERSION = 2 };
+ * outlive the program. Sessions that keep K or V turned (kv_page.h) count their own. */
+enum { NUMERICS_VERSION = 2, NUMERICS_TURNED = 3 };
 
 enum { PREFILL_ROWS = 16 }; /* up to one tile of columns a step reads weights, beyond it computes */
 
@@ -152,6 +152,13 @@ static inline void session_fingerprint(const struct pith_session *s, uint64_t h[
 {
     h[0] = s->model->fingerprint[0] ^ ((uint64_t)s->arch->runs << 32 | (uint32_t)s->draft);
     h[1] = s->model->fingerprint[1];
+}
+static inline uint32_t session_numerics(const struct pith_session *s)
+{
+    int32_t i = 0;
+    while (i < s->n_states && !s->states[i].turn_k && !s->states[i].turn_v)
+        i++;
+    return i < s->n_states ? NUMERICS_TURNED : NUMERICS_VERSION;
 }
 
 /* The set of adapters that a sequence has, -1: none. */

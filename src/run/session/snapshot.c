@@ -33,7 +33,7 @@ struct layout snapshot_layout(const struct pith_session *s, int32_t seq)
                        .n_groups = (uint32_t)s->cache.n_groups,
                        .n_seq = seq < 0 ? (uint32_t)s->n_seq : 1,
                        .whole = seq < 0,
-                       .numerics = NUMERICS_VERSION,
+                       .numerics = session_numerics(s),
                        .far = (uint32_t)rope_is_far(&s->model->arch, s->rope_ctx)};
     session_fingerprint(s, y.fingerprint);
     for (int32_t i = 0; i < s->n_states; i++) {

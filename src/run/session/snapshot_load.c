@@ -222,11 +222,6 @@ static pith_status check_layout(struct load *v, struct pith_error *err)
     if (!p || v->at[0].at != v->at[0].n)
         return damaged_section(v, 0, err, "its length is wrong");
     memcpy(&have, p, sizeof have);
-    if (have.numerics != want.numerics)
-        return error_set(err, PITH_UNSUPPORTED,
-                         "%s was saved by a program of numerics version %u, this one has %u: what "
-                         "it computed has other bits; compute it anew",
-                         v->name, have.numerics, want.numerics);
     const char *field = NULL;
     if (memcmp(have.fingerprint, want.fingerprint, sizeof have.fingerprint))
         field = "model (or its overrides)";
@@ -242,6 +237,11 @@ static pith_status check_layout(struct load *v, struct pith_error *err)
     if (field)
         return error_set(err, PITH_STATE, "%s was saved with another %s; nothing was loaded",
                          v->name, field);
+    if (have.numerics != want.numerics)
+        return error_set(err, PITH_UNSUPPORTED,
+                         "%s was saved by a program of numerics version %u, this one has %u: what "
+                         "it computed has other bits; compute it anew",
+                         v->name, have.numerics, want.numerics);
     if (have.whole != want.whole || have.n_seq != (have.whole ? have.n_seq : 1))
         return error_set(err, PITH_STATE, "%s holds %s, asked for was %s", v->name,
                          have.whole ? "a whole session" : "one sequence",

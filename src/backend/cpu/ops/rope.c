@@ -1,4 +1,4 @@
-/* rope.c -- rotary position embedding: graph/ops/rope.c. */
+/* rope.c -- heads turned: graph/ops/rope.c. */
 #include "backend/cpu/ops/ops.h"
 
 static OP_FN(cpu_rope)
@@ -16,10 +16,22 @@ static OP_FN(cpu_rope)
     }
 }
 
+static OP_FN(cpu_hadamard)
+{
+    const struct hadamard_op *p = c->p;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++)
+        kern_of(c)->hadamard(value_row(x, &c->src[0], r), value_row(x, &c->dst, r), c->dst.cols,
+                             p->b, hadamard_scale(p->b));
+}
+
 static size_t rope_scratch(const struct node *n)
 {
     return op_infos[n->op]->scratch(n);
 }
 
-const struct cpu_op cpu_rope_ops[] = {{OP_ROPE, "rope", .fn = cpu_rope, .scratch = rope_scratch},
-                                      {.fn = NULL}};
+const struct cpu_op cpu_rope_ops[] = {
+    {OP_ROPE, "rope", .fn = cpu_rope, .scratch = rope_scratch},
+    {OP_HADAMARD, "hadamard", .fn = cpu_hadamard},
+    {.fn = NULL},
+};

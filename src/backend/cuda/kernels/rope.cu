@@ -1,5 +1,5 @@
 /* rope.cu -- heads turned by a table (graph/ops/rope.c), and the table: cos and sin of each row's
- * angles. Angles are turns, in fractions of 2^64, so that a position times one is exact but for
+ * angles; and what a Hadamard matrix turns. Angles are turns, in fractions of 2^64, so that a position times one is exact but for
  * whole turns. Behind the turns of all pairs lies which of a row's four positions each goes by. */
 #include "common.cuh"
 
@@ -65,5 +65,32 @@ KERNEL(rope_table, 64)
         float *y = row_of(arg.dst, r, arg.ld);
         y[i] = cs * arg_f(arg, 0);
         y[pairs + i] = sn * arg_f(arg, 0);
+    }
+}
+
+/* A block for each p[0] numbers of a row, turned by the Hadamard matrix. p[1]: what they are
+ * multiplied with at last. */
+KERNEL(hadamard, 64)
+{
+    __shared__ float block[256];
+    uint32_t b = arg.p[0], t = threadIdx.x, n = rows_of(arg, arg.rows);
+    EACH_ROW(r, n) {
+        const float *x = row_of(arg.a, r, arg.lda) + (uint64_t)blockIdx.x * b;
+        float *y = row_of(arg.dst, r, arg.ld) + (uint64_t)blockIdx.x * b;
+        for (uint32_t i = t; i < b; i += 64)
+            block[i] = x[i];
+        for (uint32_t h = 1; h < b; h *= 2) {
+            __syncthreads();
+            for (uint32_t i = t; i < b / 2; i += 64) { /* the pair i: the bit h is put in */
+                uint32_t at = (i & ~(h - 1)) * 2 + (i & (h - 1));
+                float p = block[at], q = block[at + h];
+                block[at] = p + q;
+                block[at + h] = p - q;
+            }
+        }
+        __syncthreads();
+        for (uint32_t i = t; i < b; i += 64)
+            y[i] = block[i] * arg_f(arg, 1);
+        __syncthreads(); /* before the next row */
     }
 }
