@@ -734,6 +734,21 @@ static void edited(pith_session *s, float got[4][V])
     feed_some(s, 1, 3, 9, got[3]);
 }
 
+/* Each device turns the heads that it has, of caches of block types: K, V, q and what it attends. */
+static void check_turned(const struct pith_session *s, int blocks)
+{
+    const struct plan *p = &s->role[ROLE_DECODER].plan;
+    int n[MAX_DEVICES] = {0};
+    for (int32_t i = 0; i < p->n_calls; i++)
+        if (p->calls[i].op == OP_HADAMARD)
+            n[p->calls[i].dst.device]++;
+    for (int d = 0; d < s->model->n_devices; d++) {
+        int far = !strncmp(s->model->devices[d]->name, "FAR", 3);
+        CHECK_MSG(n[d] == (far && blocks ? 4 * LAYERS : 0), "%s turns %d times",
+                  s->model->devices[d]->name, n[d]);
+    }
+}
+
 /* Edits, copies and snapshots of a cache whose heads are on two devices. */
 static void divided_caches_are_caches(void)
 {
@@ -757,6 +772,8 @@ static void divided_caches_are_caches(void)
             pith_session *t = m ? pith_session_open(m, &sp, &err) : NULL;
             REQUIRE(s && t, "%s", err.msg);
             CHECK(!strcmp(heads_of(s), i ? "FAR1 1, FAR0 1" : ""));
+            if (i)
+                check_turned(s, a != 0);
             edited(s, got[i]);
             if (i) { /* another layout's */
                 CHECK_MSG(pith_load_memory(t, -1, saved, n, &err) != PITH_OK, "loaded");
@@ -783,6 +800,32 @@ static void divided_caches_are_caches(void)
                       archs[a], i);
         unlink(path);
     }
+}
+
+/* With caches of block types what lies between q, k, v and what is behind attention stays where the
+ * heads are: nothing more is brought than with numbers. */
+static void turned_heads_stay(void)
+{
+    struct pith_error err;
+    make_heads("llama", "q8_0", 4, 2);
+    for (int rows = 0; rows < 2; rows++) {
+        int32_t n_calls[2] = {0};
+        struct pith_model_params how = COLUMNS(.reproducible = rows);
+        pith_model *m = open_on("2", &how, &err);
+        for (int blocks = 0; blocks < 2 && m; blocks++) {
+            struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+            sp.cache_type_k = sp.cache_type_v = blocks ? "q8_0" : "f16";
+            pith_session *s = pith_session_open(m, &sp, &err);
+            REQUIRE(s, "%s", err.msg);
+            check_turned(s, blocks);
+            n_calls[blocks] = s->role[ROLE_DECODER].plan.n_calls;
+            pith_session_close(s);
+        }
+        CHECK_MSG(m && n_calls[1] == n_calls[0] + 2 * 4 * LAYERS, "%s: %d calls, with blocks %d",
+                  m ? "heads" : err.msg, n_calls[0], n_calls[1]);
+        pith_model_close(m);
+    }
+    unlink(path);
 }
 
 /* ---------------------------------------------------------------- at the same time */
@@ -992,6 +1035,7 @@ int main(void)
     TEST(heads_of_families);
     TEST(too_few_heads);
     TEST(divided_caches_are_caches);
+    TEST(turned_heads_stay);
     TEST(over_logical_cpus);
     TEST(devices_work_together);
     TEST(the_report_tells);
