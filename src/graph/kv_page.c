@@ -51,18 +51,17 @@ int64_t kv_lay_out(struct state *s, int64_t at)
     return s->v_off + s->n_head_kv * s->v_head + (kv_has_v(s) ? 0 : BEYOND);
 }
 
-static int32_t turn_of(enum dtype t, int32_t d)
+static int32_t turn_of(enum dtype t)
 {
-    int32_t b = d & -d;
-    return !kv_has_blocks(t) || b < HADAMARD_LEAST ? 0 : b < HADAMARD_MOST ? b : HADAMARD_MOST;
+    return kv_has_blocks(t) ? dtypes[t].block : 0;
 }
 
 void kv_choose_turn(struct state *s)
 {
     int turns = state_is(s, STATE_PAGED) && kv_has_v(s) && !state_is(s, STATE_CHOOSES) &&
                 !state_is(s, STATE_FLAT);
-    s->turn_k = turns ? turn_of(s->k_type, s->d_k) : 0;
-    s->turn_v = turns ? turn_of(s->v_type, s->d_v) : 0;
+    s->turn_k = turns ? turn_of(s->k_type) : 0;
+    s->turn_v = turns ? turn_of(s->v_type) : 0;
 }
 
 size_t kv_row_scratch(const struct state *kv)

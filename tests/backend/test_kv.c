@@ -284,11 +284,11 @@ static void blocks_are_turned(void)
         enum dtype k_type, v_type;
         int d_k, d_v, turn_k, turn_v;
     } cases[] = {
-        {STATE_KV, DT_Q8_0, DT_Q4_0, 64, 128, 64, 128},
-        {STATE_KV, DT_Q8_0, DT_F16, 96, 64, 32, 0},
-        {STATE_KV, DT_BF16, DT_IQ4_NL, 192, 512, 0, 256},
+        {STATE_KV, DT_Q8_0, DT_Q4_0, 64, 128, 32, 32},
+        {STATE_KV, DT_Q5_0, DT_F16, 96, 64, 32, 0},
+        {STATE_KV, DT_BF16, DT_IQ4_NL, 192, 512, 0, 32},
         {STATE_KV, DT_F32, DT_F16, 64, 64, 0, 0},
-        {STATE_CROSS, DT_Q5_1, DT_Q5_1, 64, 64, 64, 64},
+        {STATE_CROSS, DT_Q5_1, DT_Q4_1, 64, 64, 32, 32},
         {STATE_LATENT, DT_Q8_0, DT_Q8_0, 576, 512, 0, 0},
         {STATE_INDEX, DT_Q8_0, DT_Q8_0, 128, 0, 0, 0},
         {STATE_RECURRENT, DT_Q8_0, DT_Q8_0, 64, 64, 0, 0},
