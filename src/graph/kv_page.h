@@ -49,13 +49,14 @@ int64_t kv_v_bytes(enum dtype t, int64_t d_v);
 /* Lays one layer's part of a page out from byte `at` on: fills k_off, k_head, v_off and v_head;
  * returns where it ends. */
 int64_t kv_lay_out(struct state *s, int64_t at);
-/* K and V of block types are kept turned by a Hadamard matrix (ops/rope.h, HADAMARD): a block has one
- * scale, and where a few channels are much larger than their neighbours, as those of K of many
- * models are, it is theirs. Turned, each number is a sum of the block's with either sign, and none
- * is much larger than the others. The matrix is its own inverse and keeps dot products, so scores
- * are those of q turned alike, and what is summed up of V is turned back once. Sets turn_k and
- * turn_v for the types that the state has: the numbers of a block; 0 of types without, and of rows
- * that are numbers whatever their type, that choose slots, or whose V is columns of K. */
+/* K and V of block types are kept turned by a Hadamard matrix (graph/ops/rope.h, graph_hadamard): a
+ * block has one scale, and where a few channels are much larger than their neighbours, as those of
+ * K of many models are, it is theirs. Turned, each number is a sum of the block's with either sign,
+ * and none is much larger than the others. The matrix is its own inverse and keeps dot products: so
+ * scores are those of q turned alike, and what is summed up of V is turned back once.
+ * Sets turn_k and turn_v for the types that the state has: the numbers of a block; 0 of types
+ * without, and of rows that are numbers whatever their type, that choose slots, or whose V is
+ * columns of K. */
 void kv_choose_turn(struct state *s);
 /* Whether V is kept by itself; its type. */
 static inline int kv_has_v(const struct state *s)

@@ -734,7 +734,7 @@ static void edited(pith_session *s, float got[4][V])
     feed_some(s, 1, 3, 9, got[3]);
 }
 
-/* Each device turns the heads that it has, of caches of block types: K, V, q and what it attends. */
+/* Of caches of block types each device turns the heads that it has: K, V, q and results. */
 static void check_turned(const struct pith_session *s, int blocks)
 {
     const struct plan *p = &s->role[ROLE_DECODER].plan;

@@ -250,9 +250,9 @@ struct kern {
      * < n_rot/2; a' = fma(-b, s, a * c), b' = fma(b, c, a * s) with a*c, a*s rounded first. */
     void (*rope_norm)(float *x, const float *cosv, const float *sinv, int n_rot);
     void (*rope_neox)(float *x, const float *cosv, const float *sinv, int n_rot);
-    /* y = H x of each b of n numbers, b = 32, 64, 128 or 256: (x[i], x[i + h]) becomes (x[i] + x[i +
-     * h], x[i] - x[i + h]), i without the bit h, for h = 1, 2, .. b / 2; then times scale. y may be
-     * x. */
+    /* y = H x of each b of n numbers, b = 32, 64, 128 or 256: for h = 1, 2, .. b / 2 each pair
+     * (x[i], x[i + h]), i without the bit h, becomes (x[i] + x[i + h], x[i] - x[i + h]); then times
+     * scale. y may be x. */
     void (*hadamard)(const float *x, float *y, int64_t n, int b, float scale);
     /* z = fma(y - x, t, x) */
     void (*lerp)(const float *x, const float *y, const float *t, float *z, int64_t n);

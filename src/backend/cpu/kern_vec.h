@@ -13,8 +13,8 @@
 #define KERN_VEC(X) \
     X(rms_norm) X(layer_norm) X(add) X(mul) X(div) X(scale) X(axpy) X(mix) X(silu) X(gelu) \
     X(gelu_erf) X(gelu_quick) X(relu) X(relu2) X(sigmoid) X(softcap) X(exp) X(clamp) X(xielu) \
-    X(rope_norm) X(rope_neox) X(hadamard) X(lerp) X(ssm) X(pool) X(linear) X(conv) X(group_norm) X(gates) \
-    X(attn) X(attn_merge) X(index) X(f32_to_f16) X(dot) X(put_far) X(put_end)
+    X(rope_norm) X(rope_neox) X(hadamard) X(lerp) X(ssm) X(pool) X(linear) X(conv) \
+    X(group_norm) X(gates) X(attn) X(attn_merge) X(index) X(f32_to_f16) X(dot) X(put_far) X(put_end)
 /* clang-format on */
 
 extern const struct kern kern_vec_base; /* plain C, any machine */

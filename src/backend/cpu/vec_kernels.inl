@@ -485,8 +485,8 @@ static void vec_rope_neox(float *x, const float *cosv, const float *sinv, int n_
     }
 }
 
-/* Pairs are neighbours at each step, and go to the first and the second half: so what was at i is
- * then at i turned right by a bit, and after as many steps as i has bits all are in their places. */
+/* Pairs are neighbours at each step, and go to the first and the second half: what was at i is then
+ * at i turned right by a bit. After as many steps as i has bits all are in their places. */
 SIMD_FN void hadamard_step(const float *x, float *y, int b, V scale, int last)
 {
     for (int i = 0; i < b / 2; i += V_LANES) {

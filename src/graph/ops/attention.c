@@ -18,7 +18,7 @@
  *                first state, then of the next; at last a sink, a partial (logit, 1, 0).
  *                Where a state keeps K or V turned (kv_page.h) so are its rows before they are
  *                rounded, and q; and z, which is a sum of turned V, is turned back: nodes of their
- *                own (ops/rope.h), and no concern of these ops.
+ *                own (graph/ops/rope.h), and no concern of these ops.
  *   BIAS_TABLE   z [1, H ATTN_TABLE]: table[h][r] = w[bucket(r)][h]
  *   TEMPER       z = x (1 + t ln(floor((pos + offset) / every) + 1))
  *

@@ -1,6 +1,6 @@
 #include "common.glsl"
-/* hadamard.comp -- a workgroup for each p[0] numbers of a row, turned (graph/ops/rope.c). p[1]: what
- * they are multiplied with at last. */
+/* hadamard.comp -- a workgroup for each p[0] numbers of a row, turned (graph/ops/rope.c). p[1]:
+ * what they are multiplied with at last. */
 layout(local_size_x = 64) in;
 
 shared float block[256];
