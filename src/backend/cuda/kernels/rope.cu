@@ -1,6 +1,7 @@
 /* rope.cu -- heads turned by a table (graph/ops/rope.c), and the table: cos and sin of each row's
  * angles; and what a Hadamard matrix turns. Angles are turns, in fractions of 2^64, so that a
- * position times one is exact but for whole turns. Behind the turns of all pairs lies which of a row's four positions each goes by. */
+ * position times one is exact but for whole turns. Behind the turns of all pairs lies which of a
+ * row's four positions each goes by. */
 #include "common.cuh"
 
 /* One thread a pair, or an element that stays. p: width, step of the operand's heads, first,
