@@ -52,7 +52,6 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
     a->logprobs = answer_n_probs(b);
     n->returns_tokens = field_bool(b, F_return_tokens);
     n->slot = (int)field_int(b, F_id_slot);
-    n->slot = n->slot < 0 ? 0 : n->slot;
     if (!answer_takes_only(a, b, f))
         return 0;
     r->left = n->left = field_bool(b, F_post_sampling_probs) && a->logprobs > 0;

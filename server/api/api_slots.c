@@ -25,6 +25,7 @@ static int is_on(struct server *s, struct fault *f)
            fault_set(f, 501, "not_supported", NULL, "the server was started with --no-slots");
 }
 
+/* Takes v->settings. */
 static json_t *slot_card(const struct hosted *m, int i, const struct slot_info *v)
 {
     json_t *j =
@@ -39,6 +40,11 @@ static json_t *slot_card(const struct hosted *m, int i, const struct slot_info *
                          "has_next_token", 1, "n_remain",
                          (json_int_t)(v->n_max < 0 ? -1 : v->n_max - v->n_made), "n_decoded",
                          (json_int_t)v->n_made));
+    if (v->busy == 1)
+        json_object_set_new(j, "id_task", json_integer((json_int_t)v->task));
+    if (v->settings)
+        json_object_set_new(j, "params", json_loads(v->settings, 0, NULL));
+    free(v->settings);
     return j;
 }
 
@@ -54,7 +60,7 @@ static json_t *tell(struct exchange *x, struct hosted *m, struct fault *f)
     }
     json_t *list = json_array();
     int idle = 0;
-    for (int i = 0; list && i < look.n; i++) {
+    for (int i = 0; i < look.n; i++) {
         json_array_append_new(list, slot_card(m, i, &info[i]));
         idle += !info[i].busy;
     }

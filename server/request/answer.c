@@ -1026,6 +1026,20 @@ static int room_for_copies(const struct answer *a, const struct request *r, stru
            account_refuse(s, t, bytes, f);
 }
 
+/* How its tokens are chosen: for the answer where that tells it, and for who asks what runs. */
+static int take_settings(struct answer *a, const struct fields *b, struct request *r,
+                         struct fault *f)
+{
+    int answers = a->verbose || (a->dialect->endpoint & E_PEER);
+    int asked = !server_told(exchange_server(a->x))->no_slots;
+    json_t *settings = answers || asked ? settings_json(r, b) : NULL;
+    r->settings = asked && settings ? json_dumps(settings, JSON_COMPACT) : NULL;
+    if (answers)
+        a->settings = json_incref(settings);
+    json_decref(settings);
+    return (asked ? r->settings != NULL : !answers || settings) || fault_memory(f);
+}
+
 static int take(struct answer *a, struct fields *b, struct request *r, struct fault *f)
 {
     a->n = request_choices(b);
@@ -1045,8 +1059,8 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
     if (a->cuts_prompt && !a->most_prompt)
         return fault_set(f, 400, "out_of_range", "truncate_prompt_tokens",
                          "truncate_prompt_tokens is 0, wanted -1 or at least 1");
-    if ((a->verbose || (a->dialect->endpoint & E_PEER)) && !(a->settings = settings_json(r, b)))
-        return fault_memory(f);
+    if (!take_settings(a, b, r, f))
+        return 0;
     a->template = request_template(a->m, b);
     if (a->chat && (!tools_take(a, b, r, f) || !take_effort(a, b, f)))
         return 0;

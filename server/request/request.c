@@ -279,6 +279,7 @@ struct request *request_clone(const struct request *from, const struct fields *b
         ok = ok && (r->stop[i] = strdup(from->stop[i]));
     r->sampler.seed = request_seed(b);
     r->salt = from->salt ? strdup(from->salt) : NULL;
+    r->settings = from->settings ? strdup(from->settings) : NULL;
     r->sampler.samplers = from->sampler.samplers ? strdup(from->sampler.samplers) : NULL;
     r->sampler.logit_bias = copy_of(from->sampler.logit_bias, (size_t)from->sampler.n_logit_bias *
                                                                   sizeof *from->sampler.logit_bias);
@@ -294,6 +295,7 @@ struct request *request_clone(const struct request *from, const struct fields *b
         copy_of(from->sampler.only, (size_t)from->sampler.n_only * sizeof *from->sampler.only);
     r->grammar = from->grammar ? pith_grammar_clone(from->grammar, &err) : NULL;
     ok = ok && !r->stop == !from->stop && !r->salt == !from->salt &&
+         !r->settings == !from->settings &&
          !r->sampler.samplers == !from->sampler.samplers &&
          !r->sampler.logit_bias == !from->sampler.logit_bias &&
          !r->sampler.dry_breakers == !from->sampler.dry_breakers &&

@@ -59,6 +59,7 @@ void request_free(struct request *r)
     free(r->stop_ids);
     free(r->named);
     free(r->salt);
+    free(r->settings);
     free(r->force_ids);
     free(unconst(r->sampler.late));
     free(unconst(r->sampler.only));

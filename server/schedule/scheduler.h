@@ -96,6 +96,7 @@ struct request {
     int64_t mask_bytes; /* most for its masks, which come while it runs */
     int64_t masks;      /* of them, that its key's account has */
     int slot;           /* that keeps its tokens, -1: none */
+    char *settings;     /* JSON of how its tokens are chosen, for /slots; NULL: nobody may ask */
     int kept;           /* set before EV_DONE: it does */
     char *salt;         /* only requests with the same one share a prefix; NULL: those with none */
     int priority;       /* lower comes first, among requests of one key */

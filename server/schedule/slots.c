@@ -45,24 +45,40 @@ void slots_free(struct sched *s)
     free(s->slot);
 }
 
+static struct slot_info info_of(const struct branch *b)
+{
+    return (struct slot_info){.busy = 1,
+                              .task = b->arrival,
+                              .settings = b->r->settings ? strdup(b->r->settings) : NULL,
+                              .n_prompt = b->r->n_prompt,
+                              .n_fed = b->n_fed,
+                              .n_cached = b->r->figures.n_cached,
+                              .n_made = b->n_made,
+                              .n_max = b->r->n_max};
+}
+
+/* A choice is where its id_slot says, or the first free place. */
 void slots_look(void *ctx)
 {
     struct slots_look *look = ctx;
     const struct sched *s = look->s;
     look->n = s->parallel < look->most ? s->parallel : look->most;
     memset(look->v, 0, (size_t)look->n * sizeof *look->v);
-    for (int q = 0, i = 0; q < s->n_seq && i < look->n; q++) {
-        const struct branch *b = s->seq[q];
-        if (b && look->of && b->r->tenant != look->of)
-            look->v[i++].busy = 2; /* somebody else's */
-        else if (b)
-            look->v[i++] = (struct slot_info){.busy = 1,
-                                              .n_prompt = b->r->n_prompt,
-                                              .n_fed = b->n_fed,
-                                              .n_cached = b->r->figures.n_cached,
-                                              .n_made = b->n_made,
-                                              .n_max = b->r->n_max};
-    }
+    for (int named = 1; named >= 0; named--)
+        for (int q = 0; q < s->n_seq; q++) {
+            const struct branch *b = s->seq[q];
+            int i = b && b->r->slot >= 0 && b->r->slot < look->n ? b->r->slot : -1, first = 1;
+            for (int p = 0; i >= 0 && p < q; p++) /* another one has named it before */
+                first &= !s->seq[p] || s->seq[p]->r->slot != i;
+            if (!b || named != (i >= 0 && first))
+                continue;
+            for (i = named ? i : 0; i < look->n && look->v[i].busy;)
+                i++;
+            if (i < look->n && look->of && b->r->tenant != look->of)
+                look->v[i].busy = 2; /* somebody else's */
+            else if (i < look->n)
+                look->v[i] = info_of(b);
+        }
     for (int i = 0; i < look->n; i++)
         if (!look->of || s->slot[i].tenant == look->of)
             look->v[i].n_kept = s->slot[i].n;

@@ -10,6 +10,8 @@
 
 struct slot_info {
     int busy; /* 2: with a choice of another key, of which nothing else is told */
+    uint64_t task;  /* its number, from 0 on */
+    char *settings; /* how its tokens are chosen: JSON, malloc; NULL: not told */
     int64_t n_prompt, n_fed, n_cached; /* of one that is busy: tokens, computed so far, found */
     int64_t n_made, n_max;             /* likewise, made and most to make */
     int64_t n_kept;                    /* tokens of the last choice that named this slot */

@@ -257,6 +257,22 @@ def test_slots(s, folder):
     check("slots", len(idle) == 4
           and all(not x["is_processing"] and x["n_ctx"] == 512 for x in idle), idle)
     prompt = [5 + i % 200 for i in range(200)]
+    long = {"prompt": prompt[:9], "n_predict": 490, "ignore_eos": True, "temperature": 0.5}
+    out, rest = begin([lambda: s.post("/completion", {**long, "id_slot": 2}),
+                       lambda: s.post("/v1/completions", {**long, "n_predict": None,
+                                                          "max_tokens": 490})])
+    runs = []
+    s.wait_for(lambda: None not in out or runs.append(s.get("/slots")[1])
+               or sum(x["is_processing"] for x in runs[-1]) == 2)
+    busy = [x for x in runs[-1] if x["is_processing"]]
+    check("slots that run", [x["id"] for x in busy] == [0, 2]
+          and len(set(x["id_task"] for x in busy)) == 2
+          and all(x["params"]["temperature"] == 0.5 and x["params"]["ignore_eos"]
+                  and x["params"]["n_predict"] == 490 and x["next_token"][0]["n_decoded"] >= 0
+                  for x in busy), runs[-1])
+    answers = rest()
+    check("the slot of an answer", answers[0][1]["id_slot"] == 2
+          and ask(s, prompt=prompt[:3], n_predict=1)["id_slot"] == -1, answers[0][1]["id_slot"])
     a = ask(s, prompt=prompt, id_slot=1, return_tokens=True, n_probs=5)
     check("kept", s.get("/slots")[1][1]["n_kept"] == 207 or s.get("/slots")[1][1]["n_kept"] == 208,
           s.get("/slots")[1][1])
