@@ -69,7 +69,8 @@ int64_t request_bytes(const struct request *r, int32_t n_vocab)
             only = r->sampler.n_only, bits = only ? n_vocab / 8 : 0;
     if (r->input_end)
         return prompt + r->holds;
-    return prompt * (2 + r->n) + lists + (r->settings ? (int64_t)strlen(r->settings) : 0) + (int64_t)sizeof(int32_t) * only +
+    int64_t settings = r->settings ? (int64_t)strlen(r->settings) : 0;
+    return prompt * (2 + r->n) + lists + settings + (int64_t)sizeof(int32_t) * only +
            r->n * (CHOICE + lists + bits);
 }
 
