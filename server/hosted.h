@@ -13,6 +13,11 @@ struct sched;
 struct server;
 
 enum model_state { MODEL_UNLOADED, MODEL_LOADING, MODEL_READY, MODEL_LEAVING };
+/* What prompts show of conversations, by templates: a call, two calls of one turn, the system's
+ * message. */
+struct template_shows {
+    int calls, several, system;
+};
 /* A model on offer. */
 struct hosted {
     struct server *server;
@@ -33,6 +38,7 @@ struct hosted {
     char ends[68]; /* the text that ends its answers; "": tokens do */
     int shows_tools; /* the template puts tools into a prompt; 0: not into the simplest one, which
                         is when each is looked at */
+    struct template_shows shows; /* all 0 without a template */
     struct pith_model_info info;
     struct pith_sampler_params usual,
         usual_ollama; /* where a request does not say: as its file advises, else as all programs, or

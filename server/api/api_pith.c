@@ -159,46 +159,16 @@ static json_t *props_template(const struct hosted *m)
     return json_string("");
 }
 
-/* Whether a template writes both marks of a conversation. */
-static int writes(const pith_template *t, const char *json, const char *mark, const char *other)
-{
-    struct pith_error err;
-    size_t n;
-    pith_prompt *p = pith_prompt_open(t, json, strlen(json), &err);
-    const char *text = pith_prompt_text(p, &n);
-    int found = p && strstr(text, mark) && strstr(text, other);
-    pith_prompt_close(p);
-    return found;
-}
-
-/* What a template shows of a conversation: tried, by marks. NULL: there is none. */
+/* NULL: there is no template. */
 static json_t *template_caps(const struct hosted *m)
 {
-    static const char system[] = "{\"messages\":[{\"role\":\"system\",\"content\":\"MARKA\"},{"
-                                 "\"role\":\"user\",\"content\":\"b\"}]}";
-    static const char calls[] =
-        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\","
-        "\"content\":\"\",\"tool_calls\":[{\"id\":\"call_0000\",\"type\":\"function\","
-        "\"function\":{\"name\":\"MARKA\",\"arguments\":%s}}%s]}]}";
-    static const char second[] = ",{\"id\":\"call_0001\",\"type\":\"function\",\"function\":{"
-                                 "\"name\":\"MARKB\",\"arguments\":%s}}";
-    static const char *const arguments[] = {"{\"x\":1}", "\"{\\\"x\\\":1}\""};
-    const pith_template *t = m->tool_template ? m->tool_template : m->template;
-    int one = 0, several = 0;
-    for (int i = 0; t && i < 2; i++) {
-        char json[512], more[160];
-        snprintf(more, sizeof more, second, arguments[i]);
-        snprintf(json, sizeof json, calls, arguments[i], "");
-        one |= writes(t, json, "MARKA", "");
-        snprintf(json, sizeof json, calls, arguments[i], more);
-        several |= writes(t, json, "MARKA", "MARKB");
-    }
-    return !t ? NULL
-              : json_pack("{s:b, s:b, s:b, s:b, s:b, s:b}", "supports_tools", m->shows_tools,
-                          "supports_tool_calls", one, "supports_parallel_tool_calls", several,
-                          "supports_system_role", writes(m->template ? m->template : t, system,
-                                                         "MARKA", ""),
-                          "supports_string_content", 1, "supports_typed_content", 0);
+    const struct template_shows *shows = &m->shows;
+    return !m->tool_template && !m->template
+               ? NULL
+               : json_pack("{s:b, s:b, s:b, s:b, s:b, s:b}", "supports_tools", m->shows_tools,
+                           "supports_tool_calls", shows->calls, "supports_parallel_tool_calls",
+                           shows->several, "supports_system_role", shows->system,
+                           "supports_string_content", 1, "supports_typed_content", 0);
 }
 
 /* The text of the file's template for tools, where that is the one in use. NULL: none. */

@@ -153,6 +153,8 @@ static pith_status open_model(struct hosted *h, uint64_t *bytes, struct pith_err
         st = find_template(h, err);
     find_sampling(h);
     h->shows_tools = st == PITH_OK && h->generate && request_shows_tools(h);
+    if (st == PITH_OK)
+        shows_try(h);
     *bytes = most_bytes(h);
     if (st == PITH_OK)
         st = fits_alone(h, *bytes, "its weights and its cache need", err);
@@ -200,6 +202,7 @@ void loader_close(struct hosted *h)
     h->template = h->tool_template = NULL;
     h->generate = h->embed = h->rank = NULL;
     h->model = NULL;
+    h->shows = (struct template_shows){0};
     h->shows_tools = h->ended = 0;
 }
 

@@ -4,6 +4,7 @@
  *     waiting.c  requests that wait while the model they are for is loaded
  *     loader.c   the thread that loads and unloads
  *     models.c   which model a request is for; what there are
+ *     shows.c    what a model's template shows, tried while it is loaded
  *
  *     UNLOADED -> LOADING -> READY -> LEAVING -> UNLOADED
  *
@@ -49,6 +50,9 @@ int waiter_add(struct models *m, struct hosted *h, struct exchange *x, int64_t d
                struct fault *f);
 /* With the lock. Those that wait for the model go on: held, or (why->http) to say why not. */
 void waiters_resume(struct models *m, struct hosted *h, const struct fault *why);
+
+/* shows.c. Sets h->shows, which nobody else reads yet; a template that fails shows nothing. */
+void shows_try(struct hosted *h);
 
 /* loader.c */
 void *loader_run(void *models);
