@@ -29,6 +29,12 @@ int fault_stopped(struct fault *f)
     return bounds && bounds->why(f);
 }
 
+void fault_answers(void)
+{
+    if (bounds)
+        bounds->answers();
+}
+
 _Thread_local int64_t *json_meter;
 
 static void count(int64_t bytes)

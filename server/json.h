@@ -25,6 +25,7 @@ int fault_set(struct fault *f, int http, const char *code, const char *param, co
 int fault_from(struct fault *f, const struct pith_error *err, const char *param); /* by status */
 int fault_memory(struct fault *f);
 int fault_stopped(struct fault *f); /* 1: what this thread does was stopped, and *f says why */
+void fault_answers(void);           /* what it does from now on is the answer to that */
 int fault_shutting_down(struct fault *f);
 const char *fault_type(const struct fault *f);  /* "invalid_request_error" */
 
@@ -58,6 +59,7 @@ struct json_bounds {
     int (*json)(size_t bytes, int taken); /* a block is taken (0: it may not be), or given back */
     int (*goes_on)(void);                 /* 0: it ends here */
     int (*why)(struct fault *f);          /* 1: it was stopped, and *f says why */
+    void (*answers)(void); /* it has said why: what is allocated from now on is the answer */
 };
 /* jansson's callers cannot look at each of its allocations, so it tells their thread of those that
  * fail (from json_watch on, which is called first, once), as all of json.c does. Whether there was

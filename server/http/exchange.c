@@ -18,7 +18,6 @@
 #include "server/http/account.h"
 #include "server/http/exchange.h"
 #include "server/http/http.h"
-#include "server/http/work.h"
 #include "server/json.h"
 #include "server/hosted.h"
 #include "server/parts.h"
@@ -515,7 +514,7 @@ json_t *exchange_fault_json(const struct exchange *x, const struct fault *f)
 void exchange_fault(struct exchange *x, const struct fault *f)
 {
     json_lost(); /* what was lost before is why it fails */
-    work_answers();
+    fault_answers();
     exchange_retry_after(x, f->retry_after);
     exchange_json(x, f->http, exchange_fault_json(x, f));
 }

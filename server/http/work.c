@@ -385,7 +385,7 @@ void work_give(int64_t bytes)
 }
 
 /* A stop is not undone by whoever asks for its reason: all that follows ends, too, until the answer
- * is made (work_answers). */
+ * is made. */
 static int why(struct fault *f)
 {
     struct turn *t = turn_now;
@@ -432,13 +432,13 @@ static int why(struct fault *f)
     return 1;
 }
 
-void work_answers(void)
+static void answers(void)
 {
     if (turn_now)
         turn_now->answers = 1;
 }
 
-const struct json_bounds work_bounds = {take_json, work_goes_on, why};
+const struct json_bounds work_bounds = {take_json, work_goes_on, why, answers};
 
 /* ---------------------------------------------------------------- running */
 

@@ -19,7 +19,6 @@ void work_lend(struct work *w, int64_t now);
 /* On a thread of work, for the job that it does; elsewhere nothing: */
 int work_goes_on(void); /* 0: it ends here; where it does not, others may have gone first */
 int work_was_stopped(void); /* by a bound, or since nobody waits: what failed may not fail again */
-void work_answers(void); /* it was stopped and has said why: what it allocates now is the answer */
 void work_deadline(int64_t deadline); /* it ends then; clock_now(), 0: never */
 int64_t work_hand_over(void); /* bytes that the library holds for it, which the caller counts from
                                  now on, as he does those of work_take */

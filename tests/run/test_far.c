@@ -339,7 +339,7 @@ static void promises_are_kept(void)
     struct pith_error err = {PITH_OK, ""};
     struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
     make_model("llama");
-    far_plan(&(struct far_plan){.bytes = (test_scale() >= 10 ? 12 : 3) << 20});
+    far_plan(&(struct far_plan){.bytes = (test_scale() >= 10 ? 12 : 5) << 20});
     pith_model *m = open_model("1", &err);
     REQUIRE(m, "%s", err.msg);
     sp.n_ctx = 1 << 20;
