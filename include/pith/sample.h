@@ -148,7 +148,8 @@ typedef struct pith_grammar pith_grammar;
 /* PITH_GRAMMAR_CALLS: text is a JSON array of tools, and the grammar that of an answer in which
  * they may be called: anything, but what begins a call, behind the trigger or (in families whose
  * models do that) as a bare or fenced JSON object that names one of the tools where the answer
- * begins, goes on as a call whose arguments satisfy their schema. In reasoning nothing is a call.
+ * begins, goes on as a call whose arguments satisfy their schema, or are {} where a tool has none.
+ * In reasoning nothing is a call.
  * Families whose calls are not one JSON text need no trigger: their own form is what is held to;
  * schemas whose strings that form cannot keep (a pattern of any characters) are PITH_UNSUPPORTED.
  * PITH_GRAMMAR_REGEX: texts that a regular expression describes from their begin to their end, of

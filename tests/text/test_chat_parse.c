@@ -924,6 +924,22 @@ static void grammar(void)
         pith_grammar_reset(g);
     }
     pith_grammar_close(g);
+    /* A tool without parameters is called with none. */
+    static const char *const without[] = {"[{\"name\":\"f\"}]",
+                                          "[{\"name\":\"f\",\"parameters\":null}]"};
+    for (int i = 0; i < 2; i++) {
+        n = pith_chat_grammar(NULL, without[i], &trigger, schema, sizeof schema, &err);
+        REQUIRE(n > 0 && n < (int64_t)sizeof schema, "%s", err.msg);
+        g = pith_grammar_open(NULL, PITH_GRAMMAR_SCHEMA, schema, (size_t)n, NULL, &err);
+        REQUIRE(g, "%s", err.msg);
+        good = "{\"name\": \"f\", \"arguments\": {}}";
+        bad = "{\"name\": \"f\", \"arguments\": {\"";
+        CHECK(pith_grammar_accept_text(g, good, strlen(good), &err) == PITH_OK &&
+              pith_grammar_complete(g));
+        pith_grammar_reset(g);
+        CHECK(pith_grammar_accept_text(g, bad, strlen(bad), &err) == PITH_STATE);
+        pith_grammar_close(g);
+    }
     CHECK(!strcmp(pith_chat_answer(NULL), "</think>") && !strcmp(pith_chat_think(NULL), "<think>"));
     CHECK(pith_chat_grammar(NULL, "[]", &trigger, schema, sizeof schema, &err) == -1 &&
           err.code == PITH_RANGE);

@@ -684,6 +684,52 @@ static void references_of_two_tools(void)
     }
 }
 
+/* A tool that says nothing of its parameters has none: it is called with {}, as one whose object
+ * has no properties. */
+static void tools_without_parameters(void)
+{
+    static const char *const lists[] = {
+        "[{\"type\":\"function\",\"function\":{\"name\":\"now\"}}]",
+        "[{\"type\":\"function\",\"function\":{\"name\":\"now\",\"parameters\":null}}]",
+        "[{\"name\":\"now\"}]",
+        "[{\"name\":\"now\",\"parameters\":{\"type\":\"object\",\"properties\":{}}}]"};
+    static const struct {
+        const char *family, *text;
+        int may;
+        const char *trigger;
+    } v[] = {
+        {"hermes", "<tool_call>{\"name\": \"now\", \"arguments\": {}}", 2, "<tool_call>"},
+        {"hermes", "<tool_call>{\"name\": \"now\", \"arguments\": {\"", 0, "<tool_call>"},
+        {"hermes", "{\"name\": \"now\", \"arguments\": {}}", 2, "<tool_call>"},
+        {"hermes", "{\"name\": \"now\", \"arguments\": {\"", 0, "<tool_call>"},
+        {"mistral", "[TOOL_CALLS][{\"name\": \"now\", \"arguments\": {\"", 0, "[TOOL_CALLS]"},
+        {"harmony",
+         "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}<|call|>", 2, NULL},
+        {"harmony",
+         "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{\"", 0, NULL},
+        {"gemma-4", "<|tool_call>call:now{}<tool_call|>", 2, NULL},
+        {"gemma-4", "<|tool_call>call:now{c", 0, NULL},
+        {"lfm2", "<|tool_call_start|>[now()]<|tool_call_end|>", 2, NULL},
+        {"lfm2", "<|tool_call_start|>[now(c", 0, NULL},
+        {"qwen3-coder", "<tool_call>\n<function=now>\n</function>\n</tool_call>", 2, NULL},
+        {"qwen3-coder", "<tool_call>\n<function=now>\n<p", 0, NULL},
+    };
+    for (size_t k = 0; k < sizeof lists / sizeof *lists; k++)
+        for (size_t i = 0; i < sizeof v / sizeof *v; i++) {
+            struct pith_error err = {0};
+            struct grammar_spec spec = {.kind = PITH_GRAMMAR_CALLS,
+                                        .text = slice_of(lists[k]),
+                                        .format = chat_format_named(v[i].family),
+                                        .trigger_token = -1};
+            if (v[i].trigger)
+                spec.trigger = slice_of(v[i].trigger);
+            struct pith_grammar *g = grammar_new(&spec, &err);
+            CHECK_MSG(g && answers(g, v[i].text) == v[i].may, "%s: %s: %s: %d %s", lists[k],
+                      v[i].family, v[i].text, g ? answers(g, v[i].text) : -1, err.msg);
+            grammar_free(g);
+        }
+}
+
 int main(void)
 {
     TEST(patterns);
@@ -691,6 +737,7 @@ int main(void)
     TEST(many_tools_are_cheap);
     TEST(many_members_are_linear);
     TEST(references_of_two_tools);
+    TEST(tools_without_parameters);
     TEST(what_is_written_is_read);
     TEST(answers_hold_calls);
     TEST(tokens_without_text);

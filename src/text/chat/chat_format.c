@@ -101,7 +101,7 @@ static void put_tool(struct str *s, const struct chat_format *f, const struct jt
     if (schema)
         jtree_write(s, schema);
     else
-        str_putz(s, "{\"type\":\"object\"}");
+        str_putz(s, CHAT_NO_PARAMETERS);
     str_putz(s, "},\"required\":[");
     str_json(s, f->name_key, strlen(f->name_key));
     str_putc(s, ',');
@@ -152,8 +152,7 @@ static pith_status put_tools(const struct chat_format *f, struct arena *a,
         const struct jtree *fn = jtree_get(t, "function");
         fn = fn && fn->kind == JTREE_OBJECT ? fn : t;
         const struct jtree *name = jtree_get(fn, "name");
-        struct jtree *schema = jtree_get(fn, "parameters");
-        schema = schema && schema->kind == JTREE_NULL ? NULL : schema;
+        struct jtree *schema = chat_parameters(fn);
         if (!name || name->kind != JTREE_STRING)
             return error_set(err, PITH_FORMAT, "tools: number %d has no name", i);
         char place[128];

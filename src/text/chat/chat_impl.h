@@ -121,6 +121,8 @@ void chat_put_elements(struct str *out, struct slice text, const struct chat_too
 /* The schema of a tool's arguments, NULL: it has none; what a "$ref" in it leads to, NULL: nowhere.
  */
 struct jtree *chat_parameters(const struct jtree *tool);
+/* What a tool without one is called with: nothing. */
+#define CHAT_NO_PARAMETERS "{\"type\":\"object\",\"properties\":{}}"
 const struct jtree *chat_schema_at(const struct jtree *root, const struct jtree *ref);
 /* Bits of enum jtree_kind that a schema inside `root` allows by its type, through "$ref" and one
  * level of anyOf and oneOf; 0: it does not say. */

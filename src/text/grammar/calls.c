@@ -358,8 +358,7 @@ static void put_tools(struct calls *c, const struct jtree *tools, uint32_t call,
         const struct jtree *fn = native_function(r, t, i, &name);
         if (!fn)
             return;
-        struct jtree *schema = jtree_get(fn, "parameters");
-        uint32_t rest = put_rest(c, schema && schema->kind == JTREE_NULL ? NULL : schema);
+        uint32_t rest = put_rest(c, chat_parameters(fn));
         if (c->spec->trigger.n || c->spec->token >= 0)
             rules_edge(r, rules_call(r, put_quoted(c, names, name), rest), to, EDGE_EPS, 0);
         if (bare)

@@ -177,10 +177,9 @@ static const struct jtree *referred(const struct native *n, const struct jtree *
 
 uint32_t native_arguments(const struct native *n, struct jtree *schema, enum schema_form form)
 {
-    static const char any[] = "{\"type\":\"object\"}";
     struct rules *r = n->r;
     if (!schema && rules_ok(r))
-        schema = jtree_read(&r->arena, any, sizeof any - 1, &r->err);
+        schema = jtree_read(&r->arena, CHAT_NO_PARAMETERS, strlen(CHAT_NO_PARAMETERS), &r->err);
     return schema ? schema_add(n->schemas, schema, schema, form) : 0;
 }
 

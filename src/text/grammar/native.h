@@ -44,7 +44,7 @@ uint32_t native_rest(const struct native *n, uint32_t from, const char *op);
 /* The function of a tool, and its name; NULL, with a failure in r: it has none. */
 const struct jtree *native_function(struct rules *r, const struct jtree *tool, int i,
                                     struct slice *name);
-/* The rule of arguments as one object: a JSON Schema's, NULL: any object. */
+/* The rule of arguments as one object: a JSON Schema's, NULL: the empty object. */
 uint32_t native_arguments(const struct native *n, struct jtree *schema, enum schema_form form);
 
 #endif
