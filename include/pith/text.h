@@ -196,6 +196,7 @@ struct pith_chat_params {
      * and the last (which may be of 0 bytes) `whole`; one that has begun stays one, so arguments
      * that break off or go wrong end as they stand, never whole. 0: whole calls only. */
     int32_t partial;
+    uint64_t seed; /* of the ids that are made for calls: equal answers have others with another */
 };
 #define PITH_CHAT_PARAMS_INIT PITH_SIZED(struct pith_chat_params)
 /* t NULL: family "generic", or the one named. After PITH_NOMEM a parser can only be closed. */

@@ -778,6 +778,15 @@ static int reason_first(struct answer *a, const struct fields *b, struct request
     return ok;
 }
 
+/* Of the ids of calls: no two choices have the same, nor two answers. */
+static uint64_t seed_of(const struct answer *a, int choice)
+{
+    uint64_t h = 0xcbf29ce484222325u + (uint64_t)choice; /* FNV-1a */
+    for (const char *p = exchange_id(a->x); *p; p++)
+        h = (h ^ (unsigned char)*p) * 0x100000001b3u;
+    return h;
+}
+
 /* Who reads the answers to a prompt, of which n bytes are the conversation and the others what the
  * answer is made to begin with. */
 static int open_messages(struct answer *a, const struct fields *b, const pith_prompt *p, size_t n,
@@ -792,7 +801,8 @@ static int open_messages(struct answer *a, const struct fields *b, const pith_pr
     for (int i = 0; ok && i < a->per_prompt; i++) {
         struct message *m = a->choice[i].message = message_open(
             raw ? NULL : a->template, i ? a->choice[0].message : NULL, tools,
-            raw ? NULL : a->family, !a->dialect->whole_calls, text, a->lead_is_said ? n : n_all, f);
+            raw ? NULL : a->family, !a->dialect->whole_calls, seed_of(a, i), text,
+            a->lead_is_said ? n : n_all, f);
         ok = m != NULL;
         if (ok && a->one_call)
             message_one_call(m);

@@ -84,7 +84,7 @@ static void on_event(void *ctx, const struct pith_chat_event *e)
 }
 
 struct message *message_open(const pith_template *t, const struct message *first,
-                             const json_t *tools, const char *family, int partial,
+                             const json_t *tools, const char *family, int partial, uint64_t seed,
                              const char *prompt, size_t n, struct fault *f)
 {
     struct pith_error err = {0};
@@ -102,6 +102,7 @@ struct message *message_open(const pith_template *t, const struct message *first
         p.prompt_bytes = n;
         p.family = family;
         p.partial = partial;
+        p.seed = seed;
         p.on_event = on_event;
         p.ctx = m;
         m->parser = pith_chat_open(t, &p, &err);
@@ -118,7 +119,7 @@ struct message *message_open(const pith_template *t, const struct message *first
 int message_reasons(const pith_template *t, const char *family, const char *prompt, size_t n,
                     struct fault *f)
 {
-    struct message *m = message_open(t, NULL, NULL, family, 0, prompt, n, f);
+    struct message *m = message_open(t, NULL, NULL, family, 0, 0, prompt, n, f);
     if (!m)
         return -1;
     int ok = message_put(m, "x", 1) && message_put(m, NULL, 0);

@@ -18,10 +18,10 @@ struct part {
 
 struct message;
 /* For the conversation rendered as `prompt`; tools may be NULL. first: one that has read the same
- * tools and lives as long, NULL: none. family and partial as pith_chat_params. Without a template
- * it has an answer that is all text, but where a family is named. */
+ * tools and lives as long, NULL: none. family, partial and seed as pith_chat_params. Without a
+ * template it has an answer that is all text, but where a family is named. */
 struct message *message_open(const pith_template *t, const struct message *first,
-                             const json_t *tools, const char *family, int partial,
+                             const json_t *tools, const char *family, int partial, uint64_t seed,
                              const char *prompt, size_t n, struct fault *f);
 /* 1: a prompt ends inside reasoning; what follows is more of it. -1: *f. */
 int message_reasons(const pith_template *t, const char *family, const char *prompt, size_t n,

@@ -56,7 +56,7 @@ pith_chat_parser *pith_chat_open(const pith_template *t, const struct pith_chat_
         return NULL;
     struct chat_parse_spec spec = {
         family_of(t), slice_of(p.tools), {p.prompt, p.prompt_bytes}, p.on_event, p.ctx,
-        p.tools_of,   p.partial};
+        p.tools_of,   p.partial,         p.seed};
     if (p.family)
         spec.format = chat_format_named(p.family);
     if (!spec.format || (!p.prompt && p.prompt_bytes)) {

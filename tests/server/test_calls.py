@@ -71,13 +71,13 @@ def told_chat(all_events):
     calls = [c for e in all_events for c in e["choices"][0]["delta"].get("tool_calls", [])]
     heads = [c for c in calls if "id" in c]
     return heads and (heads[0]["function"]["name"],
-                      heads[0]["id"]), [c["function"]["arguments"] for c in calls]
+                      len(heads[0]["id"])), [c["function"]["arguments"] for c in calls]
 
 
 def told_responses(all_events):
     heads = [e["item"] for e in all_events if e["type"] == "response.output_item.added"]
     return heads and (heads[0]["name"],
-                      heads[0]["call_id"]), [e["delta"] for e in all_events
+                      len(heads[0]["call_id"])), [e["delta"] for e in all_events
                                              if e["type"]
                                              == "response.function_call_arguments.delta"]
 
@@ -85,7 +85,7 @@ def told_responses(all_events):
 def told_messages(all_events):
     heads = [e["content_block"] for e in all_events if e["type"] == "content_block_start"]
     return heads and (heads[0]["name"],
-                      heads[0]["id"]), [e["delta"]["partial_json"] for e in all_events
+                      len(heads[0]["id"])), [e["delta"]["partial_json"] for e in all_events
                                         if e["type"] == "content_block_delta"]
 
 
@@ -105,12 +105,12 @@ def test_streams(s):
             text = "".join(pieces)
             halves += n < 400 and len(text) > 1
             if path == CHAT:
-                calls = [(c["function"]["name"], c["id"], c["function"]["arguments"])
+                calls = [(c["function"]["name"], len(c["id"]), c["function"]["arguments"])
                          for c in whole["choices"][0]["message"].get("tool_calls", [])]
             elif path == "/v1/responses":
-                calls = [(c["name"], c["call_id"], c["arguments"]) for c in whole["output"]]
+                calls = [(c["name"], len(c["call_id"]), c["arguments"]) for c in whole["output"]]
             else:  # an object has no half
-                calls = [(c["name"], c["id"], c["input"]) for c in whole["content"]]
+                calls = [(c["name"], len(c["id"]), c["input"]) for c in whole["content"]]
             if n == 400:
                 text = json.loads(text) if path == "/v1/messages" else text
                 good = len(pieces) > 10 and json.loads("".join(pieces))["n"] == [1, -2.5e3, True,
@@ -130,6 +130,25 @@ def test_streams(s):
     lines = [json.loads(line) for line in a.splitlines()]
     check("whole in /api/chat", sum(len(x["message"].get("tool_calls", [])) for x in lines) == 1
           and len(lines) == 2, lines)
+
+
+def test_ids(s):
+    """No two calls have the same id: not in the choices of one answer, nor in those of another."""
+    body = {"messages": TALK, "tools": NESTED, "tool_choice": "required", "max_tokens": 400,
+            "temperature": 0}
+    ids = []
+    for more in ({"n": 2}, {"n": 2}, {}):
+        for c in s.post(CHAT, {**body, **more})[1]["choices"]:
+            ids += [call["id"] for call in c["message"]["tool_calls"]]
+    heads = [c for e in events(s.post(CHAT, {**body, "stream": True, "n": 2})[1])
+             for choice in e["choices"] for c in choice["delta"].get("tool_calls", []) if "id" in c]
+    ids += [c["id"] for c in heads]
+    for _ in range(2):
+        a = s.post("/v1/responses", {**asked()["/v1/responses"], "tool_choice": "required",
+                                     "max_output_tokens": 400, "temperature": 0})[1]
+        ids += [c["call_id"] for c in a["output"]]
+    check("ids of calls", len(set(ids)) == len(ids) == 9
+          and all(re.fullmatch("[0-9a-z]{9}", i) for i in ids), ids)
 
 
 def test_auto():
@@ -583,6 +602,7 @@ def main():
                     test_place(s)
                     test_cut(s)
                     test_streams(s)
+                    test_ids(s)
                     test_older(s)
                     test_kept_calls(s)
                     test_allowed_tools(s)

@@ -88,7 +88,7 @@ static pith_status take_prompt(struct pith_chat_parser *p, struct slice prompt)
         if (m->kind != BARE && m->n <= prompt.n && (!best || m->n > best->n) &&
             !memcmp(prompt.p + prompt.n - m->n, m->text, m->n))
             best = m;
-    p->seed = slice_hash(prompt);
+    p->seed = p->spec.seed ^ slice_hash(prompt);
     if (best && best->kind == CLOSES)
         mark(p);
     if (!best || best->kind == CLOSES)
@@ -226,7 +226,8 @@ static void enter(struct pith_chat_parser *p, enum mode mode)
         str_putz(&p->gap, "\n"); /* between two thoughts */
 }
 
-/* Nine letters and digits, of which some families allow no more; the same for the same answer. */
+/* Nine letters and digits, of which some families allow no more; the same for the same answer and
+ * seed. */
 static void make_id(const struct pith_chat_parser *p, const struct chat_call *call, char id[10])
 {
     uint64_t h = p->seed ^ slice_hash(call->args) ^

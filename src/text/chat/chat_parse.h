@@ -46,6 +46,7 @@ struct chat_parse_spec {
     void *ctx;
     const struct pith_chat_parser *tools_of; /* not read, but taken from this one; NULL allowed */
     int partial;                             /* calls are told while they come */
+    uint64_t seed;                           /* of the ids that are made for calls */
 };
 struct pith_chat_parser *chat_parse_new(const struct chat_parse_spec *spec, struct pith_error *err);
 void chat_parse_free(struct pith_chat_parser *p);
