@@ -956,7 +956,7 @@ static void calls_in_answers(void)
     static const char tools[] = "[{\"function\": {\"name\": \"add\", \"parameters\": {\"$defs\": "
                                 "{\"N\": {\"type\": \"integer\"}}, \"type\": \"object\", "
                                 "\"properties\": {\"a\": {\"$ref\": \"#/$defs/N\"}}, \"required\": "
-                                "[\"a\"]}}}, {\"name\": \"adder\"}]";
+                                "[\"a\"]}}}, {\"name\": \"adder\", \"parameters\": {}}]";
     static const struct {
         const char *text;
         int hermes, mistral; /* 0: not allowed, 1: may not end there, 2: may */

@@ -730,6 +730,41 @@ static void tools_without_parameters(void)
         }
 }
 
+/* A token of two braces would close a call and say one more: no brace stands behind it, while all
+ * else may. */
+static void calls_close_once(void)
+{
+#define CALL "{\"name\": \"now\", \"arguments\": {}}"
+    static const struct {
+        const char *text;
+        int may;
+    } v[] = {{CALL, 2},
+             {CALL "}", 0},
+             {CALL "\n }", 0},
+             {"[" CALL "}", 0},
+             {"[" CALL ", " CALL "]", 2},
+             {CALL "\n" CALL, 2},
+             {CALL "\n{\"name\": \"now\", \"b\"", 0},
+             {CALL " so {x}", 2},
+             {CALL "\n<tool_call>" CALL "</tool_call>", 2},
+             {"<tool_call>" CALL "}", 0},
+             {"<tool_call>" CALL "\n" CALL "</tool_call> so }", 2},
+             {"```json\n" CALL "}", 0},
+             {"```json\n" CALL "\n```", 2}};
+#undef CALL
+    struct pith_error err = {0};
+    struct grammar_spec spec = {.kind = PITH_GRAMMAR_CALLS,
+                                .text = SLICE("[{\"name\":\"now\"}]"),
+                                .format = chat_format_named("hermes"),
+                                .trigger = SLICE("<tool_call>"),
+                                .trigger_token = -1};
+    struct pith_grammar *g = grammar_new(&spec, &err);
+    REQUIRE(g, "%s", err.msg);
+    for (size_t i = 0; i < sizeof v / sizeof *v; i++)
+        CHECK_MSG(answers(g, v[i].text) == v[i].may, "%s: %d", v[i].text, answers(g, v[i].text));
+    grammar_free(g);
+}
+
 int main(void)
 {
     TEST(patterns);
@@ -738,6 +773,7 @@ int main(void)
     TEST(many_members_are_linear);
     TEST(references_of_two_tools);
     TEST(tools_without_parameters);
+    TEST(calls_close_once);
     TEST(what_is_written_is_read);
     TEST(answers_hold_calls);
     TEST(tokens_without_text);

@@ -271,7 +271,7 @@ static uint32_t follow(struct calls *c, uint32_t at, uint8_t byte, int blanks)
     return i;
 }
 
-static void put_bare(struct calls *c, struct slice name, uint32_t rest, uint32_t begin)
+static void put_bare(struct calls *c, struct slice name, uint32_t rest, uint32_t behind)
 {
     static const char key[] = "{\"name\":\"";
     uint32_t at = 0;
@@ -286,7 +286,7 @@ static void put_bare(struct calls *c, struct slice name, uint32_t rest, uint32_t
         return;
     at = follow(c, at, '"', 0);
     if (rules_ok(c->r))
-        rules_edge(c->r, c->link[at].state, begin, EDGE_CALL, rest);
+        rules_edge(c->r, c->link[at].state, behind, EDGE_CALL, rest);
     if (rules_ok(c->r))
         c->link[at].lists = 2; /* a call, whatever comes */
 }
@@ -311,6 +311,24 @@ static void put_links(struct calls *c)
     }
 }
 
+/* Behind a bare call: what may stand where an answer begins, but for a brace. A token of two may
+ * close the call with the first; the other would be all that the answer says beside it. */
+static void put_behind_bare(struct calls *c, uint32_t behind)
+{
+    const struct link *begin = &c->link[0];
+    uint8_t taken[256] = {['}'] = 1};
+    for (int b = 0; b < 256; b++)
+        if (is_space(b) || (begin->lists && (b == '[' || b == ','))) {
+            taken[b] = 1;
+            rules_bytes(c->r, behind, behind, (uint8_t)b, (uint8_t)b);
+        }
+    for (uint32_t k = begin->first; k; k = c->link[k].next) {
+        taken[c->link[k].byte] = 1;
+        rules_bytes(c->r, behind, c->link[k].state, c->link[k].byte, c->link[k].byte);
+    }
+    put_edges(c, &c->free, begin->shadow, behind, taken);
+}
+
 /* ---------------------------------------------------------------- all of it */
 
 static int has_pattern(const struct chat_format *f, const char *begin)
@@ -321,7 +339,8 @@ static int has_pattern(const struct chat_format *f, const char *begin)
     return 0;
 }
 
-/* Behind a call in an open tag: another one, or anything that does not begin like one. */
+/* Behind a call in an open tag: another one, or anything that neither begins like one nor closes
+ * it once more. */
 static void put_tagged(struct calls *c, uint32_t behind, uint32_t tagged, uint32_t call)
 {
     uint8_t taken[256] = {0};
@@ -332,7 +351,7 @@ static void put_tagged(struct calls *c, uint32_t behind, uint32_t tagged, uint32
     if (many)
         return;
     for (int b = 0; b < 256; b++)
-        taken[b] = (uint8_t)(is_space(b) || b == '{');
+        taken[b] = (uint8_t)(is_space(b) || b == '{' || b == '}');
     for (int b = 0; b < 256; b++)
         if (is_space(b))
             rules_bytes(r, tagged, tagged, (uint8_t)b, (uint8_t)b);
@@ -340,7 +359,8 @@ static void put_tagged(struct calls *c, uint32_t behind, uint32_t tagged, uint32
     put_edges(c, &c->free, 0, tagged, taken);
 }
 
-static void put_tools(struct calls *c, const struct jtree *tools, uint32_t call, uint32_t begin)
+static void put_tools(struct calls *c, const struct jtree *tools, uint32_t call,
+                      uint32_t behind_bare)
 {
     struct rules *r = c->r;
     uint32_t from = r->rule[call].start, to = r->rule[call].end, names;
@@ -362,7 +382,7 @@ static void put_tools(struct calls *c, const struct jtree *tools, uint32_t call,
         if (c->spec->trigger.n || c->spec->token >= 0)
             rules_edge(r, rules_call(r, put_quoted(c, names, name), rest), to, EDGE_EPS, 0);
         if (bare)
-            put_bare(c, name, rest, begin);
+            put_bare(c, name, rest, behind_bare);
     }
     if (!i)
         rules_fail(r, PITH_RANGE, "tools: there are none to call");
@@ -386,7 +406,7 @@ static void put_all(struct calls *c, const struct jtree *tools, uint32_t whole)
     new_link(c, (struct link){.blanks = (uint8_t)bare, .lists = (uint8_t)(bare && !list)});
     if (!rules_ok(r))
         return;
-    uint32_t begin = c->link[0].state, think = rules_state(r);
+    uint32_t begin = c->link[0].state, think = rules_state(r), behind_bare = rules_state(r);
     add_marker(c, &c->free, c->spec->trigger, c->spec->token, behind);
     if (has_pattern(f, "!```json %c"))
         add_marker(c, &c->free, SLICE("```json"), -1, begin);
@@ -403,8 +423,10 @@ static void put_all(struct calls *c, const struct jtree *tools, uint32_t whole)
         put_edges(c, &c->free, i, c->free.state[i], NULL);
     for (uint32_t i = 0; i < c->think.n_states; i++)
         put_edges(c, &c->think, i, c->think.state[i], NULL);
-    put_tools(c, tools, call, begin);
+    put_tools(c, tools, call, behind_bare);
     put_links(c);
+    if (bare && rules_ok(r))
+        put_behind_bare(c, behind_bare);
     if (c->spec->trigger.n || c->spec->token >= 0)
         put_tagged(c, behind, tagged, call);
     rules_edge(r, r->rule[whole].start, begin, EDGE_EPS, 0);
