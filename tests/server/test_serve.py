@@ -463,16 +463,15 @@ def test_template_by_name(model, folder):
                   and told.get("chat_template_tool_use") == more and told["endpoint_metrics"], told)
     slow = "{% for i in range(30000) %}{% if i == -1 %}x{% endif %}{% endfor %}"
     with Server(model, "--override-kv", key + "=str:" + slow + form) as s:
-        took = {"props": [], "render": []}
-        for _ in range(7):
-            for name, asked in (("props", lambda: s.get("/props")), (
-                    "render", lambda: s.post("/apply-template", {"messages": messages}))):
-                began = time.monotonic()
-                got = asked()
-                took[name].append(time.monotonic() - began)
-                check("a_slow_template_" + name, got[0] == 200, got)
+        took = {}
+        for name, asked in (("props", lambda: s.get("/props")), (
+                "render", lambda: s.post("/apply-template", {"messages": messages}))):
+            before = s.metric("pith:key_steps_total")
+            got = asked()
+            took[name] = s.metric("pith:key_steps_total") - before
+            check("a_slow_template_" + name, got[0] == 200, got)
         check("what_a_template_shows_is_tried_once",
-              min(took["props"]) < min(took["render"]), took)
+              took["render"] > 30000 and took["props"] < 1000, took)
     for name, more in (("nope", ()), ("pet", pets), ("Chatml", ())):
         p = subprocess.run([PITH, "serve", model, "--port", "0", *more, "--chat-template", name],
                            capture_output=True, timeout=60)
