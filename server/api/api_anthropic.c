@@ -35,9 +35,11 @@ static json_t *text_of(const json_t *v, const char *where, size_t i, int of_tool
     if (!json_is_array(v))
         fault_set(f, 400, "wrong_type", where, "%s[%zu] is %s, wanted a text or a list of blocks",
                   where, i, json_found(v));
-    else if (bad >= 0)
-        fault_set(f, 400, "unsupported_content", where,
-                  "%s[%zu]: block %d is not a text; this server takes text alone", where, i, bad);
+    else if (bad >= 0) {
+        char block[64];
+        snprintf(block, sizeof block, "%.20s[%zu]: block %d", where, i, bad);
+        request_no_text(block, json_array_get(v, (size_t)bad), where, f);
+    }
     else if (!flat)
         fault_memory(f);
     return flat;
@@ -193,7 +195,8 @@ static json_t *take_lead(json_t *messages)
 {
     json_t *last = json_array_get(messages, json_array_size(messages) - 1);
     const char *role = json_string_value(json_object_get(last, "role"));
-    if (!role || strcmp(role, "assistant") || json_object_get(last, "tool_calls"))
+    if (!role || strcmp(role, "assistant") || json_object_get(last, "tool_calls") ||
+        json_array_size(messages) == 1) /* as answer_continue */
         return NULL;
     json_t *lead = json_incref(json_object_get(last, "content"));
     json_array_remove(messages, json_array_size(messages) - 1);

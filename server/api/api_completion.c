@@ -55,10 +55,8 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
     if (!answer_takes_only(a, b, f))
         return 0;
     r->left = n->left = field_bool(b, F_post_sampling_probs) && a->logprobs > 0;
-    r->n_max = b->v[F_n_predict]    ? field_int(b, F_n_predict)
-               : b->v[F_max_tokens] ? field_int(b, F_max_tokens)
-                                    : -1;
-    r->n_max = r->n_max < 0 ? -1 : r->n_max;
+    static const enum field_id most[] = {F_n_predict, F_max_tokens};
+    answer_most(a, b, most, 2, &r->n_max);
     r->never_ends = field_bool(b, F_ignore_eos); /* what is asked for is text that does not end */
     return 1;
 }

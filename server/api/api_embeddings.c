@@ -306,10 +306,11 @@ static int add_input(const struct embedding *m, struct request *r, const json_t 
     int bad = json_is_array(parts) ? request_texts(parts, 0, &flat, m->x) : -1, mixed = 0;
     for (size_t i = 0; i < json_array_size(v); i++)
         mixed |= json_is_string(json_array_get(v, i));
-    if (bad >= 0)
-        return fault_set(f, 400, "unsupported_content", "input",
-                         "input: content[%d] is %s, not a text; this server takes text alone", bad,
-                         json_found(json_object_get(json_array_get(parts, (size_t)bad), "type")));
+    if (bad >= 0) {
+        char where[64];
+        snprintf(where, sizeof where, "input: content[%d]", bad);
+        return request_no_text(where, json_array_get(parts, (size_t)bad), "input", f);
+    }
     v = flat ? flat : json_is_string(text) ? text : v;
     if (m->prefix && !json_is_string(v))
         fault_set(f, 400, "invalid_value", "input",

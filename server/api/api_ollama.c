@@ -101,6 +101,18 @@ static json_t *message_from(const json_t *m, size_t i, struct fault *f)
     return out;
 }
 
+/* Whether the answer goes on with the last message, as the templates of its models do: one of the
+ * assistant's behind another's, without thoughts of its own. */
+static int goes_on(const json_t *messages)
+{
+    size_t n = json_array_size(messages);
+    const json_t *last = n > 1 ? json_array_get(messages, n - 1) : NULL,
+                 *before = n > 1 ? json_array_get(messages, n - 2) : NULL;
+    const char *role = json_string_value(json_object_get(before, "role"));
+    return last && (!role || strcmp(role, "assistant")) &&
+           !json_object_get(last, "reasoning_content");
+}
+
 static int take_chat(struct answer *a, struct fields *b, struct request *r, struct fault *f)
 {
     json_t *out = json_array(), *m;
@@ -114,7 +126,8 @@ static int take_chat(struct answer *a, struct fields *b, struct request *r, stru
         }
         json_array_append_new(out, message);
     }
-    return fields_put(b, F_messages, out, f) && tools_functions(b, f) && take_both(a, b, r, f);
+    return fields_put(b, F_messages, out, f) && tools_functions(b, f) &&
+           (!goes_on(out) || answer_continue(b, &a->lead, f)) && take_both(a, b, r, f);
 }
 
 static const struct dialect gap;

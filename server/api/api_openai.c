@@ -441,14 +441,11 @@ static int take_both(struct answer *a, struct fields *b, struct request *r, stru
                          "prompt_logprobs cannot be streamed");
     r->n_prompt_top = a->prompt_top > 0 ? a->prompt_top : 0;
     r->rank_prompt = r->echo = a->prompt_top >= 0;
-    r->n_max = b->v[F_max_completion_tokens] ? field_int(b, F_max_completion_tokens)
-               : b->v[F_max_tokens]          ? field_int(b, F_max_tokens)
-               : b->v[F_n_predict]           ? field_int(b, F_n_predict)
-               : a->chat                     ? -1
-                                             : 16;
-    r->n_max = r->n_max < 0 ? -1 : r->n_max;
-    int warms = a->chat && !b->v[F_max_completion_tokens] &&
-                !b->v[F_max_tokens]; /* n_predict 0: the prompt alone, as llama.cpp has it */
+    static const enum field_id most[] = {F_max_completion_tokens, F_max_tokens, F_n_predict};
+    int said = answer_most(a, b, most, 3, &r->n_max);
+    if (said < 0 && !b->v[F_max_completion_tokens] && !b->v[F_max_tokens] && !b->v[F_n_predict])
+        r->n_max = a->chat ? -1 : 16;
+    int warms = a->chat && said == 2; /* n_predict 0: the prompt alone, as llama.cpp has it */
     if (r->n_max == 0 && !a->echo && !r->echo && !warms)
         return fault_set(f, 400, "out_of_range", "max_tokens",
                          "max_tokens is 0, wanted at least 1 (0 needs echo)");

@@ -271,11 +271,11 @@ static int put_item(json_t *out, const json_t *item, size_t i, struct exchange *
                   ? request_texts(content, 0, &flat, x)
                   : -1;
     json_decref(flat);
-    if (bad >= 0)
-        return fault_set(f, 400, "unsupported_content", "input",
-                         "input[%zu].content[%d] is %s, not a text; this server takes text alone",
-                         i, bad,
-                         json_found(json_object_get(json_array_get(content, (size_t)bad), "type")));
+    if (bad >= 0) {
+        char where[64];
+        snprintf(where, sizeof where, "input[%zu].content[%d]", i, bad);
+        return request_no_text(where, json_array_get(content, (size_t)bad), "input", f);
+    }
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         if (!strcmp(type, kinds[k].type))
             return kinds[k].put(out, item, x) ||

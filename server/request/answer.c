@@ -231,6 +231,24 @@ static int take_effort(struct answer *a, struct fields *b, struct fault *f)
            answer_variable(b, "thinking_budget", json_integer(a->reasoning), f);
 }
 
+int answer_most(struct answer *a, const struct fields *b, const enum field_id *ids, int n,
+                int64_t *n_max)
+{
+    int said = -1;
+    *n_max = -1;
+    for (int i = 0; i < n; i++) {
+        int64_t most = b->v[ids[i]] ? field_int(b, ids[i]) : -1;
+        if (most < 0 || most == *n_max)
+            continue;
+        if (said >= 0)
+            exchange_ignores(a->x, "%s", field_name(ids[i]));
+        else
+            *n_max = most;
+        said = said < 0 ? i : said;
+    }
+    return said;
+}
+
 static int is_assistant(const json_t *m)
 {
     const char *role = json_string_value(json_object_get(m, "role"));
@@ -256,16 +274,23 @@ int answer_continue(struct fields *b, json_t **lead, struct fault *f)
     if (!is_last || !field_bool(b, F_continue_final_message) ||
         json_is_true(b->v[F_add_generation_prompt]))
         return 1;
+    if (n == 1 && !json_is_true(asked)) /* templates want a conversation: it is a turn of one */
+        return 1;
     if (n > 1 && is_assistant(json_array_get(messages, n - 2)))
         return fault_set(f, 400, "invalid_message", "messages",
                          "the last two messages are the assistant's; wanted one to go on with, or "
                          "continue_final_message: false");
     json_t *flat = json_is_string(content) ? json_incref(json_lent(content)) : NULL;
     int bad = json_is_array(content) ? request_texts(content, 0, &flat, b->x) : -1;
-    if (bad >= 0 || (content && !flat && !json_is_null(content) && !json_is_array(content)))
-        return fault_set(f, 400, "unsupported_content", "messages",
-                         "messages[%zu].content[%d] is not a text; this server takes text alone",
-                         n - 1, bad < 0 ? 0 : bad);
+    if (bad >= 0) {
+        char where[64];
+        snprintf(where, sizeof where, "messages[%zu].content[%d]", n - 1, bad);
+        return request_no_text(where, json_array_get(content, (size_t)bad), "messages", f);
+    }
+    if (content && !flat && !json_is_null(content) && !json_is_array(content))
+        return fault_set(f, 400, "invalid_message", "messages",
+                         "messages[%zu].content is %s, wanted a text or a list of parts", n - 1,
+                         json_found(content));
     json_t *out = flat ? json_copy(json_lent(messages)) : NULL;
     if (flat && (!out || json_array_remove(out, n - 1))) {
         json_decref(out);

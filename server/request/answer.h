@@ -168,6 +168,11 @@ int answer_effort(struct fields *b, const char *effort, struct fault *f);
 /* F_thinking, as Anthropic has it: the template's enable_thinking; most tokens of reasoning. */
 int answer_thinking(struct fields *b, struct fault *f);
 int answer_thinking_budget(struct answer *a, const struct fields *b, struct fault *f);
+/* The most tokens that an answer may have, by fields that all say it: the first that has a bound
+ * counts, others that have another one are named as ignored. Which it was; -1: none, *n_max is -1.
+ */
+int answer_most(struct answer *a, const struct fields *b, const enum field_id *ids, int n,
+                int64_t *n_max);
 /* Where the conversation of a body ends with the assistant's message, the answer goes on with it
  * (F_continue_final_message): it is taken out of F_messages, *lead is its text (NULL: there is none
  * such). */

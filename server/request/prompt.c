@@ -131,10 +131,29 @@ int request_fits(int64_t n, int64_t n_ctx, const char *field, struct fault *f)
 
 /* ---------------------------------------------------------------- chats */
 
+static const char *const types[][2] = {
+    {"text", "text"}, {"input_text", "text"}, {"output_text", "text"}, {"refusal", "refusal"}};
+
+int request_no_text(const char *where, const json_t *part, const char *field, struct fault *f)
+{
+    const json_t *type = json_object_get(part, "type");
+    const char *kind = json_string_value(type), *member = NULL;
+    for (size_t i = 0; kind && i < sizeof types / sizeof *types; i++)
+        member = strcmp(kind, types[i][0]) ? member : types[i][1];
+    if (!json_is_object(part))
+        return fault_set(f, 400, "wrong_type", field,
+                         "%s is %s, wanted a part: {\"type\": \"text\", \"text\": ...}", where,
+                         json_found(part));
+    if (member || !type)
+        return fault_set(f, 400, "unsupported_content", field, "%s.%s is %s, wanted a string",
+                         where, member ? member : "text",
+                         json_found(json_object_get(part, member ? member : "text")));
+    return fault_set(f, 400, "unsupported_content", field,
+                     "%s is %s, not a text; this server takes text alone", where, json_found(type));
+}
+
 json_t *request_part_text(const json_t *part)
 {
-    static const char *const types[][2] = {
-        {"text", "text"}, {"input_text", "text"}, {"output_text", "text"}, {"refusal", "refusal"}};
     const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text"),
                  *source = json_object_get(part, "source"); /* of a document, as Anthropic has it */
     const char *kind = json_string_value(json_object_get(source, "type"));
@@ -185,11 +204,10 @@ static json_t *flat_content(const json_t *parts, const char *role, size_t messag
 {
     json_t *flat;
     int bad = request_texts(parts, !strcmp(role, "tool"), &flat, x);
-    const json_t *type = json_object_get(json_array_get(parts, bad < 0 ? 0 : (size_t)bad), "type");
+    char where[64];
+    snprintf(where, sizeof where, "messages[%zu].content[%d]", message, bad);
     if (bad >= 0)
-        fault_set(f, 400, "unsupported_content", "messages",
-                  "messages[%zu].content[%d] is %s, not a text; this server takes text alone",
-                  message, bad, json_found(type));
+        request_no_text(where, json_array_get(parts, (size_t)bad), "messages", f);
     else if (!flat)
         fault_memory(f);
     return flat;

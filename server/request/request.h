@@ -33,6 +33,9 @@ json_t *request_part_text(const json_t *part);
  * returned, else -1. of_tool: what a tool has returned stays in the conversation for good, so a
  * text says what is left out. */
 int request_texts(const json_t *parts, int of_tool, json_t **flat, struct exchange *x);
+/* What a part that is no text is refused with: *f; returns 0. where: it, as messages[0].content[0].
+ */
+int request_no_text(const char *where, const json_t *part, const char *field, struct fault *f);
 /* Messages of the system where a template has a place for them (system.c). */
 int request_fit_system(const pith_template *t, json_t **messages, struct exchange *x,
                        struct fault *f);

@@ -11,6 +11,44 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char *name_of(const json_t *tool)
+{
+    const json_t *fn = json_object_get(tool, "function");
+    fn = fn ? fn : json_object_get(tool, "custom");
+    const char *name = json_string_value(json_object_get(fn ? fn : tool, "name"));
+    return name ? name : "";
+}
+
+/* A tool that is left out may not be the one that has to be called. */
+static int leave_out(const struct fields *b, size_t i, const json_t *tool, const char *type,
+                     struct fault *f)
+{
+    const json_t *choice = b->v[F_tool_choice];
+    const char *said = json_string_value(json_object_get(choice, "type")),
+               *name = name_of(choice);
+    exchange_ignores(b->x, "tools[%zu] %.40s", i, type);
+    if (*name ? strcmp(name, name_of(tool)) : !said || strcmp(said, type))
+        return 1;
+    return fault_set(f, 400, "not_supported", "tool_choice",
+                     "tool_choice names tools[%zu] of type \"%.40s\", and this server runs no such "
+                     "tools; wanted a function",
+                     i, type);
+}
+
+/* Nor may a call have to come where all were left out. */
+static int some_left(const struct fields *b, const json_t *left, struct fault *f)
+{
+    const json_t *choice = b->v[F_tool_choice], *type = json_object_get(choice, "type");
+    const char *word = json_string_value(type ? type : choice);
+    if (json_array_size(left) || !json_array_size(b->v[F_tools]) || !word ||
+        (strcmp(word, "required") && strcmp(word, "any")))
+        return 1;
+    return fault_set(f, 400, "not_supported", "tool_choice",
+                     "tool_choice wants a call, and none of the %zu tools is a function: this "
+                     "server runs no others",
+                     json_array_size(b->v[F_tools]));
+}
+
 /* The tools that may be called: all of them, or the one that is named. NULL with *f. */
 static json_t *allowed(const struct fields *b, struct fault *f)
 {
@@ -18,6 +56,14 @@ static json_t *allowed(const struct fields *b, struct fault *f)
     const char *word = json_string_value(choice);
     const char *name =
         json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
+    const char *type = json_string_value(json_object_get(choice, "type"));
+    if (!name && type && strcmp(type, "function")) {
+        fault_set(f, 400, "not_supported", "tool_choice",
+                  "tool_choice is of type \"%.40s\", and this server runs no such tools; wanted "
+                  "auto, none, required, or a function with a name",
+                  type);
+        return NULL;
+    }
     if (!name && !(word && !strcmp(word, "required"))) {
         fault_set(f, 400, "invalid_value", "tool_choice",
                   "tool_choice is %s, wanted auto, none, required, or a function with a name",
@@ -342,20 +388,22 @@ int tools_functions(struct fields *b, struct fault *f)
     json_array_foreach(json_lent(b->v[F_tools]), i, tool)
     {
         const char *type = json_string_value(json_object_get(tool, "type"));
-        if (type && strcmp(type, "function"))
-            exchange_ignores(b->x, "tools[%zu] %.40s", i, type);
-        else if (check_members(b, i, "", tool, outer, f) &&
-                 check_members(b, i, ".function", json_object_get(tool, "function"), inner, f))
-            json_array_append(out, tool);
-        else {
+        int other = type && strcmp(type, "function");
+        if (other ? !leave_out(b, i, tool, type, f)
+                  : !check_members(b, i, "", tool, outer, f) ||
+                        !check_members(b, i, ".function", json_object_get(tool, "function"), inner,
+                                       f)) {
             json_decref(out);
             return 0;
         }
+        if (!other)
+            json_array_append(out, tool);
     }
-    if (json_array_size(out) != json_array_size(b->v[F_tools]))
+    int ok = some_left(b, out, f);
+    if (ok && json_array_size(out) != json_array_size(b->v[F_tools]))
         return fields_put(b, F_tools, out, f);
     json_decref(out);
-    return 1;
+    return ok;
 }
 
 int tools_nest(struct fields *b, const char *schema, const char *type, int may_lack,
@@ -374,7 +422,7 @@ int tools_nest(struct fields *b, const char *schema, const char *type, int may_l
             continue; /* its functions stand behind all others */
         if (own &&
             strcmp(own, type)) { /* one of the service's own, or of a form that no template knows */
-            exchange_ignores(b->x, "tools[%zu] %.40s", i, own);
+            ok = ok && leave_out(b, i, tool, own, f);
             continue;
         }
         if (!own && !may_lack) {
@@ -394,18 +442,11 @@ int tools_nest(struct fields *b, const char *schema, const char *type, int may_l
                                              json_object_get(tool, "description"), "parameters",
                                              json_object_get(tool, schema)));
     }
-    if (!ok) {
+    if (!ok || !some_left(b, out, f)) {
         json_decref(out);
         return 0;
     }
     return fields_put(b, F_tools, out, f);
-}
-
-static const char *name_of(const json_t *tool)
-{
-    const json_t *fn = json_object_get(tool, "function");
-    const char *name = json_string_value(json_object_get(fn ? fn : tool, "name"));
-    return name ? name : "";
 }
 
 static const json_t *tool_by_name(const json_t *tools, const char *name)

@@ -353,6 +353,98 @@ def test_what_there_is(folder, model):
               and s.post("/api/show", {"name": "m1"})[0] == 200)
 
 
+def test_last_turn(s):
+    """A last message of the assistant is gone on with; where it is the only one it is a turn."""
+    alone = [{"role": "assistant", "content": "w7"}]
+    turns = [USER, *alone]
+    shown = lambda messages, **more: s.post("/apply-template", {"messages": messages,
+                                                                **more})[1].get("prompt")
+    check("a lone message is a turn", shown(alone) == "assistant: w7assistant:", shown(alone))
+    for path, body in ((CHAT, {"messages": alone, "max_tokens": 1}),
+                       ("/v1/messages", {"messages": alone, "max_tokens": 1}),
+                       ("/api/chat", {"messages": alone, "stream": False,
+                                      "options": {"num_predict": 1}})):
+        status, a, _ = s.post(path, body)
+        n = s.post("/tokenize", {"content": "assistant: w7assistant:"})[1]["tokens"]
+        used = a.get("usage", a)
+        check("a lone message " + path, status == 200 and len(n) == used.get("prompt_tokens",
+              used.get("input_tokens", used.get("prompt_eval_count"))), (a, n))
+    same = {"options": {"num_predict": 6, "temperature": 0}, "stream": False}
+    told = s.post("/api/chat", {"messages": turns, **same})[1]
+    wanted = s.post(CHAT, {"messages": turns, "max_tokens": 6, "temperature": 0})[1]
+    check("Ollama goes on", told["prompt_eval_count"] == wanted["usage"]["prompt_tokens"]
+          and told["message"]["content"] == wanted["choices"][0]["message"]["content"],
+          (told, wanted))
+    two = s.post("/api/chat", {"messages": [*turns, *alone], **same})
+    check("Ollama behind another of the assistant's", two[0] == 200, two[1])
+
+
+def test_parts(s):
+    """What is no part is named as it is, with what is wanted."""
+    for part, said in (("a", 'content[0] is "a", wanted a part'), (3, "content[0] is 3, wanted"),
+                       ({"type": "text"}, "content[0].text is missing, wanted a string"),
+                       ({"type": "text", "text": 4}, "content[0].text is 4, wanted a string"),
+                       ({"type": "refusal"}, "content[0].refusal is missing, wanted"),
+                       ({"x": 1}, "content[0].text is missing, wanted"),
+                       (IMAGE, 'content[0] is "image_url", not a text')):
+        for messages in ([{"role": "user", "content": [part]}],
+                         [USER, {"role": "assistant", "content": [part]}]):
+            status, e, _ = ask(s, messages=messages)
+            check("part %s of %s" % (part, messages[-1]["role"]), status == 400 and
+                  'messages[%d].' % (len(messages) - 1) + said in e["message"], e)
+    status, e, _ = s.post("/v1/responses", {"input": [{"role": "user", "content": ["a"]}]})
+    check("part of an item", status == 400
+          and 'input[0].content[0] is "a", wanted a part' in e["error"]["message"], e)
+
+
+def test_choices_of_foreign_tools(s):
+    """A choice of a tool that is left out says so."""
+    search, web = {"type": "web_search"}, {"type": "web_search_20250305", "name": "web_search"}
+    custom = {"type": "custom", "name": "sql"}
+    nested = {"type": "custom", "custom": {"name": "sql"}}
+    flat = {"type": "function", **WEATHER}
+    anthropic = {"name": "weather", "input_schema": WEATHER["parameters"]}
+    for path, tools, choice, said in (
+            (CHAT, [TOOL, search], search, "names tools[1] of type"),
+            (CHAT, [TOOL, nested], nested, "names tools[1] of type"),
+            (CHAT, [TOOL], search, 'is of type "web_search"'),
+            (CHAT, [search], "required", "none of the 1 tools is a function"),
+            ("/v1/responses", [flat, search], search, "names tools[1] of type"),
+            ("/v1/responses", [custom, flat], custom, "names tools[0] of type"),
+            ("/v1/responses", [custom], "required", "none of the 1 tools is a function"),
+            ("/v1/messages", [anthropic, web], {"type": "tool", "name": "web_search"},
+             'tools[1] of type "web_search_20250305"'),
+            ("/v1/messages", [web], {"type": "any"}, "none of the 1 tools is a function")):
+        talk = {"input": "w5"} if path == "/v1/responses" else {"messages": [USER],
+                                                                 "max_tokens": 2}
+        status, a, _ = s.post(path, {**talk, "tools": tools, "tool_choice": choice})
+        check("choice of %s %s" % (path, choice), status == 400 and said in a["error"]["message"],
+              a)
+        status, a, _ = s.post(path, {**talk, "tools": tools, "tool_choice":
+                                     {"type": "auto"} if path == "/v1/messages" else "auto"})
+        check("no choice of %s %s" % (path, choice), status == 200, a)
+    status, _, _ = s.post("/v1/responses", {"input": "w5", "max_output_tokens": 60, "tools":
+                                            [flat, search],
+                                            "tool_choice": {"type": "function", "name": "weather"}})
+    check("a function beside them", status == 200)
+
+
+def test_bounds(s):
+    """Of several names of one bound the first that says one counts; others are named."""
+    for path, talk in ((CHAT, {"messages": [USER]}), ("/v1/completions", {"prompt": "w5"}),
+                       ("/completion", {"prompt": "w5"})):
+        for bounds, n, ignored in (({"max_tokens": -1, "n_predict": 2}, 2, None),
+                                   ({"max_tokens": 3, "n_predict": 3}, 3, None),
+                                   ({"max_tokens": 3, "n_predict": 2}, None, True)):
+            _, a, r = s.post(path, {**talk, **bounds, "ignore_eos": True})
+            made = a.get("tokens_predicted") or a["usage"]["completion_tokens"]
+            first = 2 if path == "/completion" else 3
+            left = "max_tokens" if path == "/completion" else "n_predict"
+            check("bounds %s %s" % (path, bounds), made == (n or first)
+                  and r.getheader("x-pith-ignored") == (left if ignored else None),
+                  (a, r.getheaders()))
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         model = synth(os.path.join(folder, "m.gguf"), "--ctx", "2048", "--layers", "2", "--seed",
@@ -362,7 +454,9 @@ def main():
             f.write(TEMPLATE)
         with Server(model, "--ctx", "1024", "--chat-template", path) as s:
             for test in (test_formats, test_tools_beside_a_format, test_content,
-                         test_media_of_tools, test_foreign_tools, test_repeats, test_most):
+                         test_media_of_tools, test_foreign_tools, test_repeats, test_most,
+                         test_last_turn, test_parts, test_choices_of_foreign_tools,
+                         test_bounds):
                 test(s)
         with open(path, "w") as f:
             f.write(NULLS)
