@@ -1,5 +1,6 @@
 /* cmd_run.c -- pith run: a prompt in, generated text out, as it is made. */
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -210,6 +211,19 @@ static int read_both(const struct opts *o, char **text, size_t *n)
     return *text ? CLI_OK : cli_no_memory();
 }
 
+/* Whether somebody has put data into stdin: a pipe that holds some, a file that has not ended. Looks
+ * and does not wait. */
+static int stdin_holds_data(void)
+{
+    struct stat sb;
+    struct pollfd fd = {.fd = STDIN_FILENO, .events = POLLIN};
+    if (fstat(STDIN_FILENO, &sb) != 0)
+        return 0;
+    if (S_ISREG(sb.st_mode))
+        return lseek(STDIN_FILENO, 0, SEEK_CUR) < sb.st_size;
+    return S_ISFIFO(sb.st_mode) && poll(&fd, 1, 0) == 1 && (fd.revents & POLLIN);
+}
+
 static int read_prompt(struct opts *o, char **text, size_t *n)
 {
     int is_stdin = o->prompt && !strcmp(o->prompt, "-") && !o->said;
@@ -235,6 +249,8 @@ static int read_prompt(struct opts *o, char **text, size_t *n)
     if (is_stdin)
         return cli_read_file("-", text, n);
     if (o->prompt) {
+        if (stdin_holds_data())
+            cli_say(CLI_OK, "stdin is not read beside a prompt; -f - puts it before the question");
         *text = strdup(o->prompt);
         *n = strlen(o->prompt);
         return *text ? CLI_OK : cli_no_memory();

@@ -65,9 +65,22 @@ def test_question(folder):
         f.write("The dog\n")
     with open(f.name) as lines:
         p = subprocess.run([PITH, "run", STORY, "-p", BEGIN, "-n", "12", "--temp", "0", "-t", "1"],
-                           stdin=lines, stdout=subprocess.PIPE, timeout=LIMIT)
+                           stdin=lines, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                           timeout=LIMIT)
         check("stdin_is_left_beside_a_prompt",
               p.stdout == raw and os.read(lines.fileno(), 99) == b"The dog\n", p)
+        check("which_is_said", p.stderr.decode().count("\n") == 1
+              and b"stdin is not read beside a prompt; -f - puts it" in p.stderr, p)
+        same("a_file_that_has_ended_is_nothing", (lambda p: (p.returncode, p.stdout,
+             p.stderr.decode()))(subprocess.run(p.args, stdin=lines, capture_output=True)))
+    ours, theirs = os.pipe()
+    for written in (b"", b"The dog\n"):  # neither is waited for
+        os.write(theirs, written)
+        p = subprocess.run(p.args, stdin=ours, capture_output=True, timeout=LIMIT)
+        check("a_pipe_of_%d_bytes" % len(written), p.stdout == raw
+              and (b"stdin is not read" in p.stderr) == bool(written), p)
+    os.close(ours)
+    os.close(theirs)
     same("and_has_its_template", pith("-p", BEGIN, *whole),
          pith("-p", "user: Once upon a time!")[1])
     same("raw_has_none", pith("-p", BEGIN, "--raw", *whole))
