@@ -211,8 +211,8 @@ static int read_both(const struct opts *o, char **text, size_t *n)
     return *text ? CLI_OK : cli_no_memory();
 }
 
-/* Whether somebody has put data into stdin: a pipe that holds some, a file that has not ended. Looks
- * and does not wait. */
+/* Whether somebody has put data into stdin: a pipe that holds some, a file that has not ended.
+ * Looks and does not wait. */
 static int stdin_holds_data(void)
 {
     struct stat sb;

@@ -610,6 +610,11 @@ pith_prompt *request_prompt(struct hosted *m, const struct fields *b, int *flags
         json_object_set(vars, "tools", tools);
     p = json_array_size(tools) ? render_tools(template, vars, tools, f)
                                : render_vars(template, vars, f);
+    if (!p && f->http == 400 && !json_array_size(messages) &&
+        json_is_true(b->v[F_continue_final_message]))
+        fault_set(f, 400, "invalid_message", "messages",
+                  "continue_final_message: the only message is the one to go on with, and the "
+                  "model's chat template wants one before it");
     int hides = p && json_array_size(b->v[F_chat_documents]) &&
                 !shows(template, "documents", vars, p);
     if (hides)

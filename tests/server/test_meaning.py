@@ -479,6 +479,15 @@ def main():
                   s.post(CHAT, {"messages": [USER], "tools": [TOOL], "max_tokens": 2})[0] == 200
                   == s.post(CHAT, {"messages": [USER], "tools": [TOOL], "tool_choice": "none",
                                    "max_tokens": 2})[0])
+        first = "tokenizer.chat_template=str:{{ messages[0]['content'] }}"
+        with Server(model, "--ctx", "1024", "--override-kv", first) as s:
+            lone = {"messages": [{"role": "assistant", "content": "w7"}], "max_tokens": 1}
+            check("a lone message and a template that reads the first",
+                  s.post(CHAT, lone)[0] == 200)
+            status, a, _ = s.post(CHAT, {**lone, "continue_final_message": True,
+                                         "add_generation_prompt": False})
+            check("nothing before what is gone on with", status == 400
+                  and "the only message is the one to go on with" in a["error"]["message"], a)
         test_what_there_is(folder, model)
         test_system(model, folder)
 
