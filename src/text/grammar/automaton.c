@@ -24,7 +24,7 @@ enum {
     MOST_ENTRIES = 1 << 24, /* of the table */
     INLINE_ACYCLIC = 64,  /* most states of a rule without loops that is copied into its callers */
     INLINE_LOOPS = 4,     /* of one with loops */
-    INLINE_COPIES = 8192, /* of all copies of one rule without loops */
+    INLINE_COPIES = 1 << 15, /* of all copies of one rule without loops */
     INLINE_ONCE = 4096,   /* of one that is called from one place */
 };
 

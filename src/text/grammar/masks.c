@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "text/grammar/alike.h"
 
 /* What a state allows by itself. Few tokens are a list, many are bits. */
 struct state_mask {
@@ -71,6 +72,7 @@ void masks_deinit(struct masks *m)
     mem_free(m->had);
     mem_free(m->eog);
     mem_free(m->of_state);
+    mem_free(m->alike);
     mem_free(m->pair);
     mem_free(m->level);
     mem_free(m->leave);
@@ -310,8 +312,25 @@ static struct state_mask *keep_state(struct masks *m)
     return k;
 }
 
+/* Where many masks are made, states that tokens cannot tell apart are looked for. */
+static void look_alike(struct masks *m)
+{
+    enum { MANY = 32 };
+    if (m->tried || m->n_made < MANY)
+        return;
+    m->tried = 1;
+    m->alike = alike_states(m->stacks, m->trie->depth);
+}
+
+/* The state whose mask is this one's. */
+static uint32_t first_alike(const struct masks *m, uint32_t state)
+{
+    return m->alike ? m->alike[state] : state;
+}
+
 static const struct state_mask *state_mask(struct masks *m, uint32_t state)
 {
+    state = first_alike(m, state);
     if (m->of_state[state])
         return m->of_state[state];
     memset(m->word, 0, m->n_words * sizeof *m->word);
@@ -323,6 +342,7 @@ static const struct state_mask *state_mask(struct masks *m, uint32_t state)
     m->level[1] = 1;
     walk(m, 0, &(struct begins){NULL, 0, 0});
     add_named(m, state);
+    m->n_made++;
     if (!m->failed)
         m->of_state[state] = keep_state(m);
     m->failed |= !m->of_state[state];
@@ -431,7 +451,7 @@ static void walk_behind(struct masks *m, uint32_t leaf, uint32_t state, struct s
 static void add_pair(struct masks *m, struct stack_pair p)
 {
     struct stacks *s = m->stacks;
-    const struct state_mask *k = m->of_state[p.state];
+    const struct state_mask *k = m->of_state[first_alike(m, p.state)];
     uint32_t n;
     if (!stacks_has_items(s, p.below)) {
         add_state(m, k);
@@ -485,6 +505,7 @@ static void set_ends(struct masks *m, uint32_t set)
 static void make(struct masks *m, uint32_t set)
 {
     uint32_t n, mark = stacks_mark(m->stacks);
+    look_alike(m);
     stacks_pairs(m->stacks, set, &n);
     for (uint32_t i = 0; i < n && !m->failed; i++) { /* before m->word is the position's */
         uint32_t state = stacks_pairs(m->stacks, set, &n)[i].state;

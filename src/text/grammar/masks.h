@@ -23,6 +23,9 @@ struct masks {
     int32_t *eog;   /* tokens that end a generation */
     uint32_t n_eog;
     struct state_mask **of_state; /* [n_states of the automaton] */
+    uint32_t *alike;              /* [n_states] whose mask is its mask; NULL: its own */
+    uint32_t n_made;              /* masks of states */
+    int tried;                    /* alike was looked for */
     uint64_t **of_set;            /* [cap_sets] */
     uint32_t cap_sets;
     /* The walk: the pairs at each depth of the path from the node it began at. */

@@ -476,12 +476,14 @@ static struct rules_piece unroll(struct rules *r, struct rules_mark mark, struct
  *     up to k    less than 2^k chunks:  up to k-1  |  power k-1, up to k-1
  *
  * So a count of n takes log n rules beside the copies of one chunk. Which chunk of a shorter text
- * was left out is not asked: of the ways to read it one a level is alive. */
-enum { UNROLL_STATES = 1 << 15, CHUNK_STATES = 1 << 12, POWERS = 32 };
+ * was left out is not asked: of the ways to read it one a level is alive. What closes the text
+ * stands in the rule of its last piece: no other rule may end where any piece does, so that what
+ * tokens may come is known of the rule alone (masks.h). */
+enum { UNROLL_STATES = 1 << 15, CHUNK_STATES = 1 << 13, POWERS = 32 };
 
 struct counted {
     struct rules *r;
-    struct slice name;
+    struct slice name, close;
     uint32_t power[POWERS], up_to[POWERS]; /* rule + 1; 0: not made */
 };
 
@@ -544,8 +546,8 @@ static void call_up_to(struct counted *c, uint32_t at, uint32_t n, uint32_t behi
     rules_edge(c->r, at, last, EDGE_EPS, 0);
 }
 
-/* A rule of the piece min to max times. */
-static uint32_t piece_rule(struct counted *c, uint32_t one, uint32_t min, uint32_t max)
+/* A rule of the piece min to max times, the last one: with what closes the text. */
+static uint32_t piece_rule(struct counted *c, uint32_t one, uint32_t min, uint32_t max, int last)
 {
     struct rules *r = c->r;
     uint32_t rule = new_rule(c);
@@ -556,14 +558,18 @@ static uint32_t piece_rule(struct counted *c, uint32_t one, uint32_t min, uint32
         return 0;
     p = unroll(r, mark, rules_mark(r), p, min, max);
     rules_edge(r, r->rule[rule].start, p.start, EDGE_EPS, 0);
+    if (last)
+        p.end = rules_text(r, p.end, c->close.p, c->close.n);
     rules_edge(r, p.end, r->rule[rule].end, EDGE_EPS, 0);
     return rules_ok(r) ? rule : 0;
 }
 
 static struct rules_piece repeat_by_rules(struct rules *r, uint32_t n_states,
-                                          struct rules_piece piece, uint32_t min, uint32_t max)
+                                          struct rules_piece piece, uint32_t min, uint32_t max,
+                                          struct slice close)
 {
-    struct counted c = {.r = r, .name = r->writing.n ? r->writing : SLICE("repetition")};
+    struct counted c = {
+        .r = r, .name = r->writing.n ? r->writing : SLICE("repetition"), .close = close};
     struct rules_piece all = {rules_state(r), rules_state(r)};
     uint32_t size = n_states < CHUNK_STATES ? CHUNK_STATES / (n_states + 1) : 1, one = new_rule(&c),
              at;
@@ -571,37 +577,49 @@ static struct rules_piece repeat_by_rules(struct rules *r, uint32_t n_states,
         return all;
     rules_edge(r, r->rule[one].start, piece.start, EDGE_EPS, 0);
     rules_edge(r, piece.end, r->rule[one].end, EDGE_EPS, 0);
-    c.power[0] = (size > 1 ? piece_rule(&c, one, size, size) : one) + 1;
+    c.power[0] = (size > 1 ? piece_rule(&c, one, size, size, 0) : one) + 1;
     at = call_times(&c, all.start, min / size);
     if (min % size)
-        at = rules_call(r, at, piece_rule(&c, one, min % size, min % size));
-    if (max == RULES_ENDLESS) {
+        at = rules_call(r, at, piece_rule(&c, one, min % size, min % size, 0));
+    if (max == RULES_ENDLESS && close.n) {
+        rules_edge(r, at, all.end, EDGE_CALL, piece_rule(&c, one, 0, max, 1));
+    } else if (max == RULES_ENDLESS) {
         rules_edge(r, at, at, EDGE_CALL, one);
         rules_edge(r, at, all.end, EDGE_EPS, 0);
-    } else if (max > min) {
+    } else if (max > min || close.n) {
         uint32_t n = (max - min) / size, rest = (max - min) % size, part = rules_state(r),
                  last = rules_state(r);
+        int rule = size > 1 || close.n;
         call_up_to(&c, at, n, part, last);
-        rules_edge(r, part, all.end, size > 1 ? EDGE_CALL : EDGE_EPS,
-                   size > 1 ? piece_rule(&c, one, 0, size - 1) : 0);
-        rules_edge(r, last, all.end, rest ? EDGE_CALL : EDGE_EPS,
-                   rest ? piece_rule(&c, one, 0, rest) : 0);
+        rules_edge(r, part, all.end, rule ? EDGE_CALL : EDGE_EPS,
+                   rule ? piece_rule(&c, one, 0, size - 1, 1) : 0);
+        rule = rest || close.n;
+        rules_edge(r, last, all.end, rule ? EDGE_CALL : EDGE_EPS,
+                   rule ? piece_rule(&c, one, 0, rest, 1) : 0);
     } else {
         rules_edge(r, at, all.end, EDGE_EPS, 0);
     }
     return all;
 }
 
+struct rules_piece rules_repeat_to(struct rules *r, struct rules_mark mark,
+                                   struct rules_piece piece, uint32_t min, uint32_t max,
+                                   struct slice close)
+{
+    struct rules_mark behind = rules_mark(r);
+    uint32_t copies = max == RULES_ENDLESS ? min : max, n = behind.states - mark.states;
+    if (!r->draft && !r->flat && (uint64_t)copies * n > UNROLL_STATES)
+        return repeat_by_rules(r, n, piece, min, max, close);
+    if (!r->draft)
+        piece = unroll(r, mark, behind, piece, min, max);
+    piece.end = rules_text(r, piece.end, close.p, close.n);
+    return piece;
+}
+
 struct rules_piece rules_repeat(struct rules *r, struct rules_mark mark, struct rules_piece piece,
                                 uint32_t min, uint32_t max)
 {
-    struct rules_mark behind = rules_mark(r);
-    if (r->draft)
-        return piece;
-    uint32_t copies = max == RULES_ENDLESS ? min : max, n = behind.states - mark.states;
-    if (!r->flat && (uint64_t)copies * n > UNROLL_STATES)
-        return repeat_by_rules(r, n, piece, min, max);
-    return unroll(r, mark, behind, piece, min, max);
+    return rules_repeat_to(r, mark, piece, min, max, SLICE(""));
 }
 
 /* ---------------------------------------------------------------- sets */

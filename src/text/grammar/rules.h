@@ -126,6 +126,10 @@ void rules_chars(struct rules *r, uint32_t from, uint32_t to, const struct chars
  * copies, many are rules that call each other. */
 struct rules_piece rules_repeat(struct rules *r, struct rules_mark mark, struct rules_piece piece,
                                 uint32_t min, uint32_t max);
+/* The same with a text behind it. */
+struct rules_piece rules_repeat_to(struct rules *r, struct rules_mark mark,
+                                   struct rules_piece piece, uint32_t min, uint32_t max,
+                                   struct slice close);
 
 /* A rule of the set, which is the caller's and lies in r->arena. */
 uint32_t rules_any_order(struct rules *r, struct slice name, const struct rules_set *set);

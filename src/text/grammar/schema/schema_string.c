@@ -117,9 +117,9 @@ static void quoted(struct schema *s, char quote, const char *escapes, int raw, u
     uint32_t slash = rules_text(r, piece.start, "\\", 1);
     for (const char *c = escapes; *c; c++)
         rules_bytes(r, slash, piece.end, (uint8_t)*c, (uint8_t)*c);
-    piece = rules_repeat(r, mark, piece, min, max);
+    piece = rules_repeat_to(r, mark, piece, min, max, (struct slice){&quote, 1});
     rules_edge(r, at, piece.start, EDGE_EPS, 0);
-    rules_bytes(r, piece.end, to, (uint8_t)quote, (uint8_t)quote);
+    rules_edge(r, piece.end, to, EDGE_EPS, 0);
 }
 
 int schema_string_once(struct schema *s, const struct parts *p, uint32_t from, uint32_t to)
@@ -187,9 +187,10 @@ void schema_string(struct schema *s, const struct parts *p, uint32_t from, uint3
         struct rules_mark mark = rules_mark(r);
         struct rules_piece piece = {rules_state(r), rules_state(r)};
         rules_chars(r, piece.start, piece.end, &any, json);
-        piece = rules_repeat(r, mark, piece, min, max);
+        piece = rules_repeat_to(r, mark, piece, min, max, quote);
         rules_edge(r, at, piece.start, EDGE_EPS, 0);
-        rules_edge(r, piece.end, end, EDGE_EPS, 0);
+        rules_edge(r, piece.end, to, EDGE_EPS, 0);
+        return;
     }
     rules_edge(r, rules_text(r, end, quote.p, quote.n), to, EDGE_EPS, 0);
 }
