@@ -194,8 +194,11 @@ small     = $(if $(or $(filter 1,$(STATIC)),$(filter cli/% server/% src/text/% s
             $(if $(and $(filter 1,$(STATIC)),$(filter-out $(FAST),$1)),-Os)
 # Nothing is computed there: a third less to compile, and lines that a debugger can follow.
 COLD     := cli/% server/% $(addprefix src/,api/% arch/% nn/% format/% text/chat/% \
-            text/grammar/schema/% backend/cann/%)
-cold      = $(if $(and $(filter -O2,$(CFLAGS)),$(filter $(COLD),$1)),-O1)
+            text/grammar/rules.c backend/cann/%)
+# What runs once for a grammar may be small as well: the program is to stay under 5 MB.
+TINY     := $(addprefix src/text/grammar/,schema/% regex/% native.c gbnf.c calls.c)
+cold      = $(if $(filter -O2,$(CFLAGS)),$(if $(filter $(TINY),$1),-Os,\
+            $(if $(filter $(COLD),$1),-O1)))
 convert   = $(if $(filter src/base/% src/format/% src/text/%,$1),-Wconversion)
 # Fuzzers are after parsers: kernels read no untrusted bytes, and instrumented by clang one takes
 # minutes to compile (make asan has them).

@@ -153,7 +153,7 @@ typedef struct pith_grammar pith_grammar;
  * Families whose calls are not one JSON text need no trigger: their own form is what is held to;
  * schemas whose strings that form cannot keep (a pattern of any characters) are PITH_UNSUPPORTED.
  * PITH_GRAMMAR_REGEX: texts that a regular expression describes from their begin to their end, of
- * the kind that "pattern" of schemas takes: ECMA-262 without look-around, back references, \b, \p.
+ * the kind that "pattern" of schemas takes: ECMA-262 without look-behind, back references, \b, \p.
  * PITH_GRAMMAR_WITHOUT: text is a JSON array of texts, of 8192 bytes in all at most, none empty;
  * any text in which none of them stands, whatever tokens it is made of. */
 typedef enum pith_grammar_kind {
@@ -211,9 +211,10 @@ PITH_API pith_status pith_grammar_accept_text(pith_grammar *g, const char *text,
 /* Makes the mask of the position now, where pith_grammar_mask will find it. Fails as that does. */
 PITH_API pith_status pith_grammar_prepare(pith_grammar *g, struct pith_error *err);
 /* What its schemas say of values without being a constraint, so that nothing holds it, a line each:
- * "format NAME" of a NAME that is not known, contentEncoding and its like; and "any order of over
- * 64 members", where those of an object come in the schema's. At most some 1000 bytes, the
- * grammar's; "" where there is nothing, and for NULL. */
+ * "format NAME" of a NAME that is not known, or that no text satisfies together with its pattern,
+ * contentEncoding and its like; and "any order of over 64 members", where those of an object come
+ * in the schema's. At most some 1000 bytes, the grammar's; "" where there is nothing, and for
+ * NULL. */
 PITH_API const char *pith_grammar_unkept(const pith_grammar *g);
 PITH_API uint64_t pith_grammar_bytes(
     const pith_grammar *g); /* memory of the compiled grammar and of the masks it keeps; 0: NULL */

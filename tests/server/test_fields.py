@@ -843,7 +843,7 @@ def test_guided(s):
                 {"guided_choice": ["a"], "response_format": {"type": "json_object"}},
                 {"bad_words": ["a"], "guided_json": schema}, {"guided_json": "no JSON"},
                 {"guided_json": "[1]"}, {"guided_choice": [1]}, {"guided_choice": "a"},
-                {"guided_regex": "a)("}, {"guided_regex": "(?=a)"}, {"guided_grammar": "nothing"},
+                {"guided_regex": "a)("}, {"guided_regex": "(?<=a)"}, {"guided_grammar": "nothing"},
                 {"structured_outputs": {"structural_tag": "x"}}, {"structured_outputs": {"x": 1}},
                 {"structured_outputs": {"json": schema, "regex": "a"}},
                 {"structured_outputs": {"choice": []}}, {"structured_outputs": {"regex": ""}},

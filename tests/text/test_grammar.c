@@ -181,7 +181,7 @@ static const struct sample schema_samples[] = {
     {S("\"format\":\"strange\""), "\"x\"", 1},
     {S("\"format\":\"strange\",\"pattern\":\"^y$\""), "\"x\"", 0},
     {S("\"format\":3"), "", -1},
-    {S("\"pattern\":\"(?=a)\""), "", -1},
+    {S("\"pattern\":\"(?<=a)\""), "", -1},
     {S("\"pattern\":\"(\""), "", -1},
     {S("\"pattern\":\"\\\\bx\""), "", -1},
     {S("\"pattern\":\"(a|b)*a(a|b){40}\""), "", -1},
@@ -427,7 +427,7 @@ static void regex_texts(void)
         {"", "", 1},
         {"", "a", 0},
         {"a)|(b", "a", -1},
-        {"(?=a)", "a", -1},
+        {"(?<=a)", "a", -1},
         {"[", "a", -1},
         {"*", "", -1},
     };

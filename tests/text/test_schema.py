@@ -307,10 +307,122 @@ def any_order_is_exact():
         say("FAIL", "any_order_is_exact: %s" % e)
 
 
+# ---------------------------------------------------------------- patterns
+
+def random_pattern(r, depth, ahead):
+    """A piece of a pattern; ahead: look-aheads may stand in it."""
+    kind = r.randrange(9 if depth > 0 else 4)
+    if kind < 4:
+        return r.choice(["a", "b", ".", "[ab]", "[^a]", "\\d", "\\w", "[^\\w]", "\\.", "1"])
+    if kind == 4:
+        return "(%s|%s)" % (random_pattern(r, depth - 1, ahead), random_pattern(r, depth - 1,
+                                                                                ahead))
+    if kind == 5:
+        return "(?:%s)%s" % (random_pattern(r, depth - 1, ahead), r.choice(["*", "+", "?", "{2}",
+                                                                             "{0,2}"]))
+    if kind == 6 and ahead:
+        return "(?%s%s%s)" % (r.choice("=!"), random_pattern(r, depth - 1, False),
+                              r.choice(["", "", "$", ".*"]))
+    return random_pattern(r, depth - 1, ahead) + random_pattern(r, depth - 1, ahead)
+
+
+def looking_pattern(r):
+    begin = "".join("(?%s%s%s%s)" % (r.choice("=!"), r.choice(["", "^", ".*"]), random_pattern(r, 2,
+                    False), r.choice(["", "$"])) for _ in range(r.randint(0, 2)))
+    return r.choice(["", "^", "^"]) + begin + random_pattern(r, 3, r.random() < 0.5) + r.choice(
+            ["", "$"])
+
+
+def patterns_are_exact():
+    """Look-aheads wherever they stand, alone and beside another pattern and lengths."""
+    texts = ["".join(t) for n in range(5) for t in itertools.product("ab1.", repeat=n)]
+    texts += ["\u00e9", "a\u00e9", "\u00e9b", " ", "a b", "aaaaa", "ababab", "a\"b", "1234567"]
+    n_valid = n_supported = 0
+    try:
+        for seed in range(30 * SCALE):
+            r = random.Random("pattern%d" % seed)
+            s = {"type": "string", "pattern": looking_pattern(r)}
+            if r.random() < 0.3:
+                s["maxLength"] = r.randint(1, 4)
+            if r.random() < 0.3:
+                s["minLength"] = r.randint(0, 3)
+            if r.random() < 0.5:
+                s["allOf"] = [{"pattern": r.choice(["", "^"]) + random_pattern(r, 2, False)
+                               + r.choice(["", "$"])} for _ in range(r.randint(1, 2))]
+            oracle = json.loads(json.dumps(s))
+            for part in [oracle] + oracle.get("allOf", []):
+                part["pattern"] = "(?a)" + part["pattern"]  # \w is ASCII
+            validator = jsonschema.Draft202012Validator(oracle)
+            valid = [validator.is_valid(t) for t in texts]
+            answers = grammar([{"schema": s, "text": json.dumps(t, ensure_ascii=False)}
+                               for t in texts])
+            if "invalid" in answers[0]:
+                assert not any(valid) and "matches no text" in answers[0]["invalid"], (
+                        "seed %d: %s: %s" % (seed, json.dumps(s), answers[0]))
+                continue
+            n_supported += 1
+            n_valid += any(valid)
+            for text, want, a in zip(texts, valid, answers):
+                assert a == {"accept": want}, "seed %d: %s for %s: %s" % (seed, text, json.dumps(s),
+                                                                          a)
+        assert n_valid * 3 > 30 * SCALE, "only %d of %d patterns match a text" % (n_valid,
+                30 * SCALE)
+        say("ok", "patterns_are_exact")
+    except AssertionError as e:
+        say("FAIL", "patterns_are_exact: %s" % e)
+
+
+# As validators of programs write them beside a format.
+WITH_FORMAT = [
+    ("email", r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@"
+              r"([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$",
+     ["a.b@c.de", ".a@c.de", "a..b@c.de", "a.@c.de", "a'b@c-d.de", "a@c", "a@-c.de"]),
+    ("uuid", r"^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-"
+             r"[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000)$",
+     ["00000000-0000-0000-0000-000000000000", "12345678-1234-4234-8234-123456789abc",
+      "12345678-1234-0234-8234-123456789abc"]),
+    ("date", r"^((\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|"
+             r"\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|"
+             r"(02)-(0[1-9]|1\d|2[0-8])))$",
+     ["2024-02-29", "2023-02-29", "2023-02-28", "2023-04-31"]),
+    ("ipv4", r"^((25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9][0-9]|[0-9])\.){3}"
+             r"(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9][0-9]|[0-9])$",
+     ["1.2.3.4", "1.2.3.256", "1.2"]),
+    ("ipv4", r"^1", ["1.2.3.4", "2.2.3.4", "1"]),
+    ("date-time", r"Z$", ["2024-02-29T10:00:00Z", "2024-02-29T10:00:00+01:00", "Z"]),
+]
+
+
+def formats_hold_beside_patterns():
+    checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
+    try:
+        n_valid = 0
+        for name, pattern, texts in WITH_FORMAT:
+            s = {"type": "string", "format": name, "pattern": pattern}
+            validator = jsonschema.Draft202012Validator(s, format_checker=checker)
+            answers = grammar([{"schema": s, "text": json.dumps(t)} for t in texts])
+            for text, a in zip(texts, answers):
+                want = validator.is_valid(text)
+                n_valid += want
+                # an @ is all that the checker asks of an email
+                want = want and text != "a@-c.de" if name == "email" else want
+                assert a == {"accept": want}, "%s for %s: %s" % (text, json.dumps(s), a)
+        assert n_valid >= len(WITH_FORMAT), n_valid
+        # no text is both: the format annotates
+        s = {"type": "string", "format": "ipv4", "pattern": "^[a-z]+$"}
+        answers = grammar([{"schema": s, "text": t} for t in ("\"abc\"", "\"1.2.3.4\"", "\"\"")])
+        assert answers == [{"accept": True}, {"accept": False}, {"accept": False}], answers
+        say("ok", "formats_hold_beside_patterns")
+    except AssertionError as e:
+        say("FAIL", "formats_hold_beside_patterns: %s" % e)
+
+
 def main():
     n_texts = n_ended = 0
     small_values_are_exact()
     any_order_is_exact()
+    patterns_are_exact()
+    formats_hold_beside_patterns()
     with tempfile.TemporaryDirectory() as folder:
         model = synth(os.path.join(folder, "model.gguf"), "--arch", "llama")
         bounds = [{"schema": {"type": "number", "exclusiveMinimum": 16.9}, "text": "16.9"},

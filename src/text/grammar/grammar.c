@@ -15,7 +15,7 @@
 #include "text/grammar/calls.h"
 #include "text/grammar/gbnf.h"
 #include "text/grammar/masks.h"
-#include "text/grammar/regex.h"
+#include "text/grammar/regex/regex.h"
 #include "text/grammar/schema/schema.h"
 #include "text/grammar/without.h"
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "text/chat/chat_impl.h"
-#include "text/grammar/regex.h"
+#include "text/grammar/regex/regex.h"
 #include "text/grammar/schema/schema.h"
 
 /* One argument, as one of two: a string as it stands, or another value. */
@@ -300,7 +300,7 @@ static uint32_t unlike_json(const struct native *n, uint32_t from, struct slice 
 /* A string of a pattern, read back as it is: it does not hold what ends it, nor begin like what
  * means something else. */
 static uint32_t matching(const struct native *n, const struct argument *a, uint32_t from,
-                         struct slice mark, struct slice pattern)
+                         struct slice mark, const struct schema_patterns *pattern)
 {
     struct regex_end end = {mark, {NULL, 0}, SLICE(CDATA_OPEN), a->line_end};
     uint32_t to = rules_state(n->r), to_line = rules_state(n->r), min = count(n, a, "minLength", 0),
@@ -309,7 +309,8 @@ static uint32_t matching(const struct native *n, const struct argument *a, uint3
         end.unique = SLICE(ELEMENT);
     if (min > max)
         refuse(n, a->key, "minLength is above maxLength");
-    regex_write_until(n->r, from, to, to_line, pattern, min, max, &end);
+    if (!regex_write_until(n->r, from, to, to_line, &pattern->all, min, max, &end))
+        schema_note_formats(n->r, pattern);
     if (!a->line_end)
         return native_text(n, to, mark);
     uint32_t behind = optional_line_end(n, to);
@@ -331,21 +332,22 @@ static uint32_t bare_string(const struct native *n, const struct argument *a, ui
 {
     static const char *const known[] = {"type",     "enum",    "const",  "minLength", "maxLength",
                                         "nullable", "pattern", "format", NULL};
-    struct slice pattern = schema_string_pattern(a->node);
+    struct schema_patterns pattern;
     const struct jtree *list = jtree_get(a->node, "enum"), *other = other_keyword(a->node, known);
     int is_list = list && list->kind == JTREE_ARRAY;
     list = is_list ? list->first : jtree_get(a->node, "const");
+    schema_string_patterns(a->node, &pattern);
     schema_note(n->r, a->node);
     if (a->free)
         return a->mixed ? unlike_json(n, from, mark) : any_text(n, a, from, mark);
-    if (other || (pattern.p && list)) {
+    if (other || (pattern.all.n && list)) {
         refuse(n, a->key,
                "of strings enum, const, minLength, maxLength, known formats and patterns are kept "
                "here, no pattern beside an enum");
         return from;
     }
-    if (pattern.p)
-        return matching(n, a, from, mark, pattern);
+    if (pattern.all.n)
+        return matching(n, a, from, mark, &pattern);
     if (!list)
         return counted(n, a, from, mark);
     uint32_t to = rules_state(n->r);

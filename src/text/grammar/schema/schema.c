@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "text/grammar/regex.h"
+#include "text/grammar/regex/regex.h"
 
 /* ---------------------------------------------------------------- keywords */
 

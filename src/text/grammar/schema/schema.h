@@ -11,6 +11,7 @@
 #ifndef PITH_TEXT_SCHEMA_H
 #define PITH_TEXT_SCHEMA_H
 
+#include "text/grammar/regex/regex.h"
 #include "text/grammar/rules.h"
 
 /* How values are written. */
@@ -23,10 +24,17 @@ enum schema_form {
 };
 #define SCHEMA_QUOTE "<|\"|>"
 
-/* The pattern of a string's characters by `pattern`, or `format` where it is a known one; p NULL:
- * none. */
+/* What the characters of a string satisfy: each `pattern`, and each known `format` where that goes
+ * together with them. */
 struct jtree;
-struct slice schema_string_pattern(const struct jtree *node);
+struct schema_patterns {
+    struct regex_all all;
+    const char *format[REGEX_PATTERNS]; /* [all.n - all.n_must] the formats that are not a must */
+};
+/* Of one schema; none: all.n is 0. */
+void schema_string_patterns(const struct jtree *node, struct schema_patterns *p);
+/* Tells the formats that were left out. */
+void schema_note_formats(struct rules *r, const struct schema_patterns *p);
 
 /* What editors show of a value: names of keywords that constrain nothing. */
 #define SCHEMA_OF_EDITORS                                                                          \

@@ -11,7 +11,7 @@
  * required member extra ones may come too, and then nothing else.
  */
 #include "text/grammar/schema/schema_impl.h"
-#include "text/grammar/regex.h"
+#include "text/grammar/regex/regex.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* schema_string.c -- strings: lengths, patterns, and formats, which are patterns. */
 #include <string.h>
 
-#include "text/grammar/regex.h"
+#include "text/grammar/regex/regex.h"
 #include "text/grammar/schema/schema_impl.h"
 
 #define LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
@@ -73,29 +73,61 @@ void schema_note(struct rules *r, const struct jtree *node)
             rules_unkept(r, told[i], (struct slice){NULL, 0});
 }
 
-struct slice schema_string_pattern(const struct jtree *node)
+/* Puts one more, unless it is there; 0: there are too many. */
+static int put_pattern(struct schema_patterns *p, struct slice pattern, const char *format)
+{
+    struct regex_all *all = &p->all;
+    for (uint32_t i = 0; i < all->n; i++)
+        if (slice_eq(all->v[i], pattern))
+            return 1;
+    if (all->n == REGEX_PATTERNS)
+        return format != NULL;
+    if (format && all->n) /* the first one of all is a must */
+        p->format[all->n - all->n_must] = format;
+    else
+        all->n_must++;
+    all->v[all->n++] = pattern;
+    return 1;
+}
+
+static int put_patterns(struct schema_patterns *p, const struct jtree *node, int formats_only)
 {
     const struct jtree *pattern = jtree_get(node, "pattern");
     int i = format_of(node);
-    if (pattern)
-        return pattern->kind == JTREE_STRING ? pattern->text : SLICE("");
-    return i >= 0 && formats[i].pattern ? slice_of(formats[i].pattern) : (struct slice){NULL, 0};
+    if (formats_only)
+        return i < 0 || !formats[i].pattern ||
+               put_pattern(p, slice_of(formats[i].pattern), formats[i].name);
+    return !pattern || pattern->kind != JTREE_STRING || put_pattern(p, pattern->text, NULL);
 }
 
-static struct slice pattern_of(struct schema *s, const struct jtree *node)
+void schema_string_patterns(const struct jtree *node, struct schema_patterns *p)
 {
-    const struct jtree *pattern = jtree_get(node, "pattern"), *format = jtree_get(node, "format");
-    int i = format_of(node);
-    if (pattern && pattern->kind != JTREE_STRING)
-        schema_refuse(s, pattern, "found %s; wanted a string", jtree_kind_name(pattern));
-    if (format && format->kind != JTREE_STRING)
-        schema_refuse(s, format, "found %s; wanted a string", jtree_kind_name(format));
-    if (pattern && i >= 0 && formats[i].pattern)
-        schema_refuse(s, node, "\"pattern\" together with format \"%s\" is not supported",
-                      formats[i].name);
-    if (pattern)
-        return pattern->text;
-    return i >= 0 && formats[i].pattern ? slice_of(formats[i].pattern) : (struct slice){NULL, 0};
+    *p = (struct schema_patterns){.all.n = 0};
+    put_patterns(p, node, 0);
+    put_patterns(p, node, 1);
+}
+
+void schema_note_formats(struct rules *r, const struct schema_patterns *p)
+{
+    for (uint32_t i = p->all.n_must; i < p->all.n; i++)
+        rules_unkept(r, "format", slice_of(p->format[i - p->all.n_must]));
+}
+
+/* Those of all parts. */
+static void patterns_of(struct schema *s, const struct parts *parts, struct schema_patterns *p)
+{
+    *p = (struct schema_patterns){.all.n = 0};
+    for (int formats_only = 0; formats_only < 2; formats_only++) {
+        for (uint32_t i = 0; i < parts->n; i++) {
+            const struct jtree *node = parts->v[i].node,
+                               *v = jtree_get(node, formats_only ? "format" : "pattern");
+            if (v && v->kind != JTREE_STRING)
+                schema_refuse(s, v, "found %s; wanted a string", jtree_kind_name(v));
+            else if (!put_patterns(p, node, formats_only))
+                schema_refuse(s, node, "over %d patterns for one string are not supported",
+                              REGEX_PATTERNS);
+        }
+    }
 }
 
 /* min to max characters between quotes that are plain, but for the escapes. raw: tabs and line ends
@@ -152,34 +184,31 @@ void schema_string(struct schema *s, const struct parts *p, uint32_t from, uint3
     struct rules *r = s->r;
     struct charset_range all = {0, CHARSET_LAST};
     struct charset any = {&all, 1, 1, 0};
-    struct slice pattern = {NULL, 0};
+    struct schema_patterns pattern;
     uint32_t min = schema_count(s, p, "minLength", 1, 0),
              max = schema_count(s, p, "maxLength", 0, RULES_ENDLESS);
-    for (uint32_t i = 0; i < p->n; i++) {
-        struct slice more = pattern_of(s, p->v[i].node);
-        if (more.p && pattern.p && !slice_eq(more, pattern))
-            schema_refuse(s, p->v[i].node,
-                          "several patterns or formats for one string are not supported");
-        pattern = more.p ? more : pattern;
-    }
+    patterns_of(s, p, &pattern);
     if (!rules_ok(r) || min > max)
         return;
     int json = s->form != SCHEMA_GEMMA;
     struct slice quote = json ? SLICE("\"") : SLICE(SCHEMA_QUOTE);
     uint32_t at = rules_text(r, from, quote.p, quote.n), end = rules_state(r);
     struct charset_range but_quote[] = {{0, '<' - 1}, {'<' + 1, CHARSET_LAST}};
-    if (!json && !pattern.p && min == 0 && max == RULES_ENDLESS) {
+    if (!json && !pattern.all.n && min == 0 && max == RULES_ENDLESS) {
         rules_edge(r, rules_until(r, at, quote, NULL), to, EDGE_EPS, 0);
         return;
     }
-    if (s->form == SCHEMA_PYTHON && !pattern.p)
+    if (s->form == SCHEMA_PYTHON && !pattern.all.n)
         quoted(s, '\'', "'\"\\nrt", 1, min, max, from, to);
     if (!json) /* where they are counted, what may begin the quote is left out */
         any = (struct charset){but_quote, 2, 2, 0};
-    if (pattern.p && !json) {
-        regex_write_until(r, at, end, end, pattern, min, max, &(struct regex_end){.mark = quote});
-    } else if (pattern.p) {
-        regex_write(r, at, end, pattern, min, max, json);
+    if (pattern.all.n && !json) {
+        if (!regex_write_until(r, at, end, end, &pattern.all, min, max,
+                               &(struct regex_end){.mark = quote}))
+            schema_note_formats(r, &pattern);
+    } else if (pattern.all.n) {
+        if (!regex_write_all(r, at, end, &pattern.all, min, max, json))
+            schema_note_formats(r, &pattern);
     } else if (min == 0 && max == RULES_ENDLESS) {
         rules_edge(r, at, end, EDGE_EPS, 0);
         rules_chars(r, end, end, &any, 1);

@@ -6,7 +6,7 @@
  *
  * What is remembered are texts, so each value is written in one way alone: no escapes that need not
  * be, no zeros at the end of a fraction, no exponents. Items of other kinds are refused. */
-#include "text/grammar/regex.h"
+#include "text/grammar/regex/regex.h"
 #include "text/grammar/schema/schema_impl.h"
 
 #include <math.h>

@@ -1,40 +1,20 @@
 /* regex.c -- a pattern becomes an automaton over characters, then rules over bytes.
  *
- *     "a+b$"  ──parse──>  states, edges {set of characters, nothing, ^, $}  ──write──>  states (q,
- *             anchors, length)
+ *     "a+b$"  ──parse──>  states, edges {set of characters, nothing, ^, $, look-ahead}  ──write──>
+ *             rules (regex_product.c)
  *
- * The second step walks all reachable combinations of a state of the first, what ^ and $ have to
- * know (something was read; nothing may follow) and how many characters were read, as far as the
- * bounds of the length need it. So anchors work wherever they stand and a pattern goes together
- * with minLength and maxLength.
+ * Several patterns that must hold for one string are parts of one automaton, and so is what a
+ * look-ahead asks for: one part is read state by state, the others are watched beside it
+ * (regex_watch.c).
  */
-#include "text/grammar/regex.h"
+#include "text/grammar/regex/regex_impl.h"
 
 #include <string.h>
 
 #include "base/mem.h"
 #include "base/utf8.h"
 
-/* Kinds of edges behind those of rules.h, in the automaton over characters alone. */
-enum { EDGE_SET = 100, EDGE_BEGIN, EDGE_END };
-
-struct level {
-    struct rules_mark mark;
-    uint32_t start, end, before;
-};
-struct regex {
-    struct rules *r; /* where failures go */
-    struct rules nfa;
-    struct slice pattern;
-    const char *p, *end;
-    struct charset *set; /* of EDGE_SET edges */
-    uint32_t n_sets, cap_sets;
-    uint32_t at;
-    int depth, whole; /* whole: nothing may stand around it */
-    struct level level[REGEX_DEPTH + 1];
-};
-
-static int refuse(struct regex *x, const char *what)
+int regex_refuse(struct regex *x, const char *what)
 {
     int n = (int)(x->pattern.n < 80 ? utf8_complete(x->pattern.p, x->pattern.n)
                                     : utf8_complete(x->pattern.p, 80));
@@ -96,12 +76,12 @@ static int read_u(struct regex *x, uint32_t *cp)
             n++;
         if (n < 1 || n > 6 || !hex(x, x->p + 1, n, cp) || x->p + 1 + n >= x->end ||
             *cp > CHARSET_LAST)
-            return refuse(x, "wanted a code point in the braces of \\u{}");
+            return regex_refuse(x, "wanted a code point in the braces of \\u{}");
         x->p += n + 2;
         return 1;
     }
     if (!hex(x, x->p, 4, cp))
-        return refuse(x, "wanted four hex digits after \\u");
+        return regex_refuse(x, "wanted four hex digits after \\u");
     x->p += 4;
     if (*cp >= 0xD800 && *cp < 0xDC00 && x->end - x->p >= 6 && x->p[0] == '\\' && x->p[1] == 'u' &&
         hex(x, x->p + 2, 4, &low) && low >= 0xDC00 && low < 0xE000) {
@@ -117,10 +97,10 @@ static int read_char(struct regex *x, struct charset *set, uint32_t *cp)
     static const char from[] = "tnvfr", to[] = "\t\n\v\f\r";
     if (*x->p != '\\') {
         x->p += utf8_decode(x->p, (size_t)(x->end - x->p), cp);
-        return *cp != UINT32_MAX ? 1 : refuse(x, "not UTF-8");
+        return *cp != UINT32_MAX ? 1 : regex_refuse(x, "not UTF-8");
     }
     if (++x->p >= x->end)
-        return refuse(x, "ends with a backslash");
+        return regex_refuse(x, "ends with a backslash");
     char c = *x->p++;
     const char *at = c ? strchr(from, c) : NULL;
     if (at) {
@@ -132,7 +112,7 @@ static int read_char(struct regex *x, struct charset *set, uint32_t *cp)
         return read_u(x, cp);
     } else if (c == 'x') {
         if (!hex(x, x->p, 2, cp))
-            return refuse(x, "wanted two hex digits after \\x");
+            return regex_refuse(x, "wanted two hex digits after \\x");
         x->p += 2;
     } else if (c == 'c' && x->p < x->end && ((*x->p | 0x20) >= 'a' && (*x->p | 0x20) <= 'z')) {
         *cp = *x->p++ & 31;
@@ -140,8 +120,8 @@ static int read_char(struct regex *x, struct charset *set, uint32_t *cp)
         *cp = 0;
     } else if ((c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || (c & 0x80)) {
         x->p--;
-        return refuse(x, "this escape is not supported (classes are \\d \\w \\s; no \\b, \\p, back "
-                         "references)");
+        return regex_refuse(x, "this escape is not supported (classes are \\d \\w \\s; no \\b, "
+                               "\\p, back references)");
     } else {
         *cp = (uint8_t)c;
     }
@@ -171,14 +151,14 @@ static int read_class(struct regex *x, struct charset *set)
                 charset_add(set, '-', '-');
                 hi = lo;
             } else if (hi < lo) {
-                return refuse(x, "the range of a class ends before it begins");
+                return regex_refuse(x, "the range of a class ends before it begins");
             }
         }
         if (lo != UINT32_MAX)
             charset_add(set, lo, hi);
     }
     if (x->p >= x->end)
-        return refuse(x, "a class without ']'");
+        return regex_refuse(x, "a class without ']'");
     x->p++;
     charset_sort(set);
     if (invert)
@@ -266,11 +246,11 @@ static int finish_item(struct regex *x, struct rules_mark mark, struct rules_pie
     }
     if (repeats) {
         if (min > max)
-            return refuse(x, "a repetition {m,n} whose m is above n");
+            return regex_refuse(x, "a repetition {m,n} whose m is above n");
         x->p += next_is(x, '?'); /* lazy: the same strings */
         piece = rules_repeat(&x->nfa, mark, piece, min, max);
         if (x->p < x->end && strchr("*+?", *x->p))
-            return refuse(x, "nothing to repeat");
+            return regex_refuse(x, "nothing to repeat");
     }
     rules_edge(&x->nfa, x->at, piece.start, EDGE_EPS, 0);
     x->at = piece.end;
@@ -288,35 +268,72 @@ static void end_sequence(struct regex *x)
     rules_edge(&x->nfa, x->at, x->level[x->depth].end, EDGE_EPS, 0);
 }
 
+/* Behind "(?": what it is; 0: refused. *ahead: 1 and -1 for a look-ahead and its opposite. */
+static int read_group_kind(struct regex *x, int *ahead)
+{
+    const char *p = x->p + 1, *close = NULL;
+    char c = (char)(p < x->end ? *p : 0), d = (char)(x->end - p > 1 ? p[1] : 0);
+    if (c == '<' && (d == '=' || d == '!'))
+        return regex_refuse(x, "look-behind is not supported");
+    if (c == '<' || (c == 'P' && d == '<')) /* a name */
+        close = memchr(p, '>', (size_t)(x->end - p));
+    if (c == '=' || c == '!')
+        *ahead = c == '=' ? 1 : -1;
+    else if (c != ':' && !close)
+        return regex_refuse(x, c && strchr("aiLmsux-", c)
+                                   ? "flags inside a pattern, as (?i), are not supported"
+                                   : "this kind of group is not supported");
+    if (*ahead && x->n_open_aheads)
+        return regex_refuse(x, "a look-ahead inside a look-ahead is not supported");
+    x->p = close ? close + 1 : p + 1;
+    return 1;
+}
+
 static int open_group(struct regex *x)
 {
+    int ahead = 0;
     x->p++;
-    if (next_is(x, '?')) {
-        const char *close = x->end - x->p > 2 && x->p[1] == '<' && x->p[2] != '=' && x->p[2] != '!'
-                                ? memchr(x->p, '>', (size_t)(x->end - x->p))
-                                : NULL;
-        if (x->end - x->p > 1 && x->p[1] == ':')
-            x->p += 2;
-        else if (close)
-            x->p = close + 1;
-        else
-            return refuse(x, "look-around is not supported");
-    }
+    if (next_is(x, '?') && !read_group_kind(x, &ahead))
+        return 0;
     if (x->depth == REGEX_DEPTH)
-        return refuse(x, "groups are nested too deep");
+        return regex_refuse(x, "groups are nested too deep");
     struct rules_mark mark = rules_mark(&x->nfa);
-    x->level[++x->depth] = (struct level){mark, rules_state(&x->nfa), rules_state(&x->nfa), x->at};
+    x->level[++x->depth] =
+        (struct regex_level){mark, rules_state(&x->nfa), rules_state(&x->nfa), x->at, ahead};
+    x->n_open_aheads += ahead != 0;
     begin_sequence(x);
     return 1;
+}
+
+/* One more part; its number. */
+static uint32_t put_part(struct regex *x, struct regex_part part)
+{
+    if (x->n_parts == REGEX_PARTS) {
+        regex_refuse(x, "over 32 look-aheads and patterns for one string are not supported");
+        return 0;
+    }
+    x->part[x->n_parts] = part;
+    return x->n_parts++;
 }
 
 static int close_group(struct regex *x)
 {
     end_sequence(x);
-    const struct level *l = &x->level[x->depth--];
+    const struct regex_level *l = &x->level[x->depth--];
     x->at = l->before;
     x->p++;
-    return finish_item(x, l->mark, (struct rules_piece){l->start, l->end});
+    if (!l->ahead)
+        return finish_item(x, l->mark, (struct rules_piece){l->start, l->end});
+    uint32_t to = rules_state(&x->nfa);
+    rules_edge(&x->nfa, x->at, to, (enum rules_edge_kind)EDGE_AHEAD,
+               put_part(x, (struct regex_part){.start = l->start,
+                                               .end = l->end,
+                                               .negative = l->ahead < 0}));
+    x->at = to;
+    x->n_open_aheads--;
+    if (x->p < x->end && strchr("*+?{", *x->p))
+        return regex_refuse(x, "nothing to repeat");
+    return rules_ok(&x->nfa) && rules_ok(x->r);
 }
 
 static int read_anchor(struct regex *x)
@@ -325,12 +342,12 @@ static int read_anchor(struct regex *x)
     rules_edge(&x->nfa, x->at, to, (enum rules_edge_kind)(*x->p == '^' ? EDGE_BEGIN : EDGE_END), 0);
     x->at = to;
     x->p++;
-    return !(x->p < x->end && strchr("*+?", *x->p)) ? 1 : refuse(x, "nothing to repeat");
+    return !(x->p < x->end && strchr("*+?", *x->p)) ? 1 : regex_refuse(x, "nothing to repeat");
 }
 
 static int parse(struct regex *x)
 {
-    x->level[0] = (struct level){.start = rules_state(&x->nfa), .end = rules_state(&x->nfa)};
+    x->level[0] = (struct regex_level){.start = rules_state(&x->nfa), .end = rules_state(&x->nfa)};
     begin_sequence(x);
     while (x->p < x->end) {
         struct rules_mark mark = rules_mark(&x->nfa);
@@ -344,11 +361,11 @@ static int parse(struct regex *x)
         } else if (c == '(') {
             ok = open_group(x);
         } else if (c == ')') {
-            ok = x->depth ? close_group(x) : refuse(x, "')' without '('");
+            ok = x->depth ? close_group(x) : regex_refuse(x, "')' without '('");
         } else if (c == '^' || c == '$') {
             ok = read_anchor(x);
         } else if (c && strchr("*+?", c)) {
-            ok = refuse(x, "nothing to repeat");
+            ok = regex_refuse(x, "nothing to repeat");
         } else {
             ok = read_set(x, &piece) && finish_item(x, mark, piece);
         }
@@ -356,140 +373,90 @@ static int parse(struct regex *x)
             return 0;
     }
     end_sequence(x);
-    return x->depth == 0 ? 1 : refuse(x, "'(' without ')'");
+    return x->depth == 0 ? 1 : regex_refuse(x, "'(' without ')'");
 }
 
-/* ---------------------------------------------------------------- automaton to rules */
+/* ---------------------------------------------------------------- several patterns */
 
-enum { STARTED = 1, CLOSED = 2, N_PHASES = 4 }; /* something was read; nothing may follow */
-
-/* A combination of state, phase and length, numbered by its place in `state`. */
-struct product {
-    struct regex *x;
-    uint32_t n_lengths, min, max, q_before, q_behind;
-    uint32_t *state; /* of the rules, 0: not reached */
-    uint32_t *todo;
-    uint32_t n_todo, cap_todo;
-};
-
-static uint32_t reach(struct product *d, uint32_t q, uint32_t phase, uint32_t length)
+/* Reads one more pattern that holds besides. The one with look-aheads is read state by state. */
+static int parse_more(struct regex *x, struct slice pattern)
 {
-    uint32_t i = (q * N_PHASES + phase) * d->n_lengths + length;
-    if (!d->state[i]) {
-        d->state[i] = rules_state(d->x->r);
-        if (mem_grow(&d->todo, &d->cap_todo, (uint64_t)d->n_todo + 1, sizeof *d->todo,
-                     PITH_MEM_SCRATCH))
-            d->todo[d->n_todo++] = i;
-        else
-            rules_fail(d->x->r, PITH_NOMEM, "out of memory for a pattern");
+    uint32_t n_parts = x->n_parts, n_states = x->nfa.n_states;
+    x->pattern = pattern;
+    x->p = pattern.p;
+    x->end = pattern.p + pattern.n;
+    if (!parse(x))
+        return 0;
+    struct rules_piece piece = {x->level[0].start, x->level[0].end}, other = piece;
+    if (!n_states) {
+        x->main = piece;
+        x->main_looks = x->n_parts > 0;
+        return 1;
     }
-    return d->state[i];
+    if (x->n_parts > n_parts && x->main_looks)
+        return regex_refuse(x, "two patterns with look-ahead for one string are not supported");
+    if (x->n_parts > n_parts) {
+        other = x->main;
+        x->main = piece;
+        x->main_looks = 1;
+    }
+    put_part(x, (struct regex_part){.start = other.start, .end = other.end, .searched = 1});
+    return rules_ok(x->r);
 }
 
-static void write_edge(struct product *d, uint32_t from, uint32_t kind, const struct charset *set,
-                       uint32_t q, uint32_t phase, uint32_t length, int as_json)
-{
-    struct rules *r = d->x->r;
-    if (kind == EDGE_SET) {
-        if ((phase & CLOSED) || length == d->max)
-            return;
-        rules_chars(r, from,
-                    reach(d, q, phase | STARTED, length + 1 < d->n_lengths ? length + 1 : length),
-                    set, as_json);
-    } else if (kind == EDGE_EPS || kind == EDGE_END || !(phase & STARTED)) {
-        rules_edge(r, from, reach(d, q, phase | (kind == EDGE_END ? CLOSED : 0), length), EDGE_EPS,
-                   0);
-    }
-}
-
-/* Edges of the automaton in order of where they begin: first[q] .. first[q + 1]. */
-static void write_product(struct product *d, const uint32_t *first, const struct rules_edge *edge,
-                          uint32_t from, uint32_t to, int as_json)
-{
-    struct charset_range all_range = {0, CHARSET_LAST};
-    struct charset all = {&all_range, 1, 1, 0};
-    struct regex *x = d->x;
-    rules_edge(x->r, from, reach(d, d->q_before, 0, 0), EDGE_EPS, 0);
-    while (d->n_todo && rules_ok(x->r)) {
-        uint32_t i = d->todo[--d->n_todo], at = d->state[i];
-        uint32_t length = i % d->n_lengths, phase = i / d->n_lengths % N_PHASES,
-                 q = i / d->n_lengths / N_PHASES;
-        if ((q == d->q_before || q == d->q_behind) && !x->whole)
-            write_edge(d, at, EDGE_SET, &all, q, phase, length, as_json);
-        if (q == d->q_before)
-            write_edge(d, at, EDGE_EPS, NULL, x->level[0].start, phase, length, as_json);
-        else if (q == x->level[0].end)
-            write_edge(d, at, EDGE_EPS, NULL, d->q_behind, phase, length, as_json);
-        else if (q == d->q_behind && length >= d->min)
-            rules_edge(x->r, at, to, EDGE_EPS, 0);
-        for (uint32_t k = q < x->nfa.n_states ? first[q] : 0;
-             q < x->nfa.n_states && k < first[q + 1]; k++)
-            write_edge(d, at, edge[k].kind,
-                       edge[k].kind == EDGE_SET ? &x->set[edge[k].value] : NULL, edge[k].to, phase,
-                       length, as_json);
-    }
-}
-
-static void write_rules(struct regex *x, uint32_t from, uint32_t to, uint32_t min, uint32_t max,
-                        int as_json)
-{
-    enum { MOST = 1 << 22 };
-    uint32_t n = x->nfa.n_states, n_edges = x->nfa.n_edges;
-    uint64_t n_lengths = (uint64_t)(max == RULES_ENDLESS ? min : max) + 1, total;
-    if (size_mul(n_lengths, (uint64_t)(n + 2) * N_PHASES, &total) || total > MOST) {
-        refuse(x, "too large together with minLength or maxLength");
-        return;
-    }
-    struct product d = {x, (uint32_t)n_lengths, min, max, n, n + 1, NULL, NULL, 0, 0};
-    uint32_t *first = mem_array((size_t)n + 2, sizeof *first, PITH_MEM_SCRATCH);
-    struct rules_edge *edge = mem_array(n_edges, sizeof *edge, PITH_MEM_SCRATCH);
-    d.state = mem_array((size_t)total, sizeof *d.state, PITH_MEM_SCRATCH);
-    if (first && edge && d.state) {
-        for (uint32_t i = 0; i < n_edges; i++)
-            first[x->nfa.edge[i].from + 2]++;
-        for (uint32_t q = 1; q < n; q++)
-            first[q + 1] += first[q];
-        for (uint32_t i = 0; i < n_edges; i++)
-            edge[first[x->nfa.edge[i].from + 1]++] = x->nfa.edge[i];
-        write_product(&d, first, edge, from, to, as_json);
-    } else {
-        rules_fail(x->r, PITH_NOMEM, "out of memory for a pattern");
-    }
-    mem_free(first);
-    mem_free(edge);
-    mem_free(d.state);
-    mem_free(d.todo);
-}
-
-static void write_pattern(struct rules *r, uint32_t from, uint32_t to, struct slice pattern,
-                          uint32_t min, uint32_t max, int as_json, int whole)
+static enum regex_result write_some(struct rules *r, uint32_t from, uint32_t to,
+                                    const struct regex_all *all, uint32_t n, uint32_t min,
+                                    uint32_t max, int as_json, int whole)
 {
     struct regex *x = arena_alloc(&r->arena, sizeof *x);
+    enum regex_result result = REGEX_FAILED;
+    int ok = 1;
     if (!x) {
         rules_fail(r, PITH_NOMEM, "out of memory for a pattern");
-        return;
+        return result;
     }
-    *x = (struct regex){.r = r, .pattern = pattern, .p = pattern.p, .end = pattern.p + pattern.n};
-    x->whole = whole;
+    *x = (struct regex){.r = r, .whole = whole};
     rules_init(&x->nfa);
     x->nfa.flat = 1;
-    if (parse(x) && rules_ok(r))
-        write_rules(x, from, to, min, max, as_json);
+    for (uint32_t i = 0; i < n && ok; i++)
+        ok = parse_more(x, all->v[i]);
+    if (ok && rules_ok(r))
+        result = regex_product(x, from, to, min, max, as_json);
     if (!rules_ok(&x->nfa))
         rules_fail(r, x->nfa.err.code, "pattern: %s", x->nfa.err.msg);
+    if (result == REGEX_TOO_LARGE && n == all->n_must)
+        regex_refuse(x, n > 1 || x->n_parts ? "too large together with look-ahead, other patterns, "
+                                              "minLength or maxLength"
+                                            : "too large together with minLength or maxLength");
     rules_deinit(&x->nfa);
     for (uint32_t i = 0; i < x->n_sets; i++)
         charset_deinit(&x->set[i]);
     mem_free(x->set);
+    return result;
+}
+
+int regex_write_all(struct rules *r, uint32_t from, uint32_t to, const struct regex_all *all,
+                    uint32_t min, uint32_t max, int as_json)
+{
+    struct rules_mark mark = rules_mark(r);
+    if (all->n > all->n_must) {
+        if (write_some(r, from, to, all, all->n, min, max, as_json, 0) == REGEX_DONE ||
+            !rules_ok(r))
+            return 1;
+        r->n_states = mark.states; /* nothing else was written */
+        r->n_edges = mark.edges;
+    }
+    write_some(r, from, to, all, all->n_must, min, max, as_json, 0);
+    return all->n == all->n_must;
 }
 
 void regex_write(struct rules *r, uint32_t from, uint32_t to, struct slice pattern, uint32_t min,
                  uint32_t max, int as_json)
 {
-    write_pattern(r, from, to, pattern, min, max, as_json, 0);
+    write_some(r, from, to, &(struct regex_all){{pattern}, 1, 1}, 1, min, max, as_json, 0);
 }
 
 void regex_write_whole(struct rules *r, uint32_t from, uint32_t to, struct slice pattern)
 {
-    write_pattern(r, from, to, pattern, 0, RULES_ENDLESS, 0, 1);
+    write_some(r, from, to, &(struct regex_all){{pattern}, 1, 1}, 1, 0, RULES_ENDLESS, 0, 1);
 }

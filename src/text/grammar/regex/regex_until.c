@@ -5,7 +5,7 @@
  *         begin on
  *
  * A byte that would complete one of the latter two has no edge. */
-#include "text/grammar/regex.h"
+#include "text/grammar/regex/regex.h"
 
 #include <string.h>
 
@@ -136,8 +136,9 @@ static int prepare(struct both *b)
     return 1;
 }
 
-static void write_all(struct both *b, uint32_t from, uint32_t start, uint32_t last, uint32_t to,
-                      uint32_t to_line)
+/* At how many places a string may end. */
+static int write_all(struct both *b, uint32_t from, uint32_t start, uint32_t last, uint32_t to,
+                     uint32_t to_line)
 {
     int n_ends = 0;
     rules_edge(b->r, from, reach(b, (struct place){.q = start}), EDGE_EPS, 0);
@@ -145,7 +146,7 @@ static void write_all(struct both *b, uint32_t from, uint32_t start, uint32_t la
         uint32_t i = b->todo[--b->n_todo], at = b->state[i] - 1;
         struct place p = place_of(b, i);
         if (!rules_spend(b->r, 1 + b->first[p.q + 1] - b->first[p.q]))
-            return;
+            break;
         if (p.q == last && b->ends[p.line][p.read]) {
             rules_edge(b->r, at, p.line && b->end->line_end ? to_line : to, EDGE_EPS, 0);
             n_ends++;
@@ -160,41 +161,63 @@ static void write_all(struct both *b, uint32_t from, uint32_t start, uint32_t la
                 rules_edge(b->r, at, reach(b, same_place), EDGE_EPS, 0);
         }
     }
-    if (!n_ends)
-        rules_fail(b->r, PITH_UNSUPPORTED,
-                   "no text of this pattern can stand before \"%.*s\"", (int)b->end->mark.n,
-                   b->end->mark.p);
+    return n_ends;
 }
 
-void regex_write_until(struct rules *r, uint32_t from, uint32_t to, uint32_t to_line,
-                       struct slice pattern, uint32_t min, uint32_t max,
-                       const struct regex_end *end)
+/* The first n patterns; 1: written. last: a failure stays in r. *all_hold: all of them do. */
+static int write_until(struct both *b, uint32_t from, uint32_t to, uint32_t to_line,
+                       const struct regex_all *all, uint32_t min, uint32_t max, int last,
+                       int *all_hold)
 {
-    struct both b = {.r = r, .end = end, .unique = end->unique.n ? end->unique : end->mark};
-    uint64_t places;
-    if (!rules_ok(r))
-        return;
-    rules_init(&b.own);
-    b.n_first = (uint32_t)end->not_first.n + 2;
-    uint32_t start = rules_state(&b.own), last = rules_state(&b.own);
-    regex_write(&b.own, start, last, pattern, min, max, 0);
-    places = (uint64_t)b.own.n_states * b.unique.n * b.n_first * 2;
-    int flat = 1;
-    for (uint32_t i = 0; i < b.own.n_edges; i++)
-        flat = flat && (b.own.edge[i].kind == EDGE_BYTES || b.own.edge[i].kind == EDGE_EPS);
-    if (!rules_ok(&b.own))
-        rules_fail(r, b.own.err.code, "%s", b.own.err.msg);
-    else if (!flat || places > MOST || !b.unique.n || b.unique.n >= MARK_MOST ||
-             end->not_first.n > FIRST_MOST)
+    struct rules *r = b->r;
+    const struct regex_end *end = b->end;
+    rules_init(&b->own);
+    b->n_first = (uint32_t)end->not_first.n + 2;
+    uint32_t start = rules_state(&b->own), behind = rules_state(&b->own);
+    *all_hold = regex_write_all(&b->own, start, behind, all, min, max, 0);
+    r->steps += b->own.steps;
+    uint64_t places = (uint64_t)b->own.n_states * b->unique.n * b->n_first * 2;
+    int flat = 1, n_ends = 0, large;
+    for (uint32_t i = 0; i < b->own.n_edges; i++)
+        flat = flat && (b->own.edge[i].kind == EDGE_BYTES || b->own.edge[i].kind == EDGE_EPS);
+    large = !flat || places > MOST || !b->unique.n || b->unique.n >= MARK_MOST ||
+            end->not_first.n > FIRST_MOST;
+    if (!rules_ok(&b->own))
+        rules_fail(r, b->own.err.code, "%s", b->own.err.msg);
+    else if (large && last)
         rules_fail(r, PITH_UNSUPPORTED, "the pattern is too large together with what ends it");
-    else if (!prepare(&b))
+    else if (!large && !prepare(b))
         rules_fail(r, PITH_NOMEM, "out of memory for a pattern");
-    else
-        write_all(&b, from, start, last, to, to_line);
-    mem_free(b.next);
-    mem_free(b.first);
-    mem_free(b.order);
-    mem_free(b.state);
-    mem_free(b.todo);
-    rules_deinit(&b.own);
+    else if (!large)
+        n_ends = write_all(b, from, start, behind, to, to_line);
+    if (last && !n_ends)
+        rules_fail(r, PITH_UNSUPPORTED, "no text of this pattern can stand before \"%.*s\"",
+                   (int)end->mark.n, end->mark.p);
+    mem_free(b->next);
+    mem_free(b->first);
+    mem_free(b->order);
+    mem_free(b->state);
+    mem_free(b->todo);
+    rules_deinit(&b->own);
+    return n_ends > 0;
+}
+
+int regex_write_until(struct rules *r, uint32_t from, uint32_t to, uint32_t to_line,
+                      const struct regex_all *all, uint32_t min, uint32_t max,
+                      const struct regex_end *end)
+{
+    struct regex_all must = *all;
+    struct rules_mark mark = rules_mark(r);
+    int all_hold;
+    must.n = all->n_must;
+    for (int last = all->n == must.n; last < 2 && rules_ok(r); last++) {
+        struct both b = {.r = r, .end = end, .unique = end->unique.n ? end->unique : end->mark};
+        if (write_until(&b, from, to, to_line, last ? &must : all, min, max, last, &all_hold))
+            return all_hold && (!last || all->n == must.n);
+        if (!rules_ok(r))
+            break;
+        r->n_states = mark.states; /* nothing else was written */
+        r->n_edges = mark.edges;
+    }
+    return 1;
 }
