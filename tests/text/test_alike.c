@@ -1,4 +1,4 @@
-/* test_alike.c -- masks of states that are taken for others (text/grammar/alike.c): along texts of
+/* test_alike.c -- masks of states that are taken for others (text/grammar/masks.c): along texts of
  * counted characters, which make more masks than that begins at, each is what accepting every token
  * one by one says. Near the end of a count tokens are longer than what is left. */
 #include "base/rng.h"
@@ -69,8 +69,8 @@ static void counted_texts(void)
         {PITH_GRAMMAR_SCHEMA, "{\"type\":\"string\",\"maxLength\":120}"},
         {PITH_GRAMMAR_SCHEMA, "{\"type\":\"string\",\"minLength\":70,\"maxLength\":100}"},
         {PITH_GRAMMAR_SCHEMA, "{\"type\":\"string\",\"minLength\":90}"},
-        {PITH_GRAMMAR_SCHEMA, "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":40},"
-                              "\"maxItems\":3}"},
+        {PITH_GRAMMAR_SCHEMA, "{\"type\":\"array\",\"items\":{\"type\":\"string\","
+                              "\"maxLength\":40},\"maxItems\":3}"},
         /* by rules: chunks, powers and the rest */
         {PITH_GRAMMAR_SCHEMA, "{\"type\":\"string\",\"maxLength\":4000}"},
         {PITH_GRAMMAR_SCHEMA, "{\"type\":\"string\",\"minLength\":3000}"},
