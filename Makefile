@@ -196,7 +196,8 @@ small     = $(if $(or $(filter 1,$(STATIC)),$(filter cli/% server/% src/text/% s
 COLD     := cli/% server/% $(addprefix src/,api/% arch/% nn/% format/% text/chat/% \
             text/grammar/rules.c backend/cann/%)
 # What runs once for a grammar may be small as well: the program is to stay under 5 MB.
-TINY     := $(addprefix src/text/grammar/,schema/% regex/% native.c gbnf.c calls.c regular.c without.c charset.c)
+TINY     := $(addprefix src/text/grammar/,schema/% regex/% native.c gbnf.c calls.c regular.c \
+            without.c charset.c)
 cold      = $(if $(filter -O2,$(CFLAGS)),$(if $(filter $(TINY),$1),-Os,\
             $(if $(filter $(COLD),$1),-O1)))
 convert   = $(if $(filter src/base/% src/format/% src/text/%,$1),-Wconversion)
