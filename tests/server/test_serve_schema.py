@@ -41,7 +41,7 @@ def test(folder):
             status, answer, _ = ask(s, schema)
             said = answer["choices"][0]["message"]["content"] if status == 200 else answer
             check("one_text_%d" % i, a == {"accept": True} and isinstance(said, str)
-                  and said.strip() == text, (schema, a, said))
+                  and said == text, (schema, a, said))
         for i, (schema, a) in enumerate(zip(REFUSED,
                                             jsonl(["grammar", "--jsonl"],
                                                   [{"schema": schema, "text": ""}
@@ -120,12 +120,78 @@ def test_annotations(s):
               and r.getheader("x-pith-ignored") is None, (a, r.getheaders()))
 
 
+def test_nothing_around(s):
+    """The value alone: what ends it is the end token, not white space up to the limit."""
+    for name, schema in (("number", {"type": "number"}), ("enum", {"enum": ["a", 1, None]}),
+                         ("list", {"type": "array", "items": {"type": "integer"}, "maxItems": 2}),
+                         ("object", {"type": "object", "properties": {"a": {"const": 1}}})):
+        for path, (body, text) in bodies(schema).items():
+            status, a, _ = s.post(path, body)
+            said = text(a) if status == 200 else ""
+            json.loads(said or "0")  # raises where it is none
+            check("nothing around a %s %s" % (name, path), said and said == said.strip()
+                  and '"length"' not in json.dumps(a), a)
+
+
+def decimals():
+    """A schema as Pydantic writes it of a Decimal, and one as Zod does of an address."""
+    return {"type": "object", "properties": {
+        "price": {"anyOf": [{"type": "number"},
+                            {"type": "string", "pattern":
+                             "^(?!^[-+.]*$)[+-]?0*\\d*\\.?\\d*$", "maxLength": 9}]},
+        "email": {"type": "string", "maxLength": 20, "format": "email", "pattern":
+                  "^(?!\\.)(?!.*\\.\\.)([A-Za-z0-9_'+\\-\\.]*)[A-Za-z0-9_+-]@"
+                  "([A-Za-z0-9][A-Za-z0-9\\-]*\\.)+[A-Za-z]{2,}$"}},
+        "required": ["price", "email"], "additionalProperties": False}
+
+
+NULLS = {"type": "object", "properties": {"a": {"type": "integer", "enum": None, "items": None,
+                                                "minimum": 0, "maximum": 9}},
+         "required": ["a"], "additionalProperties": False, "$defs": None, "anyOf": None}
+NOTHING_SET = {"type": "object", "properties": None, "required": None}
+
+
+def test_as_written(s):
+    """What common writers of schemas write is taken: look-aheads, a format beside its pattern,
+    keywords that are null because they were not set."""
+    for name, schema in (("decimals", decimals()), ("null", NULLS)):
+        for path, (body, text) in bodies(schema).items():
+            status, a, r = s.post(path, body)
+            check("%s as written %s" % (name, path), status == 200
+                  and set(json.loads(text(a))) == set(schema["properties"])
+                  and r.getheader("x-pith-ignored") is None, (a, r.getheaders()))
+
+
+TEMPLATE = ("{% for t in tools or [] %}{% for n in t.function.parameters.properties %}{{ n }}"
+            "{% endfor %}{{ t | tojson }}{% endfor %}<tool_call>{% for m in messages %}"
+            "{{ m.content }}{% endfor %}")
+
+
+def test_tools_as_written(s):
+    tools = [{"type": "function", "function": {"name": "f%d" % i, "parameters": p}}
+             for i, p in enumerate((decimals(), NULLS, NOTHING_SET))]
+    for choice in ("auto", "required", {"type": "function", "function": {"name": "f2"}}):
+        status, a, _ = s.post("/v1/chat/completions", {
+            "messages": [{"role": "user", "content": "w9"}], "max_tokens": 300, "tools": tools,
+            "tool_choice": choice})
+        calls = a["choices"][0]["message"].get("tool_calls") if status == 200 else None
+        check("tools as written %s" % choice, status == 200 and (calls or choice == "auto"), a)
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         test(folder)
         with Server(synth(os.path.join(folder, "model.gguf"), "--arch", "llama")) as s:
             test_unique(s)
             test_annotations(s)
+            test_nothing_around(s)
+            test_as_written(s)
+        path = os.path.join(folder, "template")
+        with open(path, "w") as f:
+            f.write(TEMPLATE)
+        with Server(synth(os.path.join(folder, "model.gguf"), "--arch", "llama"), "--ctx", "2048",
+                    "--chat-template", path) as s:
+            test_tools_as_written(s)
 
 
 run(main, "test_serve_schema")

@@ -201,6 +201,28 @@ def small_schema(r, depth):
     return {"$ref": "#/$defs/d"}
 
 
+UNSET = ["type", "enum", "anyOf", "items", "prefixItems", "properties", "required", "minimum",
+         "additionalProperties", "minLength", "pattern", "format", "$defs", "uniqueItems"]
+
+
+def with_nulls(r, s):
+    """A schema that says the same, with some keywords that are null since they were not set."""
+    if not isinstance(s, dict):
+        return s
+    more = {}
+    for key, value in s.items():
+        if key in ("properties", "$defs"):
+            value = {name: with_nulls(r, v) for name, v in value.items()}
+        elif key in ("anyOf", "prefixItems"):
+            value = [with_nulls(r, v) for v in value]
+        elif key in ("items", "additionalProperties"):
+            value = with_nulls(r, value)
+        more[key] = value
+    for key in r.sample(UNSET, r.randint(0, 3)):
+        more.setdefault(key, None)
+    return more
+
+
 def orders(value):
     """The ways to write a value that differ in the order of its own members."""
     if not isinstance(value, dict):
@@ -220,7 +242,8 @@ def small_seed(seed, values):
         s["$defs"]["d"] = {"type": "integer"}
     validator = jsonschema.Draft202012Validator(s)
     lines = [(value, text) for value in values for text in orders(value)]
-    answers = grammar([{"schema": s, "text": text} for _, text in lines])
+    written = with_nulls(r, s) if seed % 2 else s
+    answers = grammar([{"schema": written, "text": text} for _, text in lines])
     assert len(answers) == len(lines)
     if "invalid" in answers[0]:
         assert "is supported" in answers[0]["invalid"] or "not supported" in answers[

@@ -377,8 +377,11 @@ pith_status analysis_init(struct analysis *a, const struct rules *r, uint32_t ro
     if (!m.live[r->rule[root].start])
         TRY(error_set(
             err, PITH_UNSUPPORTED,
-            "grammar: rule \"%.*s\" matches no text: what it needs has no end or is empty",
-            (int)(r->rule[root].name.n < 64 ? r->rule[root].name.n : 64), r->rule[root].name.p));
+            r->empty[0] ? "grammar: rule \"%.*s\" matches no text: %s"
+                        : "grammar: rule \"%.*s\" matches no text: what it needs has no end or is "
+                          "empty%s",
+            (int)(r->rule[root].name.n < 64 ? r->rule[root].name.n : 64), r->rule[root].name.p,
+            r->empty));
     a->live = m.live;
     a->out_at = m.out.at;
     a->out = m.out.list;

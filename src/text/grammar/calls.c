@@ -587,6 +587,8 @@ uint32_t calls_read(struct rules *r, const struct calls_spec *spec)
     const char *text = spec->tools.p ? spec->tools.p : "";
     const struct jtree *tools =
         rules_ok(r) ? jtree_read(&r->arena, text, spec->tools.n, &r->err) : NULL;
+    for (const struct jtree *t = tools ? tools->first : NULL; t; t = t->next)
+        schema_drop_nulls(r, chat_parameters(t));
     if (tools && tools->kind != JTREE_ARRAY)
         rules_fail(r, PITH_FORMAT, "tools: found %s, wanted an array", jtree_kind_name(tools));
     if (spec->trigger.n >= MOST_STATES)

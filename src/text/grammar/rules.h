@@ -65,6 +65,7 @@ struct rules {
     int flat;             /* repeats by copies alone: nobody can follow calls */
     uint32_t apart[RULES_APART], n_apart; /* tokens that are named wherever they may come */
     struct slice writing; /* the rule at hand, for the names of parts of it */
+    char empty[160];      /* the first place of a schema that nothing satisfies, and why; or "" */
     struct str unkept;    /* what a schema says of values that is not held: a line each */
 };
 struct rules_mark {

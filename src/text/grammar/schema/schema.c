@@ -443,19 +443,27 @@ static uint32_t whole_rule(struct schema *s, uint32_t value)
     return rule;
 }
 
-uint32_t schema_add(struct schema_set *set, struct jtree *root, const struct jtree *node,
-                    enum schema_form form)
+/* spaced: with the space behind it. */
+static uint32_t add(struct schema_set *set, struct jtree *root, const struct jtree *node,
+                    enum schema_form form, int spaced)
 {
     struct rules *r = set->r;
     if (!rules_ok(r))
         return 0;
     struct schema *s = form_of(set, root, form);
-    uint32_t value = rules_ok(r) ? schema_rule_of(s, node) : 0;
-    uint32_t whole = rules_ok(r) ? whole_rule(s, value) : 0;
+    uint32_t whole = rules_ok(r) ? schema_rule_of(s, node) : 0;
+    if (spaced && rules_ok(r))
+        whole = whole_rule(s, whole);
     for (; s->first && rules_ok(r); s->first = s->first->next)
         write_rule(s, s->first);
     s->last = &s->first;
     return whole;
+}
+
+uint32_t schema_add(struct schema_set *set, struct jtree *root, const struct jtree *node,
+                    enum schema_form form)
+{
+    return add(set, root, node, form, 1);
 }
 
 uint32_t schema_read(struct rules *r, struct slice text, int in_order)
@@ -463,7 +471,8 @@ uint32_t schema_read(struct rules *r, struct slice text, int in_order)
     struct schema_set *set = schema_set_new(r, in_order);
     struct jtree *root =
         rules_ok(r) ? jtree_read(&r->arena, text.p ? text.p : "", text.n, &r->err) : NULL;
-    uint32_t whole = root ? schema_add(set, root, root, SCHEMA_JSON) : 0;
+    schema_drop_nulls(r, root);
+    uint32_t whole = root ? add(set, root, root, SCHEMA_JSON, 0) : 0;
     schema_set_free(set);
     return whole;
 }

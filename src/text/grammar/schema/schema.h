@@ -4,7 +4,8 @@
  * or in that of `properties` where `in_order` is set, additionalProperties is false or there are
  * over 64, strings and numbers of `enum` and `const` as they stand in the schema, an object with
  * `properties` and no `additionalProperties` holds those alone, a schema without `type` has the
- * types its other keywords are about, white space is at most a blank, or line ends and indentation.
+ * types its other keywords are about, white space is at most a blank, or line ends and indentation,
+ * and none around the whole value.
  * Numbers without bounds have at most 20 digits before and behind the point, and 3 of an exponent.
  * A keyword that cannot be kept is refused by name and place, never ignored; what only annotates is
  * told (rules.unkept). Items that must differ have one text for each value (schema_unique.c). */
@@ -42,16 +43,20 @@ void schema_note_formats(struct rules *r, const struct schema_patterns *p);
         "errorMessage", "deprecationMessage", "defaultSnippets", "doNotSuggest", "suggestSortText"
 /* Puts what a node annotates, which nothing holds, into r->unkept. */
 void schema_note(struct rules *r, const struct jtree *node);
-/* Writes the rules; returns the one of the whole text. in_order: members of objects come in the
- * order of the schema. A failure stays in r. */
+/* Writes the rules; returns the one of the whole text, which has no white space around it: the
+ * model is to end it. in_order: members of objects come in the order of the schema. A failure stays
+ * in r. */
 uint32_t schema_read(struct rules *r, struct slice text, int in_order);
+
+/* Takes out of a schema just read, and of those in it, keywords that are null and never can be. */
+void schema_drop_nulls(struct rules *r, struct jtree *schema);
 
 /* Schemas of one grammar: what is equal in them is written once, whichever of them has it. NULL,
  * with a failure in r: no memory. */
 struct schema_set *schema_set_new(struct rules *r, int in_order);
 void schema_set_free(struct schema_set *set); /* NULL allowed; rules stay */
-/* The rule of what satisfies `node` of the schema `root`, which is what "$ref" is about; both lie
- * in r->arena. */
+/* The rule of what satisfies `node` of the schema `root`, which is what "$ref" is about, and of
+ * white space behind it; both lie in r->arena. */
 uint32_t schema_add(struct schema_set *set, struct jtree *root, const struct jtree *node,
                     enum schema_form form);
 /* Equal for nodes that allow the same, whatever their annotations. */

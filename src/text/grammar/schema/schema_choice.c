@@ -117,6 +117,7 @@ void schema_values(struct schema *s, const struct parts *p, const struct jtree *
         return;
     }
     look_up(s, p, types, &q);
+    uint32_t n_edges = s->r->n_edges;
     for (const struct jtree *v = list ? values->first : values; v && rules_ok(s->r);
          v = list ? v->next : NULL) {
         struct str text;
@@ -138,6 +139,10 @@ void schema_values(struct schema *s, const struct parts *p, const struct jtree *
             rules_edge(s->r, rules_text(s->r, from, text.p, text.n), to, EDGE_EPS, 0);
         str_deinit(&text);
     }
+    if (s->r->n_edges == n_edges)
+        schema_empty(s, values,
+                     list && !values->first ? "the list is empty"
+                                            : "what else is asked here leaves no value of it");
 }
 
 /* ---------------------------------------------------------------- two branches of oneOf */

@@ -80,6 +80,8 @@ struct schema {
 /* First failure wins; the message begins with the place of the node, as a JSON pointer. */
 void schema_refuse(struct schema *s, const struct jtree *at, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* Tells a place that nothing satisfies: kept for the message, where no text is left in the end. */
+void schema_empty(struct schema *s, const struct jtree *at, const char *why);
 /* The rule of what satisfies all parts. */
 uint32_t schema_rule(struct schema *s, const struct parts *p);
 uint32_t schema_rule_of(struct schema *s, const struct jtree *node);

@@ -13,6 +13,7 @@
 #include "text/grammar/schema/schema_impl.h"
 #include "text/grammar/regex/regex.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -145,6 +146,7 @@ struct member {
     struct slice name;
     struct described *first, *last;
     int must;
+    const struct jtree *asked; /* where it is required */
 };
 struct members {
     struct schema *s;
@@ -191,6 +193,7 @@ static void require(struct members *m, const struct jtree *name)
         schema_refuse(m->s, name, "found %s; wanted the name of a property", jtree_kind_name(name));
     if (member && !member->must) {
         member->must = 1;
+        member->asked = name;
         m->n_required++;
     }
 }
@@ -215,6 +218,16 @@ static void find_members(struct members *m)
     }
 }
 
+static void tell_forbidden(struct schema *s, const struct member *member)
+{
+    char why[96];
+    snprintf(why, sizeof why, "\"%.*s\" is required, but may not be there",
+             (int)(member->name.n < 40 ? utf8_complete(member->name.p, member->name.n)
+                                       : utf8_complete(member->name.p, 40)),
+             member->name.p);
+    schema_empty(s, member->asked, why);
+}
+
 /* What a member must be; 0: it may not be there. */
 static int member_parts(const struct members *m, const struct member *member, struct parts *q)
 {
@@ -224,8 +237,11 @@ static int member_parts(const struct members *m, const struct member *member, st
         const struct jtree *v =
             d && d->part == i ? d->node : jtree_get(m->p->v[i].node, "additionalProperties");
         d = d && d->part == i ? d->next : d;
-        if (v && schema_is_false(v))
+        if (v && schema_is_false(v)) {
+            if (member->must)
+                tell_forbidden(m->s, member);
             return 0;
+        }
         if (v)
             schema_put(m->s, q, v, 0);
     }
