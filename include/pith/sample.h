@@ -212,9 +212,10 @@ PITH_API pith_status pith_grammar_accept_text(pith_grammar *g, const char *text,
 PITH_API pith_status pith_grammar_prepare(pith_grammar *g, struct pith_error *err);
 /* What its schemas say of values without being a constraint, so that nothing holds it, a line each:
  * "format NAME" of a NAME that is not known, or that no text satisfies together with its pattern,
- * contentEncoding and its like; and "any order of over 64 members", where those of an object come
- * in the schema's. At most some 1000 bytes, the grammar's; "" where there is nothing, and for
- * NULL. */
+ * contentEncoding and its like; "any order of over 64 members", where those of an object come in
+ * the schema's; and "strings of NAME" of an argument, branches of its anyOf that calls of this
+ * family cannot hold and that are left out. At most some 1000 bytes, the grammar's; "" where there
+ * is nothing, and for NULL. */
 PITH_API const char *pith_grammar_unkept(const pith_grammar *g);
 PITH_API uint64_t pith_grammar_bytes(
     const pith_grammar *g); /* memory of the compiled grammar and of the masks it keeps; 0: NULL */

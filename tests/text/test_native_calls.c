@@ -30,7 +30,10 @@ static const char tools[] =
     "{\"type\": \"object\", \"properties\": {}}}}, {\"name\": \"set\", \"parameters\": {\"type\": "
     "\"object\", \"properties\": {\"on\": {\"type\": \"boolean\"}, \"level\": {\"type\": "
     "\"number\"}, \"tag\": {\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"array\", \"items\": "
-    "{\"type\": \"integer\"}}]}}, \"required\": [\"on\"]}}]";
+    "{\"type\": \"integer\"}}]}, \"price\": {\"anyOf\": [{\"type\": \"integer\", \"maximum\": 9}, "
+    "{\"type\": \"string\", \"pattern\": \"^(?!^[-+.]*$)[+-]?[0-9]*\\\\.?[0-9]*$\"}]}, \"mail\": "
+    "{\"anyOf\": [{\"type\": \"string\", \"format\": \"email\", \"pattern\": \"^(?!b)[a-z@.]*$\"}, "
+    "{\"type\": \"null\"}]}}, \"required\": [\"on\"]}}]";
 
 static const char *const families[] = {
     "harmony",    "atem",       "kimi-k3", "kimi-k2",     "deepseek-v3.2", "deepseek", "lfm2",
@@ -424,6 +427,32 @@ static void what_cannot_be_kept(void)
     grammar_free(shown);
 }
 
+/* Schemas as Zod and Pydantic write them: a format beside its pattern, look-aheads, in a choice as
+ * well, and keywords that were not set. */
+static void as_validators_write_them(void)
+{
+    static const char *const taken[] = {
+        TOOL("{\"type\": \"string\", \"format\": \"email\", \"pattern\": "
+             "\"^(?!\\\\.)(?!.*\\\\.\\\\.)([A-Za-z0-9_.]*)[A-Za-z0-9_]@([A-Za-z0-9]+\\\\.)+"
+             "[A-Za-z]{2,}$\"}"),
+        TOOL("{\"anyOf\": [{\"type\": \"number\"}, {\"type\": \"string\", \"pattern\": "
+             "\"^(?!^[-+.]*$)[+-]?0*\\\\d*\\\\.?\\\\d*$\"}]}"),
+        TOOL("{\"anyOf\": [{\"type\": \"string\", \"pattern\": \"^a(?!b)[a-c]*$\"}, "
+             "{\"type\": \"null\"}]}"),
+        TOOL("{\"type\": \"integer\", \"enum\": null, \"items\": null, \"properties\": null}"),
+        "[{\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": null, "
+        "\"required\": null, \"additionalProperties\": null}}]"};
+    for (int i = 0; i < N_FAMILIES; i++) {
+        for (size_t k = 0; k < sizeof taken / sizeof *taken; k++) {
+            struct pith_error err = {0};
+            struct pith_grammar *g = open_calls(families[i], taken[k], 0, &err);
+            CHECK_MSG(g, "%s: %s: %s", families[i], taken[k], err.msg);
+            CHECK(!*grammar_unkept(g) || !strcmp(grammar_unkept(g), "strings of a\n"));
+            grammar_free(g);
+        }
+    }
+}
+
 /* Patterns that may hold what ends a value, in every form: what may be written, and how the text is
  * read back. */
 static const char not_over[] = "CDATA that is not closed yet";
@@ -779,5 +808,6 @@ int main(void)
     TEST(tokens_without_text);
     TEST(many_arguments);
     TEST(what_cannot_be_kept);
+    TEST(as_validators_write_them);
     return test_end();
 }

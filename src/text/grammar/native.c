@@ -18,6 +18,7 @@ struct argument {
     int free;                     /* nothing is said about it */
     int mixed;                    /* the other way has more than null and words */
     int line_end;                 /* one before what ends it is not part of it */
+    const struct jtree *choice;   /* anyOf, of which strings are left out; NULL: it is all of it */
 };
 static const unsigned strings = 1u << JTREE_STRING;
 
@@ -363,6 +364,17 @@ static uint32_t bare_string(const struct native *n, const struct argument *a, ui
     return native_text(n, a->line_end ? optional_line_end(n, to) : to, mark);
 }
 
+/* What the branches of a choice allow that are no strings. */
+static uint32_t without_strings(const struct native *n, const struct argument *a, uint32_t from)
+{
+    uint32_t to = rules_state(n->r);
+    for (const struct jtree *v = a->choice->first; v && rules_ok(n->r); v = v->next)
+        if (!(chat_kinds(a->schema, v) & strings))
+            rules_edge(n->r, from, to, EDGE_CALL,
+                       schema_add(n->schemas, a->schema, v, SCHEMA_PYTHON));
+    return to;
+}
+
 /* null, true and false, or all as JSON; templates write them as Python does, too. */
 static uint32_t other_value(const struct native *n, const struct argument *a, uint32_t from)
 {
@@ -371,6 +383,8 @@ static uint32_t other_value(const struct native *n, const struct argument *a, ui
         enum jtree_kind kind;
     } words[] = {{"null", JTREE_NULL}, {"true", JTREE_TRUE}, {"false", JTREE_FALSE},
                  {"None", JTREE_NULL}, {"True", JTREE_TRUE}, {"False", JTREE_FALSE}};
+    if (a->choice)
+        return without_strings(n, a, from);
     if (a->mixed)
         return rules_call(n->r, from, member(n, a, SCHEMA_PYTHON));
     uint32_t to = rules_state(n->r);
@@ -482,6 +496,38 @@ static uint32_t put_value(const struct native *n, uint32_t from, const char **op
 
 /* ---------------------------------------------------------------- arguments */
 
+/* The string among the branches of a choice, as it stands: any that is told from the others, or the
+ * only one, that has conditions. 0: there is none. One with conditions beside numbers, lists or
+ * objects would be read back as one of those: it is left out, which is told. */
+static int string_of_choice(const struct native *n, struct jtree *schema, const struct jtree *node,
+                            struct argument *a)
+{
+    static const char *const plain[] = {"type", NULL};
+    const struct jtree *list = jtree_get(node, "anyOf"), *v = list, *held = NULL;
+    int n_strings = 0, n_others = 0;
+    for (v = v ? v : jtree_get(node, "oneOf"); v; v = v->kind == JTREE_ARRAY ? v->first : v->next) {
+        unsigned kinds = v->kind == JTREE_OBJECT ? chat_kinds(schema, v) : 0;
+        n_others += kinds && !(kinds & strings);
+        if (!(kinds & strings))
+            continue;
+        n_strings++;
+        if (kinds == strings && other_keyword(v, plain))
+            held = v;
+    }
+    a->free = !held;
+    if (!held)
+        return 1;
+    if (a->mixed && n_others && list && list->kind == JTREE_ARRAY) {
+        rules_unkept(n->r, "strings of", a->key);
+        return 0;
+    }
+    if (a->mixed || n_strings > 1)
+        refuse(n, a->key, "a string of anyOf with conditions is not supported here");
+    a->property = held;
+    a->node = referred(n, schema, held, a->key);
+    return a->node != NULL;
+}
+
 /* Splits an argument into the ways that it can be written in. 0: it is refused. */
 static int ways_of(const struct native *n, struct jtree *schema, const struct jtree *property,
                    struct argument way[2])
@@ -490,7 +536,7 @@ static int ways_of(const struct native *n, struct jtree *schema, const struct jt
     const struct jtree *node = referred(n, schema, property, property->key);
     unsigned kinds = chat_kinds(schema, property),
              words = 1u << JTREE_NULL | 1u << JTREE_TRUE | 1u << JTREE_FALSE;
-    struct argument a = {property->key, property, node, schema, kinds, 0, 0, 0};
+    struct argument a = {property->key, property, node, schema, kinds, 0, 0, 0, NULL};
     if (!node)
         return 0;
     const struct jtree *values = jtree_get(node, "enum");
@@ -515,27 +561,27 @@ static int ways_of(const struct native *n, struct jtree *schema, const struct jt
         return 2;
     }
     int n_ways = 0;
+    const struct argument whole = a;
+    const struct jtree *choice = NULL;
     if (kinds & strings) {
         a.kinds = strings;
         if (kinds != strings && jtree_get(node, "type") == NULL && !jtree_get(node, "enum")) {
             static const char *const any[] = {"anyOf", "oneOf", NULL};
-            a.free = 1; /* one of several: a plain string where the others are told from it */
-            const struct jtree *v = jtree_get(node, "anyOf");
-            for (v = v ? v : jtree_get(node, "oneOf"); v;
-                 v = v->kind == JTREE_ARRAY ? v->first : v->next) {
-                static const char *const plain[] = {"type", NULL};
-                if (v->kind == JTREE_OBJECT && chat_kinds(schema, v) == strings &&
-                    other_keyword(v, plain))
-                    refuse(n, a.key, "a string of anyOf with conditions is not supported here");
+            if (!string_of_choice(n, schema, node, &a)) {
+                kinds &= ~strings;
+                choice = jtree_get(node, "anyOf");
             }
             if (other_keyword(node, any))
                 refuse(n, a.key, "anyOf beside other keywords is not supported here");
         } else if (kinds & ~(strings | words) && other_keyword(node, typed)) {
             refuse(n, a.key, "conditions of several types are not supported here");
         }
-        way[n_ways++] = a;
+        if (kinds & strings)
+            way[n_ways++] = a;
     }
     if (kinds & ~strings) {
+        a = whole;
+        a.choice = choice;
         a.kinds = kinds & ~strings;
         a.free = 0;
         way[n_ways++] = a;
