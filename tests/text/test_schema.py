@@ -427,8 +427,8 @@ def formats_hold_beside_patterns():
             for text, a in zip(texts, answers):
                 want = validator.is_valid(text)
                 n_valid += want
-                # an @ is all that the checker asks of an email
-                want = want and text != "a@-c.de" if name == "email" else want
+                # of an email the checker asks for an @ alone, of a time by a package that may lack
+                want = want and text not in ("a@-c.de", "Z")
                 assert a == {"accept": want}, "%s for %s: %s" % (text, json.dumps(s), a)
         assert n_valid >= len(WITH_FORMAT), n_valid
         # no text is both: the format annotates
