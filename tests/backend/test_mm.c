@@ -433,7 +433,7 @@ static void one_type(enum dtype type)
         for (long s = 0; s < rounds(); s++)
             for (int w = 0; w < W_MODES; w++)
                 for (int x = 0; x < X_MODES; x++, turn++) {
-                    if (test_scale() < 10 && (w + x + type) % 4 && /* in make check a fourth */
+                    if (test_scale() < 10 && (w + x + type) % 8 && /* in make check an eighth */
                         !(w == W_EXTREME && x == X_SAME))
                         continue;
                     blocks = s % 4 == 3       ? 1 + (int)rng_below(&rng, 17)

@@ -454,7 +454,7 @@ static void columns_of_pairs(void)
 static void columns_of_every_type(void)
 {
     static const char *const types[] = {"f32", "f16", "bf16", "q8_0", "q4_0", "q4_K", "q6_K"};
-    for (size_t i = 0; i < sizeof types / sizeof *types; i += EACH(4))
+    for (size_t i = 0; i < sizeof types / sizeof *types; i += EACH(7))
         for (size_t mapped = 0; mapped < 2; mapped += EACH(2)) {
             struct pith_synth_params p = small_params("llama", V);
             struct pith_error err;
