@@ -440,8 +440,8 @@ static void as_validators_write_them(void)
         TOOL("{\"anyOf\": [{\"type\": \"string\", \"pattern\": \"^a(?!b)[a-c]*$\"}, "
              "{\"type\": \"null\"}]}"),
         TOOL("{\"type\": \"integer\", \"enum\": null, \"items\": null, \"properties\": null}"),
-        "[{\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": null, "
-        "\"required\": null, \"additionalProperties\": null}}]"};
+        ("[{\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": null, "
+         "\"required\": null, \"additionalProperties\": null}}]")};
     for (int i = 0; i < N_FAMILIES; i++) {
         for (size_t k = 0; k < sizeof taken / sizeof *taken; k++) {
             struct pith_error err = {0};
