@@ -2,7 +2,7 @@
  * grammars whose languages are enumerated, and every token of a vocabulary tried one by one. */
 #include <jansson.h>
 #include <math.h>
-#include "base/rng.h"
+#include "mask_check.h"
 #include "text/chat/chat_parse.h"
 #include "text/grammar/grammar.h"
 #include "vocab_image.h"
@@ -1052,37 +1052,7 @@ static void tokens_by_name(void)
 static void check_mask_against_accept(const struct vocab *v, const struct trie *t, int kind,
                                       const char *text, uint64_t seed)
 {
-    struct pith_error err = {0};
-    struct grammar_spec spec = {.kind = kind,
-                                .text = slice_of(text),
-                                .vocab = v,
-                                .trie = t,
-                                .trigger_token = -1,
-                                .unsearched = 1,
-                                .cache_bytes = seed % 2 ? 1 << 20 : 100};
-    struct pith_grammar *g = grammar_new(&spec, &err);
-    CHECK_MSG(g != NULL, "%s: %s", text, err.msg);
-    for (int step = 0; g && step < 25 && !test_bad; step++) {
-        uint64_t mask[16];
-        const uint64_t *found = grammar_mask(g, &err);
-        int32_t chosen = -1, n = 0;
-        if (!found)
-            break;
-        memcpy(mask, found, ((size_t)vocab_n(v) + 63) / 64 * 8);
-        for (int32_t id = 0; id < vocab_n(v); id++) {
-            struct pith_grammar *next = grammar_clone(g, NULL);
-            int ok = grammar_accept(next, id, NULL) == PITH_OK,
-                may = (int)(mask[id / 64] >> (id % 64) & 1);
-            CHECK_MSG(ok == may, "%s, step %d, token %d: mask %d, accept %d", text, step, id, may,
-                      ok);
-            if (ok && rng_uniform(seed, (uint64_t)step, (uint64_t)id) * ++n < 1)
-                chosen = id;
-            grammar_free(next);
-        }
-        if (chosen < 0 || grammar_accept(g, chosen, NULL) != PITH_OK)
-            break;
-    }
-    grammar_free(g);
+    check_masks(v, t, kind, text, seed, 25, NULL);
 }
 
 /* A number ends, whichever digit a model likes best, and is whole there: no digit leads to where

@@ -1,7 +1,6 @@
 /* test_schema_patterns.c -- patterns with look-aheads, and with a format beside them: what they
  * match, what is told of them, and what is refused by name. */
-#include "pith.h"
-#include "test.h"
+#include "schema_row.h"
 
 #define STR    "\"type\":\"string\""
 #define S(say) "{" STR "," say "}"
@@ -48,20 +47,8 @@ static const struct {
 
 static void patterns_hold(void)
 {
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct pith_error err = {0};
-        pith_grammar *g = pith_grammar_open(NULL, PITH_GRAMMAR_SCHEMA, rows[i].schema,
-                                            strlen(rows[i].schema), NULL, &err);
-        int got = !g ? -1
-                     : pith_grammar_accept_text(g, rows[i].text, strlen(rows[i].text), NULL) ==
-                               PITH_OK &&
-                           pith_grammar_complete(g);
-        CHECK_MSG(got == rows[i].want, "%s, %s: got %d, wanted %d (%s)", rows[i].schema,
-                  rows[i].text, got, rows[i].want, err.msg);
-        CHECK_MSG(!strcmp(pith_grammar_unkept(g), rows[i].unkept), "%s tells \"%s\"",
-                  rows[i].schema, pith_grammar_unkept(g));
-        pith_grammar_close(g);
-    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        check_schema(rows[i].schema, rows[i].text, rows[i].want, rows[i].unkept);
 }
 
 /* From begin to end. */

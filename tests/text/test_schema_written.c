@@ -1,8 +1,7 @@
 /* test_schema_written.c -- schemas as they are written by hand and by programs: keywords that are
  * null since they were not set, nothing around the value, and what is said where no value is left.
  */
-#include "pith.h"
-#include "test.h"
+#include "schema_row.h"
 
 static const struct {
     const char *schema, *text;
@@ -45,18 +44,8 @@ static const struct {
 
 static void written_schemas(void)
 {
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct pith_error err = {0};
-        pith_grammar *g = pith_grammar_open(NULL, PITH_GRAMMAR_SCHEMA, rows[i].schema,
-                                            strlen(rows[i].schema), NULL, &err);
-        int got = !g ? -1
-                     : pith_grammar_accept_text(g, rows[i].text, strlen(rows[i].text), NULL) ==
-                               PITH_OK &&
-                           pith_grammar_complete(g);
-        pith_grammar_close(g);
-        CHECK_MSG(got == rows[i].want, "%s, %s: got %d, wanted %d (%s)", rows[i].schema,
-                  rows[i].text, got, rows[i].want, err.msg);
-    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        check_schema(rows[i].schema, rows[i].text, rows[i].want, NULL);
 }
 
 /* JSON without a schema has nothing around it either. */
