@@ -80,11 +80,11 @@ static void *hook_alloc(void *ctx, size_t bytes, size_t align, pith_purpose purp
 static void hook_free(void *ctx, void *p, size_t bytes, pith_purpose purpose)
 {
     (void)ctx, (void)purpose;
-    for (size_t i = 0; i < HOOK_GUARD; i++)
-        if (((unsigned char *)p)[bytes + i] != 0xd5) {
-            atomic_fetch_add(&hook.overrun, 1);
-            break;
-        }
+    static const size_t guard = HOOK_GUARD; /* no constant: there may be none */
+    size_t whole = 0;
+    while (whole < guard && ((unsigned char *)p)[bytes + whole] == 0xd5)
+        whole++;
+    atomic_fetch_add(&hook.overrun, whole < guard);
     atomic_fetch_sub(&hook.blocks, 1);
     atomic_fetch_sub(&hook.bytes, bytes);
     free(p);

@@ -216,7 +216,7 @@ static void taps_of(const char *arch)
 {
     static struct seen seen;
     static struct taken want, got;
-    static char text[MOST][16];
+    static char text[MOST][24];
     const char *names[MOST + 1] = {NULL};
     struct tiny t = tiny_of(arch);
     char path[300];
