@@ -148,6 +148,12 @@ ops=$(sed -nE 's/^X\((\w+),.*/\1/p' src/graph/ops.def | paste -sd '|')
 code src/{base,tensor,format,graph,nn,arch,text,run,api}/**/*.{c,h} | grep -v '^src/graph/ops/' |
     grep -E "\bOP_($ops)\b" | rule ops_are_named_at_home
 
+# What a builder of ops takes beyond five arguments is a struct.
+for f in src/graph/ops/*.h; do
+    code "$f" | sed 's/^[^:]*:[0-9]*://' | tr '\n' ' ' |
+        grep -oE '\bnode graph_\w+\([^)]*\)' | grep -E '(,[^,]*){5}' | sed "s|^|$f: |"
+done | rule builders_take_five_arguments
+
 # A kind of state is known by its facts (graph/state.def), but to ops that read it and to backends.
 kinds=$(sed -nE 's/^STATE_ROWS\((\w+),.*/\1/p' src/graph/state.def | paste -sd '|')
 code src/{graph,run,api}/**/*.{c,h} | grep -v '^src/graph/ops/' |

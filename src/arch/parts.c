@@ -277,5 +277,5 @@ node arch_streams_end(const struct arch_model *m, struct graph *g, const struct 
 {
     struct nn_streams s = arch_streams(m, h, m->model);
     x = nn_streams_read(g, &s, x, "output_streams").input;
-    return graph_rms_norm(g, x, m->io.output_norm, m->hp.n_embd, m->hp.norm_eps, "output_norm");
+    return graph_rms_norm(g, x, m->io.output_norm, m->hp.norm_eps, "output_norm");
 }

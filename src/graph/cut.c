@@ -74,7 +74,8 @@ static node whole(struct cutter *c, const struct node *n)
             return NULL;
         run[i] = (struct column_run){.src = i, .n = 1, .width = k->part[i]->cols};
     }
-    k->whole = as(graph_columns(c->g, k->part, k->n, run, k->n, n->name), n);
+    struct columns_in in = {.x = k->part, .n = k->n, .run = run, .n_runs = k->n};
+    k->whole = as(graph_columns(c->g, &in, n->name), n);
     if (lacks_bias(n) && k->whole)
         k->whole = as(graph_affine(c->g, k->whole, NULL, n->b, n->name), n);
     return k->whole;

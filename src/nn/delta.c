@@ -13,7 +13,7 @@ struct state nn_delta_state(int64_t channels, int64_t n_value, int64_t d, int64_
 /* q and k of length 1, x / sqrt(sum x^2 + eps): an RMS norm gives sqrt(n) times that. */
 static node unit(struct graph *g, const struct nn_delta *a, node x, const char *name)
 {
-    return graph_rms_norm(g, x, NULL, a->d, a->eps / (float)a->d, name);
+    return graph_rms_unit(g, x, a->d, a->eps / (float)a->d, name);
 }
 
 node nn_delta(struct graph *g, const struct nn_delta *a)
@@ -43,6 +43,6 @@ node nn_delta(struct graph *g, const struct nn_delta *a)
                            .tiled = a->tiled,
                            .scale = 1.0f / (float)s}; /* 1 / sqrt(s), twice: q was not scaled */
     node y = graph_linear(g, &in, &op, "delta_net");
-    y = graph_rms_norm(g, y, a->norm, s, a->eps, "delta_norm");
+    y = graph_rms_norm(g, y, a->norm, a->eps, "delta_norm");
     return graph_glu(g, a->z, y, a->gate, "delta_gate");
 }

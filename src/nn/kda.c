@@ -33,7 +33,7 @@ static node decay(struct graph *g, const struct nn_kda *a, node x)
 /* q and k of length 1, x / sqrt(sum x^2 + eps): an RMS norm gives sqrt(n) times that. */
 static node unit(struct graph *g, const struct nn_kda *a, node x, const char *name)
 {
-    return graph_rms_norm(g, x, NULL, a->d, a->unit_eps / (float)a->d, name);
+    return graph_rms_unit(g, x, a->d, a->unit_eps / (float)a->d, name);
 }
 
 node nn_kda(struct graph *g, const struct nn_kda *a, node x)
@@ -56,7 +56,7 @@ node nn_kda(struct graph *g, const struct nn_kda *a, node x)
                            .d_v = n,
                            .scale = 1.0f / (float)n}; /* 1 / sqrt(n), twice: q was not scaled */
     node y = nn_tail(g, graph_linear(g, &in, &op, "kda"));
-    y = graph_rms_norm(g, y, a->norm, n, a->eps, "kda_norm");
+    y = graph_rms_norm(g, y, a->norm, a->eps, "kda_norm");
     node gate = nn_tail(g, x);
     if (a->g_a)
         gate = graph_matmul(g, a->g_a, NULL, gate, "kda_gate_down");

@@ -12,7 +12,8 @@ node nn_norm(struct graph *g, node x, const struct nn_norm *n, const char *name)
         return n->w || n->b ? graph_affine(g, x, n->w, n->b, name) : x;
     }
     int each = n->w && tensor_k(n->w) != width; /* every head has weights of its own */
-    x = graph_rms_norm(g, x, each ? NULL : n->w, width, n->eps, name);
+    x = n->w && !each ? graph_rms_norm(g, x, n->w, n->eps, name)
+                      : graph_rms_unit(g, x, width, n->eps, name);
     return each || n->b ? graph_affine(g, x, each ? n->w : NULL, n->b, name) : x;
 }
 

@@ -43,9 +43,11 @@ static node scan(struct graph *g, const struct nn_ssm *s, node x, node dt, node 
 }
 
 static node maybe_norm(struct graph *g, const struct nn_ssm *s, node x, const struct tensor *w,
-                       int64_t width, const char *name)
+                       const char *name)
 {
-    return w || s->norm_dt ? graph_rms_norm(g, x, w, width, s->norm_eps, name) : x;
+    return w            ? graph_rms_norm(g, x, w, s->norm_eps, name)
+           : s->norm_dt ? graph_rms_unit(g, x, x ? x->cols : 0, s->norm_eps, name)
+                        : x;
 }
 
 static node mamba1(struct graph *g, const struct nn_ssm *s, node x)
@@ -57,9 +59,9 @@ static node mamba1(struct graph *g, const struct nn_ssm *s, node x)
     node dt = graph_view(g, dbc, 0, s->n_dt, "ssm_dt_in");
     node b = graph_view(g, dbc, s->n_dt, s->n_state, "ssm_b");
     node c = graph_view(g, dbc, s->n_dt + s->n_state, s->n_state, "ssm_c");
-    dt = maybe_norm(g, s, dt, s->dt_norm, s->n_dt, "ssm_dt_norm");
-    b = maybe_norm(g, s, b, s->b_norm, s->n_state, "ssm_b_norm");
-    c = maybe_norm(g, s, c, s->c_norm, s->n_state, "ssm_c_norm");
+    dt = maybe_norm(g, s, dt, s->dt_norm, "ssm_dt_norm");
+    b = maybe_norm(g, s, b, s->b_norm, "ssm_b_norm");
+    c = maybe_norm(g, s, c, s->c_norm, "ssm_c_norm");
     dt = graph_matmul(g, s->dt, s->dt_b, dt, "ssm_dt");
     return scan(g, s, x, dt, b, c, z);
 }
@@ -77,7 +79,7 @@ static node mamba2(struct graph *g, const struct nn_ssm *s, node x)
                   graph_view(g, xbc, s->inner + bc, bc, "ssm_c"), z);
     if (!s->norm)
         return y;
-    y = graph_rms_norm(g, y, NULL, s->inner / s->n_group, s->norm_eps, "ssm_group_norm");
+    y = graph_rms_unit(g, y, s->inner / s->n_group, s->norm_eps, "ssm_group_norm");
     return graph_affine(g, y, s->norm, NULL, "ssm_norm");
 }
 

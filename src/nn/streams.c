@@ -5,7 +5,7 @@
 struct nn_streams_at nn_streams_read(struct graph *g, const struct nn_streams *s, node x,
                                      const char *name)
 {
-    node m = x ? graph_rms_norm(g, x, NULL, x->cols, s->norm_eps, name) : NULL;
+    node m = x ? graph_rms_unit(g, x, x->cols, s->norm_eps, name) : NULL;
     struct stream_gates_in in = {.x = graph_matmul(g, s->fn, NULL, m, name),
                                  .scale = s->scale,
                                  .base = s->base,
@@ -42,5 +42,5 @@ node nn_streams_write(struct graph *g, const struct nn_streams *s, const struct 
 node nn_streams_spread(struct graph *g, node x, int32_t n)
 {
     struct column_run all = {.n = n, .width = x ? x->cols : 0};
-    return x ? graph_columns(g, &x, 1, &all, 1, "streams") : NULL;
+    return x ? graph_column_run(g, x, &all, "streams") : NULL;
 }

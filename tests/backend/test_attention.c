@@ -537,7 +537,9 @@ static const float *write_and_attend(const struct device *d, int n_nodes)
     node from[] = {given(&g, ROWS_T, 1, T_Q), given(&g, ROWS_T, 1, T_KV),
                    given(&g, ROWS_T, 1, T_KV)};
     node written = graph_cache_write(&g, from[1], from[2], 0, "write");
-    if (!graph_attn(&g, from[0], written, 0, T_HEADS, 0, "attn")) {
+    struct attention a = {
+        .q = from[0], .n_head = T_HEADS, .n_states = 1, .state = {0}, .written = {written}};
+    if (!graph_attention(&g, &a, "attn")) {
         CHECK_MSG(0, "%s", g.err.msg);
         exit(1);
     }
@@ -863,7 +865,9 @@ static void indexers_choose_the_best(void)
             node qn = given(&g, ROWS_T, 1, op.n_head * s->d_k), wn = NULL;
             if (weights)
                 wn = given(&g, ROWS_T, 1, op.n_head);
-            node n = graph_index_topk(&g, qn, wn, given(&g, ROWS_T, 1, 0), 0, &op, "index");
+            struct index_in in = {
+                .q = qn, .weights = wn, .written = given(&g, ROWS_T, 1, 0), .state = 0};
+            node n = graph_index_topk(&g, &in, &op, "index");
             REQUIRE(n != NULL, "%s", g.err.msg);
             struct call c = call_of(n, levels[l]);
             memcpy(place_value(&room, &c.src[0], qn, step->T), q, (size_t)(step->T * qn->cols) * 4);

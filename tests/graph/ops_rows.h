@@ -55,11 +55,12 @@ static node build_each(struct graph *g, node x, void *ctx)
     case E_AFFINE:
         return graph_affine(g, a, c->w, c->b, "affine");
     case E_LERP:
-        return graph_lerp(g, a, b, graph_view(g, x, 2 * n, n, "t"), NULL, 0, "lerp");
+        return graph_lerp(g, a, b, &(struct lerp_by){.t = graph_view(g, x, 2 * n, n, "t")}, "lerp");
     case E_LERP_W:
-        return graph_lerp(g, a, b, NULL, c->w, E_FIRST, "lerp");
+        return graph_lerp(g, a, b, &(struct lerp_by){.w = c->w, .first = E_FIRST}, "lerp");
     case E_HEAD_SCALE:
-        return graph_head_scale(g, a, b, c->w, n / E_HEADS, "head_scale");
+        return graph_head_scale(g, a, b, &(struct head_scale_by){.w = c->w, .width = n / E_HEADS},
+                                "head_scale");
     case E_HEAD_MUL:
         return graph_head_mul(g, a, graph_view(g, x, n, E_HEADS, "factors"), "head_mul");
     case E_TEMPER:

@@ -161,8 +161,11 @@ static node build_attend(struct graph *g, node x, void *ctx)
 {
     const struct attend_case *c = ctx;
     int64_t n = (int64_t)c->S * c->E;
-    return graph_stream_attend(g, graph_view(g, x, n, c->E, "x"), graph_view(g, x, 0, n, "kept"),
-                               c->w, 0.25f, "attend");
+    struct stream_attend_in at = {.x = graph_view(g, x, n, c->E, "x"),
+                                  .kept = graph_view(g, x, 0, n, "kept"),
+                                  .w = c->w,
+                                  .eps = 0.25f};
+    return graph_stream_attend(g, &at, "attend");
 }
 
 static void streams_are_attended_to(void)

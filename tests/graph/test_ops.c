@@ -151,11 +151,11 @@ static node build_heads(struct graph *g, node x, void *ctx)
     node rest = graph_heads(g, x, &(struct heads_in){h->of, 0, h->from}, "rest");
     switch (h->op) {
     case 0:
-        return graph_rms_norm(g, part, NULL, h->width, 1e-5f, "norm");
+        return graph_rms_unit(g, part, h->width, 1e-5f, "norm");
     case 1:
         return graph_scale(g, part, 1, "copied");
     case 2: /* half of the width: two norms a head */
-        return graph_rms_norm(g, part, NULL, h->width / 2, 1e-5f, "norm");
+        return graph_rms_unit(g, part, h->width / 2, 1e-5f, "norm");
     case 3: /* the last two columns of the part, then of each head the others */
         return graph_concat(
             g,

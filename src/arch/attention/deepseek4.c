@@ -369,7 +369,7 @@ static node write_pools(const struct arch_model *m, struct graph *g, int32_t l,
                              .state = m->state_of[l][OPEN],
                              .part = p->part};
     node y = graph_compress(g, &in, p->name);
-    y = graph_rms_norm(g, y, p->norm, p->d, m->hp.norm_eps, p->name);
+    y = graph_rms_norm(g, y, p->norm, m->hp.norm_eps, p->name);
     y = turned(m, g, h->pool_rope[!near], p->d, y, 0, p->name);
     return graph_cache_write(g, y, NULL, m->state_of[l][p->state], p->name);
 }
@@ -393,8 +393,11 @@ static node choose(const struct arch_model *m, struct graph *g, int32_t l, node 
     weights = graph_scale(g, weights, 1.0f / sqrtf((float)h->i_dim * (float)h->i_heads),
                           "index_weights_scale");
     struct index_op op = {.n_head = h->i_heads, .top_k = h->i_top, .of = INDEX_ROWS};
-    return graph_index_topk(g, q, weights, write_pools(m, g, l, &pools, x), m->state_of[l][KEYS],
-                            &op, "index_topk");
+    struct index_in in = {.q = q,
+                          .weights = weights,
+                          .written = write_pools(m, g, l, &pools, x),
+                          .state = m->state_of[l][KEYS]};
+    return graph_index_topk(g, &in, &op, "index_topk");
 }
 
 static node attention(const struct arch_model *m, struct graph *g, int32_t l, node x)
@@ -404,12 +407,11 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t l, no
     int32_t d = hp->d_k, raw = m->state_of[l][RAW];
     float eps = hp->norm_eps;
     node qa = graph_matmul(g, w->q_a, NULL, x, "attn_q_a");
-    qa = graph_rms_norm(g, qa, w->q_a_norm, tensor_m(w->q_a), eps, "attn_q_a_norm");
-    node q =
-        graph_rms_norm(g, graph_matmul(g, w->q_b, NULL, qa, "attn_q"), NULL, d, eps, "attn_q_norm");
+    qa = graph_rms_norm(g, qa, w->q_a_norm, eps, "attn_q_a_norm");
+    node q = graph_rms_unit(g, graph_matmul(g, w->q_b, NULL, qa, "attn_q"), d, eps, "attn_q_norm");
     q = turned(m, g, m->rope[l], d, q, 0, "attn_q_rope");
     node kv = graph_matmul(g, w->kv, NULL, x, "attn_kv");
-    kv = graph_rms_norm(g, kv, w->kv_norm, d, eps, "attn_kv_norm");
+    kv = graph_rms_norm(g, kv, w->kv_norm, eps, "attn_kv_norm");
     kv = turned(m, g, m->rope[l], d, kv, 0, "attn_kv_rope");
     struct attention a = {.q = graph_scale(g, q, 1.0f / sqrtf((float)d), "attn_q_scale"),
                           .n_head = hp->n_head[l],
@@ -456,15 +458,14 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
 {
     const struct v4_layer *w = arch_layer(m, l);
     const struct v4_hp *h = m->family;
-    int64_t n = m->hp.n_embd;
     float eps = m->hp.norm_eps;
     struct nn_streams s = arch_streams(m, &h->streams, &w->hc_attn);
     struct nn_streams_at at = nn_streams_read(g, &s, c->x[0], "attn_streams");
-    node y = graph_rms_norm(g, at.input, w->attn_norm, n, eps, "attn_norm");
+    node y = graph_rms_norm(g, at.input, w->attn_norm, eps, "attn_norm");
     node x = nn_streams_write(g, &s, &at, attention(m, g, l, y), "attn_residual");
     s = arch_streams(m, &h->streams, &w->hc_ffn);
     at = nn_streams_read(g, &s, x, "ffn_streams");
-    y = graph_rms_norm(g, at.input, w->ffn_norm, n, eps, "ffn_norm");
+    y = graph_rms_norm(g, at.input, w->ffn_norm, eps, "ffn_norm");
     c->x[0] = nn_streams_write(g, &s, &at, feed_forward(m, g, l, y), "ffn_residual");
 }
 

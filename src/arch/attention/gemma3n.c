@@ -208,7 +208,7 @@ static node stream(const struct arch_model *m, struct graph *g, node streams, in
 static node for_others(const struct arch_model *m, struct graph *g, node x)
 {
     struct column_run same = {.n = N_STREAM - 1, .width = m->hp.n_embd};
-    return graph_columns(g, &x, 1, &same, 1, "altup_same");
+    return graph_column_run(g, x, &same, "altup_same");
 }
 
 static node with_first(const struct arch_model *m, struct graph *g, node first, node others)
@@ -217,7 +217,8 @@ static node with_first(const struct arch_model *m, struct graph *g, node first, 
     node x[2] = {first, others};
     struct column_run runs[2] = {{.src = 0, .n = 1, .width = e, .stride = e},
                                  {.src = 1, .n = 1, .width = (N_STREAM - 1) * e, .stride = e}};
-    return graph_columns(g, x, 2, runs, 2, "altup_streams");
+    return graph_columns(g, &(struct columns_in){.x = x, .n = 2, .run = runs, .n_runs = 2},
+                         "altup_streams");
 }
 
 /* Each of the others times a matrix of its own, and as long as the first. */
@@ -273,7 +274,12 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t l, no
         k = graph_rope(g, rms(m, g, k, w->k_norm, d, "attn_k_norm"), angles, d, "attn_k_rope");
         *written = graph_cache_write(g, k, v, m->state_of[l][SELF], "cache_write");
     }
-    node o = graph_attn(g, q, *written, m->state_of[l][SELF], m->hp.n_head[l], 0, "attn");
+    struct attention at = {.q = q,
+                           .n_head = m->hp.n_head[l],
+                           .n_states = 1,
+                           .state = {m->state_of[l][SELF]},
+                           .written = {*written}};
+    node o = graph_attention(g, &at, "attn");
     o = graph_matmul(g, w->wo, NULL, nn_tail(g, o), "attn_output");
     return rms(m, g, o, w->post_attn, 0, "post_attention_norm");
 }

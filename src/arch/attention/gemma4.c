@@ -322,7 +322,12 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t l, no
         k = graph_rope(g, k, angles, d, "attn_k_rope");
         *written = graph_cache_write(g, k, v, m->state_of[l][SELF], "cache_write");
     }
-    node o = graph_attn(g, q, *written, m->state_of[l][SELF], m->hp.n_head[l], 0, "attn");
+    struct attention at = {.q = q,
+                           .n_head = m->hp.n_head[l],
+                           .n_states = 1,
+                           .state = {m->state_of[l][SELF]},
+                           .written = {*written}};
+    node o = graph_attention(g, &at, "attn");
     return graph_matmul(g, w->wo, NULL, nn_tail(g, o), "attn_output");
 }
 

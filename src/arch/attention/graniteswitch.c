@@ -179,7 +179,9 @@ static node route(const struct arch_model *m, struct graph *g)
     node v = graph_token_number(g, &value, "router_v");
     node q = graph_token_number(g, &query, "router_q");
     node written = graph_cache_write(g, k, v, state, "router_write");
-    node u = graph_attn(g, q, written, state, 1, 0, "router_mean");
+    struct attention a = {
+        .q = q, .n_head = 1, .n_states = 1, .state = {state}, .written = {written}};
+    node u = graph_attention(g, &a, "router_mean");
     u = graph_clamp(g, u, 0, (float)n, "router_held");
     return graph_glu(g, u, NULL, GLU_ROUND, "router_adapter");
 }
@@ -223,7 +225,9 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t l, no
     float scale = hp->attn_scale != 0 ? hp->attn_scale : 1.0f / sqrtf((float)hp->d_k);
     q = graph_scale(g, q, scale, "attn_q_scale");
     node written = graph_cache_write(g, k, v, state, "cache_write");
-    node o = nn_tail(g, graph_attn(g, q, written, state, hp->n_head[l], 0, "attn"));
+    struct attention at = {
+        .q = q, .n_head = hp->n_head[l], .n_states = 1, .state = {state}, .written = {written}};
+    node o = nn_tail(g, graph_attention(g, &at, "attn"));
     a = choose(m, g, l, nn_tail(g, number));
     return adapt(g, &a, A_O, o, graph_matmul(g, w->wo, NULL, o, "attn_output"));
 }

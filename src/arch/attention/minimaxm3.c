@@ -145,7 +145,7 @@ static void states(struct arch_model *m)
 static node heads(const struct arch_model *m, struct graph *g, int32_t l, const struct tensor *w,
                   const struct tensor *norm, int64_t d, node x, const char *name)
 {
-    x = graph_rms_norm(g, graph_matmul(g, w, NULL, x, name), norm, d, m->hp.norm_eps, name);
+    x = graph_rms_norm(g, graph_matmul(g, w, NULL, x, name), norm, m->hp.norm_eps, name);
     return graph_rope(g, x, nn_angles(g, m->rope[l]), d, name);
 }
 
@@ -165,7 +165,8 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t l, no
         node iq = heads(m, g, l, w->iq, w->iq_norm, h->i_dim, x, "index_q");
         node ik = heads(m, g, l, w->ik, w->ik_norm, h->i_dim, x, "index_k");
         node written = graph_cache_write(g, ik, NULL, keys_of, "index_write");
-        list = graph_index_topk(g, iq, NULL, written, keys_of, &op, "index_topk");
+        struct index_in in = {.q = iq, .written = written, .state = keys_of};
+        list = graph_index_topk(g, &in, &op, "index_topk");
     }
     struct attention a = {.q = graph_scale(g, q, 1.0f / sqrtf((float)hp->d_k), "attn_q_scale"),
                           .n_head = hp->n_head[l],

@@ -596,7 +596,9 @@ static node choose(const struct arch_model *m, struct graph *g, int32_t l, node 
                           "index_weights_scale");
     node written = graph_cache_write(g, k, NULL, m->state_of[l][KEYS], "index_write");
     struct index_op op = {.n_head = h->i_heads, .top_k = h->i_top};
-    return graph_index_topk(g, q, weights, written, m->state_of[l][KEYS], &op, "index_topk");
+    struct index_in in = {
+        .q = q, .weights = weights, .written = written, .state = m->state_of[l][KEYS]};
+    return graph_index_topk(g, &in, &op, "index_topk");
 }
 
 /* q of all heads, the last elements of each rotated; and what it was made of, where it is short. */
@@ -648,14 +650,16 @@ static node attend_heads(const struct arch_model *m, struct graph *g, int32_t l,
     int32_t heads = m->hp.n_head[l], nope = z->d_q - m->hp.n_rot, state = m->state_of[l][SELF];
     node kv = graph_matmul(g, w->kv_b, NULL, c, "attn_kv_b");
     struct column_run run = {.n = heads, .width = nope, .stride = nope + z->d_v};
-    node kn = graph_columns(g, &kv, 1, &run, 1, "attn_k_nope");
+    node kn = graph_column_run(g, kv, &run, "attn_k_nope");
     run.first = nope;
     run.width = z->d_v;
-    node v = graph_columns(g, &kv, 1, &run, 1, "attn_v");
+    node v = graph_column_run(g, kv, &run, "attn_v");
     struct concat_in in = {.x = {kn, kr}, .n = 2, .n_head = heads, .shared = 2};
     node k = graph_concat(g, &in, "attn_k");
     node written = graph_cache_write(g, k, v, state, "cache_write");
-    return nn_tail(g, graph_attn(g, q, written, state, heads, 0, "attn"));
+    struct attention a = {
+        .q = q, .n_head = heads, .n_states = 1, .state = {state}, .written = {written}};
+    return nn_tail(g, graph_attention(g, &a, "attn"));
 }
 
 static node attention(const struct arch_model *m, struct graph *g, int32_t l, node x, node *list)
@@ -670,7 +674,7 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t l, no
     node c = nn_norm(g, graph_view(g, both, 0, z->kv_rank, "attn_c"), &norm, "attn_kv_a_norm");
     node kr = graph_view(g, both, z->kv_rank, m->hp.n_rot, "attn_k_pe");
     if (w->kr_norm)
-        kr = graph_rms_norm(g, kr, w->kr_norm, m->hp.n_rot, m->hp.norm_eps, "attn_k_norm");
+        kr = graph_rms_norm(g, kr, w->kr_norm, m->hp.norm_eps, "attn_k_norm");
     kr = graph_rope(g, kr, nn_angles(g, m->rope[l]), m->hp.n_rot, "attn_k_rope");
     node seen = m->hp.windowed[l] ? NULL : *list;
     node o = w->k_b ? attend_latent(m, g, l, q, c, kr, seen) : attend_heads(m, g, l, q, c, kr);

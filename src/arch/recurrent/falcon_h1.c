@@ -106,13 +106,12 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
                          .b_up = w->b_up,
                          .b_down = w->b_down,
                          .act = GLU_SILU};
-    int64_t n = m->hp.n_embd;
     float eps = m->hp.norm_eps;
-    node h = graph_rms_norm(g, c->x[0], w->norm1, n, eps, "mixer_norm");
+    node h = graph_rms_norm(g, c->x[0], w->norm1, eps, "mixer_norm");
     node y = nn_attention(g, &attn, h);
     h = graph_matmul(g, w->ssm.out, NULL, nn_tail(g, nn_ssm(g, &ssm, h)), "ssm_out");
     node x = graph_add(g, graph_add(g, y, h, "mixer_sum"), nn_tail(g, c->x[0]), "mixer_residual");
-    h = nn_ffn(g, &ffn, graph_rms_norm(g, x, w->norm2, n, eps, "ffn_norm"));
+    h = nn_ffn(g, &ffn, graph_rms_norm(g, x, w->norm2, eps, "ffn_norm"));
     c->x[0] = graph_add(g, h, x, "ffn_residual");
 }
 

@@ -282,7 +282,8 @@ static node choose(const struct arch_model *m, struct graph *g, int32_t l, node 
     weights = graph_scale(g, weights, 1.0f / sqrtf((float)h->i_dim * (float)h->i_heads),
                           "index_weights_scale");
     struct index_op op = {.n_head = h->i_heads, .top_k = h->i_top, .of = INDEX_POOLS};
-    return graph_index_topk(g, q, weights, written, state, &op, "index_topk");
+    struct index_in at = {.q = q, .weights = weights, .written = written, .state = state};
+    return graph_index_topk(g, &at, &op, "index_topk");
 }
 
 static node latent_attention(const struct arch_model *m, struct graph *g, int32_t l, node x,
@@ -293,13 +294,13 @@ static node latent_attention(const struct arch_model *m, struct graph *g, int32_
     int32_t state = m->state_of[l][MIXER];
     float eps = m->hp.norm_eps;
     node qa = graph_matmul(g, w->q_a, NULL, x, "attn_q_a");
-    qa = graph_rms_norm(g, qa, w->q_norm, h->q_rank, eps, "attn_q_a_norm");
+    qa = graph_rms_norm(g, qa, w->q_norm, eps, "attn_q_a_norm");
     if (w->i_q)
         *list = choose(m, g, l, x, qa);
     node q = graph_matmul(g, w->q_b, NULL, qa, "attn_q_b");
     q = graph_head_matmul(g, w->k_b, q, "attn_q_latent");
     node c = graph_matmul(g, w->kv_a, NULL, x, "attn_kv_a");
-    c = graph_rms_norm(g, c, w->kv_norm, h->rank, eps, "attn_latent_norm");
+    c = graph_rms_norm(g, c, w->kv_norm, eps, "attn_latent_norm");
     struct attention a = {.q = graph_scale(g, q, 1.0f / sqrtf((float)h->d_q), "attn_q_scale"),
                           .n_head = m->hp.n_head[l],
                           .n_states = 1,
@@ -331,17 +332,16 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
 {
     const struct glm5_layer *w = arch_layer(m, l);
     const struct glm5_hp *h = m->family;
-    int64_t n = m->hp.n_embd;
     float eps = m->hp.norm_eps;
     struct nn_streams s = arch_streams(m, &h->streams, &w->hc_attn);
     struct nn_streams_at at = nn_streams_read(g, &s, c->x[X], "mixer_streams");
-    node y = graph_rms_norm(g, at.input, w->norm1, n, eps, "mixer_norm");
+    node y = graph_rms_norm(g, at.input, w->norm1, eps, "mixer_norm");
     y = m->layer_features[l] & F_KDA ? delta_attention(m, g, l, y)
                                      : latent_attention(m, g, l, y, &c->x[LIST]);
     node x = nn_streams_write(g, &s, &at, y, "mixer_residual");
     s = arch_streams(m, &h->streams, &w->hc_ffn);
     at = nn_streams_read(g, &s, x, "ffn_streams");
-    y = graph_rms_norm(g, at.input, w->norm2, n, eps, "ffn_norm");
+    y = graph_rms_norm(g, at.input, w->norm2, eps, "ffn_norm");
     c->x[X] = nn_streams_write(g, &s, &at, feed_forward(m, g, l, y), "ffn_residual");
     if (l == m->hp.n_layer - 1)
         c->x[LIST] = NULL;
@@ -355,7 +355,7 @@ static void end(const struct arch_model *m, struct graph *g, struct carry *c)
     for (int32_t i = 1; i < h->streams.n; i++)
         x = graph_add(g, x, graph_view(g, c->x[X], i * n, n, "output_streams"), "output_sum");
     x = graph_scale(g, x, 1.0f / (float)h->streams.n, "output_mean");
-    c->x[X] = graph_rms_norm(g, x, m->io.output_norm, n, m->hp.norm_eps, "output_norm");
+    c->x[X] = graph_rms_norm(g, x, m->io.output_norm, m->hp.norm_eps, "output_norm");
 }
 
 const struct arch arch_glm5_next = {

@@ -339,11 +339,10 @@ static node delta_attention(const struct arch_model *m, struct graph *g, int32_t
 static node queries(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct kimi_layer *w = arch_layer(m, l);
-    const struct kimi_hp *h = m->family;
     if (!w->q_a)
         return graph_matmul(g, w->wq, NULL, x, "attn_q");
     node q = graph_matmul(g, w->q_a, NULL, x, "attn_q_a");
-    q = graph_rms_norm(g, q, w->q_norm, h->q_rank, m->hp.norm_eps, "attn_q_a_norm");
+    q = graph_rms_norm(g, q, w->q_norm, m->hp.norm_eps, "attn_q_a_norm");
     return graph_matmul(g, w->q_b, NULL, q, "attn_q_b");
 }
 
@@ -367,14 +366,16 @@ static node latent_attention(const struct arch_model *m, struct graph *g, int32_
                     "attn_q_scale");
     node row = graph_matmul(g, w->kv_a, NULL, x, "attn_kv_a");
     node latent = graph_view(g, row, 0, h->rank, "attn_latent");
-    latent = graph_rms_norm(g, latent, w->kv_norm, h->rank, m->hp.norm_eps, "attn_latent_norm");
+    latent = graph_rms_norm(g, latent, w->kv_norm, m->hp.norm_eps, "attn_latent_norm");
     node k = graph_view(g, row, h->rank, shared, "attn_k_shared");
     if (angles)
         k = graph_rope(g, k, angles, shared, "attn_k_rope");
     struct concat_in kept = {.x = {latent, k}, .n = 2};
     node written =
         graph_cache_write(g, graph_concat(g, &kept, "attn_latent_row"), NULL, state, "cache_write");
-    node y = nn_tail(g, graph_attn(g, q, written, state, heads, 0, "attn"));
+    struct attention a = {
+        .q = q, .n_head = heads, .n_states = 1, .state = {state}, .written = {written}};
+    node y = nn_tail(g, graph_attention(g, &a, "attn"));
     y = graph_head_matmul(g, w->v_b, y, "attn_v");
     if (w->head_gate) {
         node gate = graph_matmul(g, w->head_gate, NULL, nn_tail(g, x), "attn_gate");
@@ -400,7 +401,6 @@ static struct glu_op activation(const struct arch_model *m, const float *limits,
 static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct kimi_layer *w = arch_layer(m, l);
-    const struct kimi_hp *h = m->family;
     const struct hparams *hp = &m->hp;
     struct glu_op act = activation(m, hp->clamp_exp, l);
     struct glu_op act_sh = activation(m, hp->clamp_shexp, l);
@@ -413,7 +413,7 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
         moe.inner = graph_matmul(g, w->routed_down, NULL, x, "ffn_routed_down");
     node y = nn_moe(g, &moe, x);
     if (w->routed_norm)
-        y = graph_rms_norm(g, y, w->routed_norm, h->short_row, hp->norm_eps, "ffn_routed_norm");
+        y = graph_rms_norm(g, y, w->routed_norm, hp->norm_eps, "ffn_routed_norm");
     if (w->routed_up)
         y = graph_matmul(g, w->routed_up, NULL, y, "ffn_routed_up");
     return w->shared.up ? graph_add(g, y, nn_ffn(g, &shared, x), "ffn_shared") : y;
@@ -422,12 +422,11 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
 static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)
 {
     const struct kimi_layer *w = arch_layer(m, l);
-    int64_t n = m->hp.n_embd;
     float eps = m->hp.norm_eps;
-    node h = graph_rms_norm(g, c->x[0], w->norm1, n, eps, "mixer_norm");
+    node h = graph_rms_norm(g, c->x[0], w->norm1, eps, "mixer_norm");
     h = m->layer_features[l] & F_KDA ? delta_attention(m, g, l, h) : latent_attention(m, g, l, h);
     node x = graph_add(g, h, nn_tail(g, c->x[0]), "mixer_residual");
-    h = graph_rms_norm(g, x, w->norm2, n, eps, "ffn_norm");
+    h = graph_rms_norm(g, x, w->norm2, eps, "ffn_norm");
     c->x[0] = graph_add(g, feed_forward(m, g, l, h), x, "ffn_residual");
 }
 
@@ -435,8 +434,9 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
 static node found(const struct arch_model *m, struct graph *g, const struct carry *c,
                   const struct tensor *seek, const char *name)
 {
-    return c->x[KEPT] ? graph_stream_attend(g, c->x[X], c->x[KEPT], seek, m->hp.norm_eps, name)
-                      : c->x[X];
+    struct stream_attend_in in = {
+        .x = c->x[X], .kept = c->x[KEPT], .w = seek, .eps = m->hp.norm_eps};
+    return c->x[KEPT] ? graph_stream_attend(g, &in, name) : c->x[X];
 }
 
 /* Of a stream that is kept, and begins anew in every so many layers. */
@@ -444,9 +444,8 @@ static void visit_kept(const struct arch_model *m, struct graph *g, int32_t l, s
 {
     const struct kimi_layer *w = arch_layer(m, l);
     const struct kimi_hp *h = m->family;
-    int64_t n = m->hp.n_embd;
     int anew = h->every && l % h->every == 0;
-    node y = graph_rms_norm(g, found(m, g, c, w->seek1, "mixer_found"), w->norm1, n, m->hp.norm_eps,
+    node y = graph_rms_norm(g, found(m, g, c, w->seek1, "mixer_found"), w->norm1, m->hp.norm_eps,
                             "mixer_norm");
     y = m->layer_features[l] & F_KDA ? delta_attention(m, g, l, y) : latent_attention(m, g, l, y);
     if (anew) {
@@ -455,7 +454,7 @@ static void visit_kept(const struct arch_model *m, struct graph *g, int32_t l, s
     }
     c->x[X] = anew ? y : graph_add(g, y, nn_tail(g, c->x[X]), "mixer_residual");
     c->x[KEPT] = nn_tail(g, c->x[KEPT]);
-    y = graph_rms_norm(g, found(m, g, c, w->seek2, "ffn_found"), w->norm2, n, m->hp.norm_eps,
+    y = graph_rms_norm(g, found(m, g, c, w->seek2, "ffn_found"), w->norm2, m->hp.norm_eps,
                        "ffn_norm");
     c->x[X] = graph_add(g, feed_forward(m, g, l, y), c->x[X], "ffn_residual");
 }
@@ -464,7 +463,7 @@ static void end_kept(const struct arch_model *m, struct graph *g, struct carry *
 {
     const struct kimi_model *w = m->model;
     c->x[X] = graph_rms_norm(g, found(m, g, c, w->seek, "output_found"), m->io.output_norm,
-                             m->hp.n_embd, m->hp.norm_eps, "output_norm");
+                             m->hp.norm_eps, "output_norm");
     c->x[KEPT] = NULL;
 }
 

@@ -177,10 +177,10 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
 {
     const struct lfm2_layer *w = arch_layer(m, l);
     const struct hparams *hp = &m->hp;
-    node h = graph_rms_norm(g, c->x[0], w->norm1, hp->n_embd, hp->norm_eps, "mixer_norm");
+    node h = graph_rms_norm(g, c->x[0], w->norm1, hp->norm_eps, "mixer_norm");
     h = m->layer_features[l] & F_ATTN ? attention(m, g, l, h) : convolution(m, g, l, h);
     node x = graph_add(g, h, nn_tail(g, c->x[0]), "mixer_residual");
-    h = graph_rms_norm(g, x, w->norm2, hp->n_embd, hp->norm_eps, "ffn_norm");
+    h = graph_rms_norm(g, x, w->norm2, hp->norm_eps, "ffn_norm");
     c->x[0] = graph_add(g, feed_forward(m, g, l, h), x, "ffn_residual");
 }
 

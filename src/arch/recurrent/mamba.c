@@ -344,11 +344,11 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
 {
     const struct mamba_layer *w = arch_layer(m, l);
     const struct hparams *hp = &m->hp;
-    node h = graph_rms_norm(g, c->x[0], w->attn_norm, hp->n_embd, hp->norm_eps, "attn_norm");
+    node h = graph_rms_norm(g, c->x[0], w->attn_norm, hp->norm_eps, "attn_norm");
     h = mixer(m, g, l, h);
     node x = add_scaled(m, g, h, nn_tail(g, c->x[0]), "mixer_residual");
     if (m->features & F_HYBRID) {
-        h = graph_rms_norm(g, x, w->ffn_norm, hp->n_embd, hp->norm_eps, "ffn_norm");
+        h = graph_rms_norm(g, x, w->ffn_norm, hp->norm_eps, "ffn_norm");
         x = add_scaled(m, g, feed_forward(m, g, l, h), x, "ffn_residual");
     }
     c->x[0] = x;

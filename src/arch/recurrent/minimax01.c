@@ -167,7 +167,7 @@ static node lightning(const struct arch_model *m, struct graph *g, int32_t l, no
                            .scale = 1,
                            .decay = h->decay + (int64_t)l * heads};
     node y = nn_tail(g, graph_linear(g, &in, &op, "lightning"));
-    y = graph_rms_norm(g, y, w->norm, (int64_t)heads * d, m->hp.norm_eps, "lightning_norm");
+    y = graph_rms_norm(g, y, w->norm, m->hp.norm_eps, "lightning_norm");
     node gate = graph_matmul(g, w->gate, NULL, nn_tail(g, x), "lightning_gate");
     y = graph_glu(g, gate, y, GLU_SIGMOID, "lightning_gated");
     return graph_matmul(g, w->attn.wo, NULL, y, "attn_output");
@@ -193,11 +193,11 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
 {
     const struct minimax_layer *w = arch_layer(m, l);
     const struct hparams *hp = &m->hp;
-    node n = graph_rms_norm(g, c->x[0], w->norm1, hp->n_embd, hp->norm_eps, "attn_norm");
+    node n = graph_rms_norm(g, c->x[0], w->norm1, hp->norm_eps, "attn_norm");
     node y = m->layer_features[l] & F_ATTN ? attention(m, g, l, n) : lightning(m, g, l, n);
     n = graph_scale(g, nn_tail(g, n), hp->residual_scale, "attn_residual_scale");
     node x = graph_add(g, y, n, "attn_residual");
-    n = graph_rms_norm(g, x, w->norm2, hp->n_embd, hp->norm_eps, "ffn_norm");
+    n = graph_rms_norm(g, x, w->norm2, hp->norm_eps, "ffn_norm");
     y = experts(m, g, l, n);
     n = graph_scale(g, n, hp->residual_scale, "ffn_residual_scale");
     c->x[0] = graph_add(g, y, n, "ffn_residual");

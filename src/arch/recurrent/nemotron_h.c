@@ -244,7 +244,7 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
     const struct nemotron_layer *w = arch_layer(m, l);
     uint64_t f = m->layer_features[l];
     node x = f & (F_SSM | F_ATTN) ? c->x[0] : nn_tail(g, c->x[0]);
-    node h = graph_rms_norm(g, x, w->norm, m->hp.n_embd, m->hp.norm_eps, "block_norm");
+    node h = graph_rms_norm(g, x, w->norm, m->hp.norm_eps, "block_norm");
     h = f & F_SSM     ? mamba(m, g, l, h)
         : f & F_ATTN  ? attention(m, g, l, h)
         : f & F_DENSE ? dense(m, g, l, h)

@@ -83,9 +83,9 @@ node arch_gated_attention(const struct arch_model *m, struct graph *g, int32_t l
     node k = graph_matmul(g, w->wk, NULL, x, "attn_k");
     node v = graph_matmul(g, w->wv, NULL, x, "attn_v");
     node angles = nn_angles(g, m->rope[l]);
-    q = graph_rope(g, graph_rms_norm(g, q, w->q_norm, d, hp->norm_eps, "attn_q_norm"), angles, d,
+    q = graph_rope(g, graph_rms_norm(g, q, w->q_norm, hp->norm_eps, "attn_q_norm"), angles, d,
                    "attn_q_rope");
-    k = graph_rope(g, graph_rms_norm(g, k, w->k_norm, d, hp->norm_eps, "attn_k_norm"), angles, d,
+    k = graph_rope(g, graph_rms_norm(g, k, w->k_norm, hp->norm_eps, "attn_k_norm"), angles, d,
                    "attn_k_rope");
     struct attention a = {.q = graph_scale(g, q, 1.0f / sqrtf((float)d), "attn_q_scale"),
                           .n_head = hp->n_head[l],

@@ -155,12 +155,12 @@ static node mamba(const struct arch_model *m, struct graph *g, int32_t l, node u
     node bcdt = graph_matmul(g, w->x, NULL, x, "ssm_bcdt");
     node b = graph_view(g, bcdt, 0, n, "ssm_b"), c = graph_view(g, bcdt, n, n, "ssm_c");
     node dt = graph_view(g, bcdt, 2 * (int64_t)n, n_dt, "ssm_dt_in");
-    dt = graph_rms_norm(g, dt, w->dt_norm, n_dt, eps, "ssm_dt_norm");
+    dt = graph_rms_norm(g, dt, w->dt_norm, eps, "ssm_dt_norm");
     dt = graph_matmul(g, w->dt, w->dt_b, dt, "ssm_dt");
     struct ssm_in in = {.x = x,
                         .dt = graph_glu(g, dt, NULL, GLU_SOFTPLUS, "ssm_dt_act"),
-                        .b = graph_rms_norm(g, b, w->b_norm, n, eps, "ssm_b_norm"),
-                        .c = graph_rms_norm(g, c, w->c_norm, n, eps, "ssm_c_norm"),
+                        .b = graph_rms_norm(g, b, w->b_norm, eps, "ssm_b_norm"),
+                        .c = graph_rms_norm(g, c, w->c_norm, eps, "ssm_c_norm"),
                         .a = w->a,
                         .d = w->d,
                         .n_group = 1,
@@ -184,15 +184,14 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t l, no
 static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)
 {
     const struct plamo2_layer *w = arch_layer(m, l);
-    int64_t n = m->hp.n_embd;
     float eps = m->hp.norm_eps;
     struct nn_ffn ffn = {.up = w->up, .down = w->down, .halves = 1, .act = GLU_SILU};
-    node h = graph_rms_norm(g, c->x[0], w->norm1, n, eps, "mixer_norm");
+    node h = graph_rms_norm(g, c->x[0], w->norm1, eps, "mixer_norm");
     h = m->layer_features[l] & F_ATTN ? attention(m, g, l, h) : mamba(m, g, l, h);
-    h = graph_rms_norm(g, h, w->post1, n, eps, "mixer_post_norm");
+    h = graph_rms_norm(g, h, w->post1, eps, "mixer_post_norm");
     node x = graph_add(g, h, nn_tail(g, c->x[0]), "mixer_residual");
-    h = nn_ffn(g, &ffn, graph_rms_norm(g, x, w->norm2, n, eps, "ffn_norm"));
-    h = graph_rms_norm(g, h, w->post2, n, eps, "ffn_post_norm");
+    h = nn_ffn(g, &ffn, graph_rms_norm(g, x, w->norm2, eps, "ffn_norm"));
+    h = graph_rms_norm(g, h, w->post2, eps, "ffn_post_norm");
     c->x[0] = graph_add(g, h, x, "ffn_residual");
 }
 

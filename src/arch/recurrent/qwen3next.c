@@ -189,8 +189,9 @@ static node projections(const struct arch_model *m, struct graph *g, int32_t l, 
                                {.n = h->n_key, .width = values, .stride = group, .first = 2 * s}};
     struct column_run of_z = {
         .n = h->n_key, .width = values, .stride = group, .first = 2 * s + values};
-    *z = graph_columns(g, &all, 1, &of_z, 1, "delta_z");
-    return graph_columns(g, &all, 1, run, 3, "delta_qkv");
+    *z = graph_column_run(g, all, &of_z, "delta_z");
+    return graph_columns(g, &(struct columns_in){.x = &all, .n = 1, .run = run, .n_runs = 3},
+                         "delta_qkv");
 }
 
 /* How much each value head learns, [T, heads], and the log of its decay before the bias. */
@@ -205,9 +206,9 @@ static node rates(const struct arch_model *m, struct graph *g, int32_t l, node x
     }
     node ba = graph_matmul(g, w->ba, NULL, x, "delta_ba");
     struct column_run run = {.n = h->n_key, .width = n, .stride = 2 * n};
-    node beta = graph_columns(g, &ba, 1, &run, 1, "delta_beta");
+    node beta = graph_column_run(g, ba, &run, "delta_beta");
     run.first = n;
-    *alpha = graph_columns(g, &ba, 1, &run, 1, "delta_alpha");
+    *alpha = graph_column_run(g, ba, &run, "delta_alpha");
     return beta;
 }
 
@@ -234,13 +235,13 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
     const struct qwen3next_layer *w = arch_layer(m, l);
     float eps = m->hp.norm_eps;
     int attn = (m->layer_features[l] & F_ATTN) != 0;
-    node h = graph_rms_norm(g, c->x[0], w->norm1, m->hp.n_embd, eps, "attn_norm");
+    node h = graph_rms_norm(g, c->x[0], w->norm1, eps, "attn_norm");
     h = attn ? arch_gated_attention(m, g, l, &w->attn, h, NULL, m->state_of[l][MIXER])
              : delta_net(m, g, l, h);
     h = graph_matmul(g, attn ? w->attn.wo : w->delta.out, NULL, nn_tail(g, h),
                      attn ? "attn_output" : "delta_out");
     node x = graph_add(g, h, nn_tail(g, c->x[0]), "mixer_residual");
-    h = graph_rms_norm(g, x, w->norm2, m->hp.n_embd, eps, "ffn_norm");
+    h = graph_rms_norm(g, x, w->norm2, eps, "ffn_norm");
     c->x[0] = graph_add(g, feed_forward(m, g, l, h), x, "ffn_residual");
 }
 

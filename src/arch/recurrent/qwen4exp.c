@@ -372,7 +372,7 @@ static pith_status ready(struct arch_model *m, struct pith_error *err)
 static node norm_streams(const struct arch_model *m, struct graph *g, const struct tensor *w,
                          node x, const char *name)
 {
-    x = graph_rms_norm(g, x, NULL, m->hp.n_embd, m->hp.norm_eps, name);
+    x = graph_rms_unit(g, x, m->hp.n_embd, m->hp.norm_eps, name);
     return graph_affine(g, x, w, NULL, name);
 }
 
@@ -454,14 +454,15 @@ static node choose(const struct arch_model *m, struct graph *g, int32_t l, node 
                              .p = {.ratio = h->ratio[l]},
                              .state = m->state_of[l][OPEN]};
     node k = graph_compress(g, &in, "index_block");
-    k = graph_rms_norm(g, k, w->i_k_norm, d, eps, "index_k_norm");
+    k = graph_rms_norm(g, k, w->i_k_norm, eps, "index_k_norm");
     k = graph_rope(g, k, nn_angles(g, h->block_rope[l]), d, "index_k_rope");
     node written = graph_cache_write(g, k, NULL, state, "index_write");
     node q = graph_matmul(g, w->i_q, NULL, x, "index_q");
-    q = graph_rms_norm(g, q, w->i_q_norm, d, eps, "index_q_norm");
+    q = graph_rms_norm(g, q, w->i_q_norm, eps, "index_q_norm");
     q = graph_rope(g, q, nn_angles(g, m->rope[l]), d, "index_q_rope");
     struct index_op op = {.n_head = h->i_heads, .top_k = h->i_top, .of = INDEX_SLOTS};
-    return graph_index_topk(g, q, NULL, written, state, &op, "index_topk");
+    return graph_index_topk(g, &(struct index_in){.q = q, .written = written, .state = state}, &op,
+                            "index_topk");
 }
 
 static node mixer(const struct arch_model *m, struct graph *g, int32_t l, node x)

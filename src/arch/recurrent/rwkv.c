@@ -141,7 +141,8 @@ static node time_mix(const struct arch_model *m, struct graph *g, int32_t l, nod
     int64_t n = m->hp.n_embd;
     node prev = arch_rwkv_before(m, g, l, x, RWKV_TIME, "time_shift"), in[N_LERP];
     for (int i = 0; i < N_LERP - !(m->features & F_GATE); i++)
-        in[i] = graph_lerp(g, x, prev, NULL, w->lerp, i * n, "time_lerp");
+        in[i] =
+            graph_lerp(g, x, prev, &(struct lerp_by){.w = w->lerp, .first = i * n}, "time_lerp");
     node r = graph_matmul(g, w->wr, NULL, in[R], "time_receptance");
     node k = graph_matmul(g, w->wk, NULL, in[K], "time_key");
     node v = graph_matmul(g, w->wv, NULL, in[V], "time_value");
@@ -157,11 +158,12 @@ static node time_mix(const struct arch_model *m, struct graph *g, int32_t l, nod
     } else { /* v is drawn towards the first layer's */
         node mix = low_rank(g, in[V], w->v1, w->v2, w->v0, -1, "time_value_mix");
         mix = graph_glu(g, mix, NULL, GLU_SIGMOID, "time_value_mix_act");
-        v = graph_lerp(g, v, *v_first, mix, NULL, 0, "time_value_residual");
+        v = graph_lerp(g, v, *v_first, &(struct lerp_by){.t = mix}, "time_value_residual");
     }
     node kk = graph_affine(g, k, w->k_k, NULL, "time_removal_key");
     kk = graph_l2_norm(g, kk, h->rwkv.head, 1e-12f, "time_removal_key_norm");
-    k = graph_lerp(g, k, graph_mul(g, k, a, "time_key_rate"), NULL, w->k_a, 0, "time_key_mix");
+    k = graph_lerp(g, k, graph_mul(g, k, a, "time_key_rate"), &(struct lerp_by){.w = w->k_a},
+                   "time_key_mix");
     struct linear_in wkv = {.q = r,
                             .w = decay,
                             .k = k,
@@ -181,7 +183,8 @@ static node time_mix(const struct arch_model *m, struct graph *g, int32_t l, nod
         y = graph_affine(g, y, w->ln, w->ln_b, "time_norm_scale");
     }
     node bonus =
-        graph_head_scale(g, v, graph_mul(g, k, r, "time_rk"), w->r_k, h->rwkv.head, "time_bonus");
+        graph_head_scale(g, v, graph_mul(g, k, r, "time_rk"),
+                         &(struct head_scale_by){.w = w->r_k, .width = h->rwkv.head}, "time_bonus");
     y = graph_add(g, y, bonus, "time_sum");
     if (m->features & F_GATE)
         y = graph_mul(g, y, low_rank(g, in[G], w->g1, w->g2, NULL, GLU_SIGMOID, "time_gate"),
@@ -193,7 +196,7 @@ static node channel_mix(const struct arch_model *m, struct graph *g, int32_t l, 
 {
     const struct rwkv_layer *w = arch_layer(m, l);
     node prev = arch_rwkv_before(m, g, l, x, RWKV_CHANNEL, "channel_shift");
-    x = graph_lerp(g, x, prev, NULL, w->c_lerp, 0, "channel_lerp");
+    x = graph_lerp(g, x, prev, &(struct lerp_by){.w = w->c_lerp}, "channel_lerp");
     node k = graph_matmul(g, w->c_key, NULL, x, "channel_key");
     k = graph_glu(g, k, NULL, GLU_RELU2, "channel_act");
     return graph_matmul(g, w->c_value, NULL, k, "channel_value");

@@ -159,7 +159,7 @@ static void shifted(const struct arch_model *m, struct graph *g, int32_t l, node
     const struct rwkv6_layer *w = arch_layer(m, l);
     int64_t n = m->hp.n_embd;
     node prev = arch_rwkv_before(m, g, l, x, RWKV_TIME, "time_shift");
-    node t = graph_lerp(g, x, prev, NULL, w->lerp_x, 0, "time_lerp_x");
+    node t = graph_lerp(g, x, prev, &(struct lerp_by){.w = w->lerp_x}, "time_lerp_x");
     t = graph_glu(g, graph_matmul(g, w->mix1, NULL, t, "time_mix_down"), NULL, GLU_TANH,
                   "time_mix_act");
     t = graph_head_matmul(g, w->mix2, t, "time_mix_up");
@@ -169,7 +169,7 @@ static void shifted(const struct arch_model *m, struct graph *g, int32_t l, node
         node by = graph_view(g, t, i * n, n, "time_mix_of");
         if (!w->lerp)
             by = graph_affine(g, by, NULL, w->lerps[i], "time_mix");
-        out[i] = graph_lerp(g, x, prev, by, NULL, 0, "time_lerp");
+        out[i] = graph_lerp(g, x, prev, &(struct lerp_by){.t = by}, "time_lerp");
     }
 }
 
@@ -214,10 +214,10 @@ static node channel_mix(const struct arch_model *m, struct graph *g, int32_t l, 
 {
     const struct rwkv6_layer *w = arch_layer(m, l);
     node prev = arch_rwkv_before(m, g, l, x, RWKV_CHANNEL, "channel_shift");
-    node k = graph_lerp(g, x, prev, NULL, w->c_lerp_k, 0, "channel_lerp_k");
+    node k = graph_lerp(g, x, prev, &(struct lerp_by){.w = w->c_lerp_k}, "channel_lerp_k");
     k = graph_glu(g, graph_matmul(g, w->c_key, NULL, k, "channel_key"), NULL, GLU_RELU2,
                   "channel_act");
-    node r = graph_lerp(g, x, prev, NULL, w->c_lerp_r, 0, "channel_lerp_r");
+    node r = graph_lerp(g, x, prev, &(struct lerp_by){.w = w->c_lerp_r}, "channel_lerp_r");
     r = graph_matmul(g, w->c_receptance, NULL, r, "channel_receptance");
     return graph_glu(g, r, graph_matmul(g, w->c_value, NULL, k, "channel_value"), GLU_SIGMOID,
                      "channel_gated");

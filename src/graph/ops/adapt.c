@@ -131,12 +131,12 @@ static int32_t number(struct graph *g, const struct tensor *w)
     return g->n_adapted++;
 }
 
-node graph_adapt(struct graph *g, enum adapt_kind kind, const struct tensor *w, node x, node y,
-                 node routing, const char *name)
+node graph_adapt(struct graph *g, const struct adapt_in *in, const char *name)
 {
-    if (!g->adapter_rank || !w || !x || !y)
-        return y;
-    struct adapt_op p = {.kind = kind,
+    const struct tensor *w = in->w;
+    if (!g->adapter_rank || !w || !in->x || !in->y)
+        return in->y;
+    struct adapt_op p = {.kind = in->kind,
                          .rank = g->adapter_rank,
                          .product = number(g, w),
                          .k = tensor_k(w),
@@ -144,8 +144,8 @@ node graph_adapt(struct graph *g, enum adapt_kind kind, const struct tensor *w, 
                          .stack = tensor_stack(w)};
     node z = graph_node(g,
                         &(struct node){.op = OP_ADAPT,
-                                       .n_src = kind == ADAPT_EXPERTS ? 3 : 2,
-                                       .src = {y, x, routing},
+                                       .n_src = in->kind == ADAPT_EXPERTS ? 3 : 2,
+                                       .src = {in->y, in->x, in->routing},
                                        .p = &p},
                         name);
     if (z)

@@ -35,8 +35,13 @@ struct adapt_op {
 
 /* y, the product of x and w, with what adapters add; y itself where the graph is without them.
  * routing: of experts, else NULL. */
-node graph_adapt(struct graph *g, enum adapt_kind kind, const struct tensor *w, node x, node y,
-                 node routing, const char *name);
+struct adapt_in {
+    enum adapt_kind kind;
+    const struct tensor *w;
+    node x, y;
+    node routing; /* of ADAPT_EXPERTS, else NULL */
+};
+node graph_adapt(struct graph *g, const struct adapt_in *in, const char *name);
 /* The adapters of row r of a value, NULL: it has none. */
 const struct adapter_at *adapters_of(const struct call *c, const struct exec *x, int64_t r);
 /* Row r: the matrix of the stack that it goes through first, and how many follow one another; and

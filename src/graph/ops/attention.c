@@ -631,14 +631,6 @@ node graph_attention(struct graph *g, const struct attention *a, const char *nam
     return turned(g, graph_node(g, &n, name), kv->turn_v, "attn_turned_back");
 }
 
-node graph_attn(struct graph *g, node q, node written, int32_t state, int32_t n_head, float cap,
-                const char *name)
-{
-    struct attention a = {.q = q, .n_head = n_head, .n_states = 1, .state = {state}, .cap = cap};
-    a.written[0] = written;
-    return graph_attention(g, &a, name);
-}
-
 void attn_slopes(float *slopes, int32_t n, float max)
 {
     int32_t whole = 1; /* the largest power of two up to n; the heads beyond lie between its own */

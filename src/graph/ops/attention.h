@@ -30,9 +30,6 @@ struct attention {
 };
 /* [T, n_head d_v] */
 node graph_attention(struct graph *g, const struct attention *a, const char *name);
-/* The same with one state and nothing but a soft-cap. */
-node graph_attn(struct graph *g, node q, node written, int32_t state, int32_t n_head, float cap,
-                const char *name);
 
 /* Slopes of n heads for the greatest bias `max` [ALiBi, arXiv:2108.12409, sec. 3]. */
 void attn_slopes(float *slopes, int32_t n, float max);

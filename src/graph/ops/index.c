@@ -293,15 +293,15 @@ const struct op_info op_index_topk = {.name = "index_topk",
                                       .units = index_units,
                                       .scratch = index_scratch};
 
-node graph_index_topk(struct graph *g, node q, node weights, node written, int32_t state,
-                      const struct index_op *p, const char *name)
+node graph_index_topk(struct graph *g, const struct index_in *in, const struct index_op *p,
+                      const char *name)
 {
     return graph_node(g,
                       &(struct node){.op = OP_INDEX_TOPK,
-                                     .n_src = weights ? 3 : 2,
-                                     .src = {q, written, weights},
+                                     .n_src = in->weights ? 3 : 2,
+                                     .src = {in->q, in->written, in->weights},
                                      .p = p,
                                      .n_states = 1,
-                                     .state = {&g->states[state]}},
+                                     .state = {&g->states[in->state]}},
                       name);
 }

@@ -24,8 +24,14 @@ struct index_op {
 /* q [T, n_head d], after `written` of the state's keys; weights [T, n_head] of slots, NULL: of
  * blocks, or all heads count the same (keys for r tokens). [T, 1 + slots] int32, or
  * [T n_head, 1 + slots]: how many, and which, ascending; -1: all that the row sees. */
-node graph_index_topk(struct graph *g, node q, node weights, node written, int32_t state,
-                      const struct index_op *p, const char *name);
+struct index_in {
+    node q;
+    node weights; /* of heads, or NULL */
+    node written; /* of the step's rows, into `state` */
+    int32_t state;
+};
+node graph_index_topk(struct graph *g, const struct index_in *in, const struct index_op *p,
+                      const char *name);
 
 struct best_op {
     int32_t k, parts; /* so many of each of so many parts of a row */

@@ -401,7 +401,9 @@ node graph_moe_matmul_of(struct graph *g, const struct moe_matmul_in *in, const 
                      .w2 = in->factor || !in->w ? in->factor : in->w->factor,
                      .p = &p};
     node y = graph_node(g, &n, name);
-    return graph_adapt(g, ADAPT_EXPERTS, in->w, in->x, y, in->sorted->src[0], name);
+    struct adapt_in adapt = {
+        .kind = ADAPT_EXPERTS, .w = in->w, .x = in->x, .y = y, .routing = in->sorted->src[0]};
+    return graph_adapt(g, &adapt, name);
 }
 
 node graph_moe_matmul(struct graph *g, const struct tensor *w, node x, node sorted,

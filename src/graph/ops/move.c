@@ -433,7 +433,7 @@ static OP_FN(ref_columns)
 
 static node pieces_of(struct graph *g, node x, const struct column_run *run)
 {
-    return graph_columns(g, &x, 1, run, 1, "heads");
+    return graph_column_run(g, x, run, "heads");
 }
 
 const struct op_info op_columns = {.name = "columns",
@@ -444,16 +444,20 @@ const struct op_info op_columns = {.name = "columns",
                                    .pieces = pieces_of,
                                    .reference = ref_columns};
 
-node graph_columns(struct graph *g, const node *x, int32_t n_src, const struct column_run *run,
-                   int32_t n_runs, const char *name)
+node graph_columns(struct graph *g, const struct columns_in *in, const char *name)
 {
-    struct columns_op p = {.run = graph_params(g, run, (size_t)n_runs * sizeof *run),
-                           .n_runs = n_runs};
-    struct node n = {.op = OP_COLUMNS, .n_src = n_src, .p = &p};
-    if (!p.run || n_src > NODE_SRC)
+    struct columns_op p = {.run = graph_params(g, in->run, (size_t)in->n_runs * sizeof *in->run),
+                           .n_runs = in->n_runs};
+    struct node n = {.op = OP_COLUMNS, .n_src = in->n, .p = &p};
+    if (!p.run || in->n > NODE_SRC)
         return NULL;
-    memcpy(n.src, x, (size_t)n_src * sizeof *x);
+    memcpy(n.src, in->x, (size_t)in->n * sizeof *in->x);
     return graph_node(g, &n, name);
+}
+
+node graph_column_run(struct graph *g, node x, const struct column_run *run, const char *name)
+{
+    return graph_columns(g, &(struct columns_in){.x = &x, .n = 1, .run = run, .n_runs = 1}, name);
 }
 
 node graph_concat(struct graph *g, const struct concat_in *in, const char *name)
@@ -471,7 +475,8 @@ node graph_concat(struct graph *g, const struct concat_in *in, const char *name)
             run[at++] = (struct column_run){
                 .src = i, .n = 1, .first = shared ? 0 : h * width, .width = width};
         }
-    return run ? graph_columns(g, x, in->n, run, at, name) : NULL;
+    struct columns_in columns = {.x = x, .n = in->n, .run = run, .n_runs = at};
+    return run ? graph_columns(g, &columns, name) : NULL;
 }
 
 /* ---------------------------------------------------------------- UNSAID */

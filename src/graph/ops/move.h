@@ -82,8 +82,14 @@ struct token_number_op {
 };
 node graph_token_number(struct graph *g, const struct token_number_op *p, const char *name);
 /* Runs of columns of up to NODE_SRC values, side by side. */
-node graph_columns(struct graph *g, const node *x, int32_t n_src, const struct column_run *run,
-                   int32_t n_runs, const char *name);
+struct columns_in {
+    const node *x;
+    const struct column_run *run;
+    int32_t n, n_runs;
+};
+node graph_columns(struct graph *g, const struct columns_in *in, const char *name);
+/* One run of x alone. */
+node graph_column_run(struct graph *g, node x, const struct column_run *run, const char *name);
 /* Logits of tokens that are never said: n columns of `value` from `first` on; the columns of x from
  * `then` on follow. */
 struct unsaid_op {

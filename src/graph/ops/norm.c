@@ -27,11 +27,11 @@ static int64_t norm_stretch(const struct node *n)
     return ((const struct norm_op *)n->p)->width;
 }
 
-static node norm_of(struct graph *g, enum op op, node x, const struct tensor *w, struct norm_op p,
-                    const char *name)
+static node norm_of(struct graph *g, enum op op, node x, const struct tensor *w,
+                    const struct norm_op *p, const char *name)
 {
-    x = graph_adjacent(g, x, p.width);
-    return graph_node(g, &(struct node){.op = op, .n_src = 1, .src = {x}, .w = w, .p = &p}, name);
+    x = graph_adjacent(g, x, p->width);
+    return graph_node(g, &(struct node){.op = op, .n_src = 1, .src = {x}, .w = w, .p = p}, name);
 }
 
 /* One norm: n elements, weights or NULL. */
@@ -74,10 +74,15 @@ const struct op_info op_rms_norm = {.name = "rms_norm",
                                     .stretch = norm_stretch,
                                     .reference = ref_rms_norm};
 
-node graph_rms_norm(struct graph *g, node x, const struct tensor *w, int64_t width, float eps,
-                    const char *name)
+node graph_rms_norm(struct graph *g, node x, const struct tensor *w, float eps, const char *name)
 {
-    return norm_of(g, OP_RMS_NORM, x, w, (struct norm_op){(int32_t)width, eps}, name);
+    struct norm_op p = {.width = w ? (int32_t)tensor_k(w) : 0, .eps = eps};
+    return norm_of(g, OP_RMS_NORM, x, w, &p, name);
+}
+
+node graph_rms_unit(struct graph *g, node x, int64_t width, float eps, const char *name)
+{
+    return norm_of(g, OP_RMS_NORM, x, NULL, &(struct norm_op){(int32_t)width, eps}, name);
 }
 
 /* ---------------------------------------------------------------- LAYER_NORM */
@@ -111,7 +116,7 @@ const struct op_info op_layer_norm = {.name = "layer_norm",
 
 node graph_layer_norm(struct graph *g, node x, int64_t width, float eps, const char *name)
 {
-    return norm_of(g, OP_LAYER_NORM, x, NULL, (struct norm_op){(int32_t)width, eps}, name);
+    return norm_of(g, OP_LAYER_NORM, x, NULL, &(struct norm_op){(int32_t)width, eps}, name);
 }
 
 /* ---------------------------------------------------------------- L2_NORM */
@@ -141,5 +146,5 @@ const struct op_info op_l2_norm = {.name = "l2_norm",
 
 node graph_l2_norm(struct graph *g, node x, int64_t width, float eps, const char *name)
 {
-    return norm_of(g, OP_L2_NORM, x, NULL, (struct norm_op){(int32_t)width, eps}, name);
+    return norm_of(g, OP_L2_NORM, x, NULL, &(struct norm_op){(int32_t)width, eps}, name);
 }

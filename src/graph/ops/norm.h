@@ -9,9 +9,10 @@ struct norm_op {
     float eps;
 };
 
-/* w [width] or NULL. */
-node graph_rms_norm(struct graph *g, node x, const struct tensor *w, int64_t width, float eps,
-                    const char *name);
+/* Stretches as long as w. */
+node graph_rms_norm(struct graph *g, node x, const struct tensor *w, float eps, const char *name);
+/* Without weights, of stretches of `width`. */
+node graph_rms_unit(struct graph *g, node x, int64_t width, float eps, const char *name);
 node graph_layer_norm(struct graph *g, node x, int64_t width, float eps, const char *name);
 node graph_l2_norm(struct graph *g, node x, int64_t width, float eps, const char *name);
 

@@ -128,10 +128,10 @@ node graph_matmul(struct graph *g, const struct tensor *w, const struct tensor *
     int scaled = w && w->scale != 0 && w->scale != 1;
     struct node product = {.op = OP_MATMUL, .n_src = 1, .src = {x}, .w = w, .b = scaled ? NULL : b};
     node y = graph_node(g, &product, name);
-    if (!scaled)
-        return graph_adapt(g, ADAPT_PLAIN, w, x, y, NULL, name);
-    y = graph_adapt(g, ADAPT_PLAIN, w, x, graph_scale(g, y, w->scale, name), NULL, name);
-    return b ? graph_affine(g, y, NULL, b, name) : y;
+    if (scaled)
+        y = graph_scale(g, y, w->scale, name);
+    y = graph_adapt(g, &(struct adapt_in){.kind = ADAPT_PLAIN, .w = w, .x = x, .y = y}, name);
+    return scaled && b ? graph_affine(g, y, NULL, b, name) : y;
 }
 
 /* ---------------------------------------------------------------- MATMUL_GLU */
@@ -255,5 +255,5 @@ node graph_head_matmul(struct graph *g, const struct tensor *w, node x, const ch
 {
     node y = graph_node(g, &(struct node){.op = OP_HEAD_MATMUL, .n_src = 1, .src = {x}, .w = w},
                         name);
-    return graph_adapt(g, ADAPT_HEADS, w, x, y, NULL, name);
+    return graph_adapt(g, &(struct adapt_in){.kind = ADAPT_HEADS, .w = w, .x = x, .y = y}, name);
 }

@@ -212,13 +212,15 @@ const struct op_info op_lerp = {.name = "lerp",
                                 .shape = shape_lerp,
                                 .reference = ref_lerp};
 
-node graph_lerp(struct graph *g, node x, node y, node t, const struct tensor *w, int64_t first,
-                const char *name)
+node graph_lerp(struct graph *g, node x, node y, const struct lerp_by *by, const char *name)
 {
-    struct lerp_op p = {.first = first};
-    return graph_node(
-        g, &(struct node){.op = OP_LERP, .n_src = w ? 2 : 3, .src = {x, y, t}, .w = w, .p = &p},
-        name);
+    return graph_node(g,
+                      &(struct node){.op = OP_LERP,
+                                     .n_src = by->w ? 2 : 3,
+                                     .src = {x, y, by->t},
+                                     .w = by->w,
+                                     .p = &(struct lerp_op){.first = by->first}},
+                      name);
 }
 
 /* ---------------------------------------------------------------- HEAD_SCALE */
@@ -253,12 +255,12 @@ const struct op_info op_head_scale = {.name = "head_scale",
                                       .shape = shape_head_scale,
                                       .reference = ref_head_scale};
 
-node graph_head_scale(struct graph *g, node x, node y, const struct tensor *w, int64_t width,
+node graph_head_scale(struct graph *g, node x, node y, const struct head_scale_by *by,
                       const char *name)
 {
-    struct head_scale_op p = {.width = (int32_t)width};
-    return graph_node(
-        g, &(struct node){.op = OP_HEAD_SCALE, .n_src = 2, .src = {x, y}, .w = w, .p = &p}, name);
+    struct head_scale_op p = {.width = (int32_t)by->width};
+    struct node n = {.op = OP_HEAD_SCALE, .n_src = 2, .src = {x, y}, .w = by->w, .p = &p};
+    return graph_node(g, &n, name);
 }
 
 /* ---------------------------------------------------------------- HEAD_MUL */

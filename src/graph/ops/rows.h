@@ -66,10 +66,19 @@ node graph_softcap(struct graph *g, node x, float cap, const char *name);
 node graph_affine(struct graph *g, node x, const struct tensor *w, const struct tensor *b,
                   const char *name);
 node graph_divide(struct graph *g, node x, const struct tensor *w, const char *name);
-/* t is a node, or NULL and the vector at element `first` of w. */
-node graph_lerp(struct graph *g, node x, node y, node t, const struct tensor *w, int64_t first,
-                const char *name);
-node graph_head_scale(struct graph *g, node x, node y, const struct tensor *w, int64_t width,
+/* How far from x to y: a node, or NULL and the vector at element `first` of w. */
+struct lerp_by {
+    node t;
+    const struct tensor *w;
+    int64_t first;
+};
+node graph_lerp(struct graph *g, node x, node y, const struct lerp_by *by, const char *name);
+/* What heads of `width` elements are weighed by: w [heads width]. */
+struct head_scale_by {
+    const struct tensor *w;
+    int64_t width;
+};
+node graph_head_scale(struct graph *g, node x, node y, const struct head_scale_by *by,
                       const char *name);
 /* y: one number for each head of x. */
 node graph_head_mul(struct graph *g, node x, node y, const char *name);

@@ -199,10 +199,10 @@ const struct op_info op_stream_attend = {.name = "stream_attend",
                                          .shape = shape_stream_attend,
                                          .reference = ref_stream_attend};
 
-node graph_stream_attend(struct graph *g, node x, node kept, const struct tensor *w, float eps,
-                         const char *name)
+node graph_stream_attend(struct graph *g, const struct stream_attend_in *in, const char *name)
 {
-    struct stream_attend_op p = {.eps = eps};
-    struct node n = {.op = OP_STREAM_ATTEND, .n_src = 2, .src = {x, kept}, .w = w, .p = &p};
+    struct stream_attend_op p = {.eps = in->eps};
+    struct node n = {
+        .op = OP_STREAM_ATTEND, .n_src = 2, .src = {in->x, in->kept}, .w = in->w, .p = &p};
     return graph_node(g, &n, name);
 }

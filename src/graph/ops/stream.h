@@ -24,8 +24,12 @@ enum { STREAMS_KEPT = 1024 };
 struct stream_attend_op {
     float eps;
 };
-node graph_stream_attend(struct graph *g, node x, node kept, const struct tensor *w, float eps,
-                         const char *name);
+struct stream_attend_in {
+    node x, kept;
+    const struct tensor *w;
+    float eps;
+};
+node graph_stream_attend(struct graph *g, const struct stream_attend_in *in, const char *name);
 
 /* Gates of n streams: x [T, n], [T, 2n] or [T, 2n + n n]. */
 struct stream_gates_op {

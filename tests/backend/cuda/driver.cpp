@@ -70,10 +70,6 @@ struct Event {
     bool late = false; /* not there before somebody waits for it, or asks for LATE long */
     std::chrono::steady_clock::time_point asked{};
 };
-struct Module {
-    void *library;
-    Run run;
-};
 struct Function {
     void *code;
     Run run;
@@ -83,6 +79,11 @@ struct Function {
     std::string name;
     unsigned threads; /* of a block, at most; 0: nobody knows */
     unsigned params;  /* bytes of them */
+};
+struct Module {
+    void *library;
+    Run run;
+    std::map<std::string, Function> functions; /* those that were asked for; they go with it */
 };
 /* A buffer, and the pages that it lies in. */
 struct Pages {
@@ -741,7 +742,7 @@ API cuModuleLoad(Module **m, const char *file)
     Run run = lib ? (Run)dlsym(lib, "cuda_host_run") : NULL;
     if (!run)
         return lib ? INVALID_IMAGE : FILE_NOT_FOUND;
-    *m = new Module{lib, run};
+    *m = new Module{lib, run, {}};
     return OK;
 }
 /* An image is the path of a library, and a line's end. */
@@ -760,29 +761,27 @@ API cuModuleUnload(Module *m)
     delete m;
     return OK;
 }
-/* Never freed: a driver's go with their module. */
 API cuModuleGetFunction(Function **f, Module *m, const char *name)
 {
     NO_CAPTURE;
-    static std::map<void *, Function *> known;
     void *code = dlsym(m->library, name);
     if (!code)
         return NOT_FOUND;
-    if (!known[code]) {
+    if (!m->functions.count(name)) {
         std::string bound = "pith_threads_" + std::string(name).substr(5);
         std::string bytes = "pith_parameters_" + std::string(name).substr(5);
         const unsigned *threads = (const unsigned *)dlsym(m->library, bound.c_str());
         const unsigned *params = (const unsigned *)dlsym(m->library, bytes.c_str());
-        known[code] = new Function{code,
-                                   m->run,
-                                   SHARED,
-                                   (Memory)dlsym(m->library, "cuda_host_memory"),
-                                   (Said)dlsym(m->library, "cuda_host_said"),
-                                   name,
-                                   threads ? *threads : 0,
-                                   params ? *params : (unsigned)PARAMS};
+        m->functions[name] = Function{code,
+                                      m->run,
+                                      SHARED,
+                                      (Memory)dlsym(m->library, "cuda_host_memory"),
+                                      (Said)dlsym(m->library, "cuda_host_said"),
+                                      name,
+                                      threads ? *threads : 0,
+                                      params ? *params : (unsigned)PARAMS};
     }
-    *f = known[code];
+    *f = &m->functions[name];
     return OK;
 }
 
