@@ -95,10 +95,10 @@ static const struct form256
     Q6_K = {.bytes = P16_Q6_K, .bits = 6, .header = 288, .chunk = 768, .log2_bias = 5};
 
 /* d of a block's rows. */
-INLINE vf block_scale(const uint8_t *w, const struct form256 t, int slice)
+INLINE R block_scale(const uint8_t *w, const struct form256 t, int slice)
 {
-    const vf d = vf_load_f16(w + 2 * LANES * slice);
-    return t.unit != 0 ? vf_mul(d, vf_set(t.unit)) : d;
+    const R d = r_load_f16(w + 2 * LANES * slice);
+    return t.unit != 0 ? r_mul(d, r_set(t.unit)) : d;
 }
 
 INLINE int parts_of_32(const struct form256 t)
@@ -163,24 +163,24 @@ INLINE void prefetch_share(const uint8_t *w, const int bytes, int i, const int n
 }
 
 INLINE void prefetch32(const uint8_t *p, const int bytes, const struct form32 f, const int NC);
-INLINE void mm32_slices(vf *acc, const uint8_t *w, const int8_t *x, const float *d,
+INLINE void mm32_slices(R *acc, const uint8_t *w, const int8_t *x, const float *d,
                         const int32_t *s32, const struct form32 f, int s0, const int S,
                         const int NC);
-INLINE void mm256_slices(vf *acc, const uint8_t *w, const int8_t *x, const float *d,
+INLINE void mm256_slices(R *acc, const uint8_t *w, const int8_t *x, const float *d,
                          const int16_t *s16, int64_t nc, const struct form256 t, int s0,
                          const int S, const int NC);
 
 /* S slices of the rows from s0; acc is [s][c]. */
-INLINE void start(const struct piece *p, vf *acc, int s0, const int S, const int NC)
+INLINE void start(const struct piece *p, R *acc, int s0, const int S, const int NC)
 {
     UNROLL for (int s = 0; s < S; s++) COLUMNS(c) acc[s * NC + c] =
-        p->b0 ? vf_load(p->y + ROWS * (p->c0 + c) + LANES * (s0 + s)) : vf_zero();
+        p->b0 ? r_load(p->y + ROWS * (p->c0 + c) + LANES * (s0 + s)) : r_zero();
 }
 
-INLINE void finish(const struct piece *p, const vf *acc, int s0, const int S, const int NC)
+INLINE void finish(const struct piece *p, const R *acc, int s0, const int S, const int NC)
 {
     UNROLL for (int s = 0; s < S; s++) COLUMNS(c)
-        vf_store(p->y + ROWS * (p->c0 + c) + LANES * (s0 + s), acc[s * NC + c]);
+        r_store(p->y + ROWS * (p->c0 + c) + LANES * (s0 + s), acc[s * NC + c]);
 }
 
 INLINE void mm32_rows(const struct piece *p, const struct form32 f, int s0, const int S,
@@ -191,7 +191,7 @@ INLINE void mm32_rows(const struct piece *p, const struct form32 f, int s0, cons
     const int8_t *x = p->a->q + at * 32;
     const float *d = p->a->d + at;
     const int32_t *s32 = p->a->s32 + at;
-    vf acc[ACT_TILE];
+    R acc[ACT_TILE];
     start(p, acc, s0, S, NC);
     for (int64_t b = p->b0; b < p->b1; b++, w += f.bytes, x += 32 * nc, d += nc, s32 += nc) {
         prefetch32(w + f.bytes / SLICES * s0, f.bytes / SLICES * S, f, NC);
@@ -208,7 +208,7 @@ INLINE void mm256_rows(const struct piece *p, const struct form256 t, int s0, co
     const int8_t *x = p->a->q + (p->b0 * 8 * nc + p->c0) * 32;
     const float *d = p->a->d + at * 2;
     const int16_t *s16 = p->a->s16 + at * 16;
-    vf acc[ACT_TILE];
+    R acc[ACT_TILE];
     start(p, acc, s0, S, NC);
     for (int64_t b = p->b0; b < p->b1;
          b++, w += t.bytes, x += 256 * nc, d += 2 * nc, s16 += 16 * nc)
@@ -244,9 +244,9 @@ INLINE vi few_code(const uint8_t *v, const struct few t, const int field, const 
     return vi_and(move_bits(vi_load(v + GROUP * (g / 4)), 2 * (g % 4), 0), vi_set8(3));
 }
 
-INLINE void few32(vf *acc, const uint8_t *v, vf scale, const int8_t *x, const float *d,
+INLINE void few32(R *acc, const uint8_t *v, R scale, const int8_t *x, const float *d,
                   const int32_t *s32, const struct few t, const int NC);
-INLINE void few128(vf *acc, const uint8_t *v, vf scale, const int8_t *x, int64_t nc, const float *d,
+INLINE void few128(R *acc, const uint8_t *v, R scale, const int8_t *x, int64_t nc, const float *d,
                    const int16_t *s16, const struct few t, const int NC);
 
 INLINE void few32_rows(const struct piece *p, const struct few t, int s0, const int S, const int NC)
@@ -256,7 +256,7 @@ INLINE void few32_rows(const struct piece *p, const struct few t, int s0, const 
     const int8_t *x = p->a->q + at * 32;
     const float *d = p->a->d + at;
     const int32_t *s32 = p->a->s32 + at;
-    vf acc[ACT_TILE];
+    R acc[ACT_TILE];
     start(p, acc, s0, S, NC);
     for (int64_t b = p->b0; b < p->b1; b++, w += t.bytes) {
         if (NC > 1)
@@ -265,7 +265,7 @@ INLINE void few32_rows(const struct piece *p, const struct few t, int s0, const 
             UNROLL for (int s = 0; s < S; s++)
             {
                 const uint8_t *v = w + 32 + t.part * part + 4 * LANES * (s0 + s);
-                few32(acc + s * NC, v, vf_load_f16(w + 2 * LANES * (s0 + s)), x, d, s32, t, NC);
+                few32(acc + s * NC, v, r_load_f16(w + 2 * LANES * (s0 + s)), x, d, s32, t, NC);
             }
     }
     finish(p, acc, s0, S, NC);
@@ -279,7 +279,7 @@ INLINE void few256_rows(const struct piece *p, const struct few t, int s0, const
     const int8_t *x = p->a->q + (p->b0 * 8 * nc + p->c0) * 32;
     const float *d = p->a->d + at * 2;
     const int16_t *s16 = p->a->s16 + at * 16;
-    vf acc[ACT_TILE];
+    R acc[ACT_TILE];
     start(p, acc, s0, S, NC);
     for (int64_t b = p->b0; b < p->b1; b++, w += t.bytes, d += 2 * nc, s16 += 16 * nc) {
         if (NC > 1)
@@ -288,7 +288,7 @@ INLINE void few256_rows(const struct piece *p, const struct few t, int s0, const
             UNROLL for (int s = 0; s < S; s++)
             {
                 const uint8_t *v = w + 32 + t.part * half + 4 * LANES * (s0 + s);
-                few128(acc + s * NC, v, vf_load_f16(w + 2 * LANES * (s0 + s)), x, nc, d + half,
+                few128(acc + s * NC, v, r_load_f16(w + 2 * LANES * (s0 + s)), x, nc, d + half,
                        s16 + 8 * half, t, NC);
             }
     }
@@ -308,7 +308,7 @@ INLINE vi nvfp4_code(const uint8_t *v, vi table, const int g)
 
 /* What a level wants of the 32 x of each column once for all slices. */
 INLINE void nvfp4_aside(int32_t (*aside)[8], const int8_t *x, const int NC);
-INLINE void nvfp4_32(vf *acc, const uint8_t *v, const vf scale[2], const int8_t *x, const float *d,
+INLINE void nvfp4_32(R *acc, const uint8_t *v, const R scale[2], const int8_t *x, const float *d,
                      const int32_t (*aside)[8], const int NC);
 
 /* [0] and [4] are -16 times the sums of the parts' x, for weights that are unsigned. */
@@ -325,7 +325,7 @@ INLINE void nvfp4_rows(const struct piece *p, const struct form32 f, int s0, con
     const int8_t *x = p->a->q + at * 32;
     const float *d = p->a->d + at;
     int32_t aside[ACT_TILE][8] __attribute__((aligned(64)));
-    vf acc[ACT_TILE];
+    R acc[ACT_TILE];
     start(p, acc, s0, S, NC);
     for (int64_t b = p->b0; b < p->b1; b++, w += f.bytes) {
         if (NC > 1)
@@ -336,7 +336,7 @@ INLINE void nvfp4_rows(const struct piece *p, const struct form32 f, int s0, con
             {
                 const uint8_t *scales = w + 32 * pair + LANES * (s0 + s),
                               *v = w + 64 + 4 * GROUP * pair + 4 * LANES * (s0 + s);
-                const vf scale[2] = {vf_load_e4m3(scales), vf_load_e4m3(scales + 16)};
+                const R scale[2] = {r_load_e4m3(scales), r_load_e4m3(scales + 16)};
                 nvfp4_32(acc + s * NC, v, scale, x, d, aside, NC);
             }
         }

@@ -66,14 +66,14 @@ INLINE void decode32(vi q[8], const uint8_t *codes, const int bits, const uint8_
     }
 }
 
-INLINE void mm32_step(vf *acc, const uint8_t *w, const int8_t *x, const float *d,
+INLINE void mm32_step(R *acc, const uint8_t *w, const int8_t *x, const float *d,
                       const int32_t *s32, const struct form32 f, int slice, const int NC)
 {
     const int biased = f.log2_bias && !(SIGNED_WEIGHTS && (f.code_bits == 8 || f.values));
     vi q[8];
     const uint8_t *scales = w + 2 * LANES * slice;
-    const vf scale = f.bf16 ? vf_load_bf16(scales) : vf_load_f16(scales),
-             minimum = f.minima ? vf_load_f16(scales + 32) : scale;
+    const R scale = f.bf16 ? r_load_bf16(scales) : r_load_f16(scales),
+             minimum = f.minima ? r_load_f16(scales + 32) : scale;
     decode32(q, w + (f.minima ? 64 : 32) + 4 * LANES * slice, f.code_bits, f.values, f.log2_bias);
     GROUPS_OF_COLUMNS(c)
     {
@@ -83,15 +83,15 @@ INLINE void mm32_step(vf *acc, const uint8_t *w, const int8_t *x, const float *d
         dot(sum, q, x + 32 * c, 8, together(c, NC));
         GROUP_COLUMNS(c, j)
         {
-            vf dx = vf_set(d[c + j]);
-            acc[c + j] = vf_fma(vf_mul(scale, dx), vf_from_int(sum[j]), acc[c + j]);
+            R dx = r_set(d[c + j]);
+            acc[c + j] = r_fma(r_mul(scale, dx), r_from_int(sum[j]), acc[c + j]);
             if (f.minima)
-                acc[c + j] = vf_fma(vf_mul(minimum, dx), vf_set((float)s32[c + j]), acc[c + j]);
+                acc[c + j] = r_fma(r_mul(minimum, dx), r_set((float)s32[c + j]), acc[c + j]);
         }
     }
 }
 
-INLINE void mm32_slices(vf *acc, const uint8_t *w, const int8_t *x, const float *d,
+INLINE void mm32_slices(R *acc, const uint8_t *w, const int8_t *x, const float *d,
                         const int32_t *s32, const struct form32 f, int s0, const int S,
                         const int NC)
 {
@@ -169,13 +169,13 @@ INLINE vi part_scale(const uint8_t *w, const int bits, int part, int slice)
 
 /* acc = fma(dw * dx, isum, acc); then acc = fma(-(dmin * dx), sum of minima * sums of x, acc), sums
  * [c][stride] of a half, whose minima begin at `mins` in pairs. */
-INLINE void add_half(vf *acc, const vi *isum, const uint8_t *w, const uint8_t *mins,
+INLINE void add_half(R *acc, const vi *isum, const uint8_t *w, const uint8_t *mins,
                      const int16_t *sums, const float *d, const struct form256 t, int slice,
                      const int NC)
 {
     const int n = t.bits == 2 ? 4 : 2;
-    const vf scale = block_scale(w, t, slice),
-             dmin = has_minima(t) ? vf_load_f16(w + 32 + 2 * LANES * slice) : scale;
+    const R scale = block_scale(w, t, slice),
+             dmin = has_minima(t) ? r_load_f16(w + 32 + 2 * LANES * slice) : scale;
     vi m[4];
     if (has_minima(t))
         UNROLL for (int i = 0; i < n; i++)
@@ -185,18 +185,18 @@ INLINE void add_half(vf *acc, const vi *isum, const uint8_t *w, const uint8_t *m
         }
     COLUMNS(c)
     {
-        const vf dx = vf_set(d[2 * c]);
-        acc[c] = vf_fma(vf_mul(scale, dx), vf_from_int(isum[c]), acc[c]);
+        const R dx = r_set(d[2 * c]);
+        acc[c] = r_fma(r_mul(scale, dx), r_from_int(isum[c]), acc[c]);
         if (has_minima(t)) {
             vi msum = vi_zero();
             UNROLL for (int i = 0; i < n; i++) msum =
                 dot16(msum, m[i], quad(sums + 4 * n * c + 2 * i));
-            acc[c] = vf_fnma(vf_mul(dmin, dx), vf_from_int(msum), acc[c]);
+            acc[c] = r_fnma(r_mul(dmin, dx), r_from_int(msum), acc[c]);
         }
     }
 }
 
-INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *d,
+INLINE void mm256_step(R *acc, const uint8_t *w, const int8_t *x, const float *d,
                        const int16_t *s16, int64_t nc, const struct form256 t, int slice,
                        const int NC)
 {
@@ -245,7 +245,7 @@ INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *
     }
 }
 
-INLINE void mm256_slices(vf *acc, const uint8_t *w, const int8_t *x, const float *d,
+INLINE void mm256_slices(R *acc, const uint8_t *w, const int8_t *x, const float *d,
                          const int16_t *s16, int64_t nc, const struct form256 t, int s0,
                          const int S, const int NC)
 {
@@ -254,7 +254,7 @@ INLINE void mm256_slices(vf *acc, const uint8_t *w, const int8_t *x, const float
 
 /* ---- few bits */
 
-INLINE void few32(vf *acc, const uint8_t *v, vf scale, const int8_t *x, const float *d,
+INLINE void few32(R *acc, const uint8_t *v, R scale, const int8_t *x, const float *d,
                   const int32_t *s32, const struct few t, const int NC)
 {
     vi q[8];
@@ -265,13 +265,13 @@ INLINE void few32(vf *acc, const uint8_t *v, vf scale, const int8_t *x, const fl
         GROUP_COLUMNS(c, j) sum[j] = vi_set32(-s32[c + j]);
         dot(sum, q, x + 32 * c, 8, together(c, NC));
         GROUP_COLUMNS(c, j)
-        acc[c + j] = vf_fma(vf_mul(scale, vf_set(d[c + j])), vf_from_int(sum[j]), acc[c + j]);
+        acc[c + j] = r_fma(r_mul(scale, r_set(d[c + j])), r_from_int(sum[j]), acc[c + j]);
     }
 }
 
 /* With few columns the sums of fields are chains of their own, or the products would wait for one
  * another. */
-INLINE void few128(vf *acc, const uint8_t *v, vf scale, const int8_t *x, int64_t nc, const float *d,
+INLINE void few128(R *acc, const uint8_t *v, R scale, const int8_t *x, int64_t nc, const float *d,
                    const int16_t *s16, const struct few t, const int NC)
 {
     vi isum[MAX_COLUMNS], q[8];
@@ -299,7 +299,7 @@ INLINE void few128(vf *acc, const uint8_t *v, vf scale, const int8_t *x, int64_t
         }
     }
     COLUMNS(c)
-    acc[c] = vf_fma(vf_mul(scale, vf_set(d[2 * c])), vf_from_int(isum[c]), acc[c]);
+    acc[c] = r_fma(r_mul(scale, r_set(d[2 * c])), r_from_int(isum[c]), acc[c]);
 }
 
 INLINE void nvfp4_aside(int32_t (*aside)[8], const int8_t *x, const int NC)
@@ -307,7 +307,7 @@ INLINE void nvfp4_aside(int32_t (*aside)[8], const int8_t *x, const int NC)
     nvfp4_minus(aside, x, NC);
 }
 
-INLINE void nvfp4_32(vf *acc, const uint8_t *v, const vf scale[2], const int8_t *x, const float *d,
+INLINE void nvfp4_32(R *acc, const uint8_t *v, const R scale[2], const int8_t *x, const float *d,
                      const int32_t (*minus)[8], const int NC)
 {
     vi q[4], table = vi_table(fp4);
@@ -323,7 +323,7 @@ INLINE void nvfp4_32(vf *acc, const uint8_t *v, const vf scale[2], const int8_t 
             dot(sum, q, x + 32 * c + 16 * part, 4, together(c, NC));
             GROUP_COLUMNS(c, j)
             acc[c + j] =
-                vf_fma(vf_mul(scale[part], vf_set(d[c + j])), vf_from_int(sum[j]), acc[c + j]);
+                r_fma(r_mul(scale[part], r_set(d[c + j])), r_from_int(sum[j]), acc[c + j]);
         }
     }
 }

@@ -2,7 +2,7 @@
  * (mm_lanes_*.inl comes first).
  *
  * P64 panels hold 64 rows of each k (tensor/quant/packed.h), so a vector is LANES rows and the sum
- * over k is one fma chain per lane. A piece is V vectors of rows by NC columns, V * NC
+ * over k is one fma chain per lane. A piece is NV vectors of rows by NC columns, NV * NC
  * accumulators: enough chains to hide the fma's latency, few enough for the registers:
  *
  *     16 lanes: 4 x 6 (all 64 rows)
@@ -25,78 +25,78 @@ enum {
 };
 enum number { F32, F16, BF16 };
 
-/* One step along k of V vectors: acc[c][v] += w * x. For bf16 a step is a pair of k. */
-INLINE void number_step(vf *acc, const uint8_t *w, const void *const x[6], int64_t k,
-                        const enum number type, const int V, const int NC)
+/* One step along k of NV vectors: acc[c][v] += w * x. For bf16 a step is a pair of k. */
+INLINE void number_step(R *acc, const uint8_t *w, const void *const x[6], int64_t k,
+                        const enum number type, const int NV, const int NC)
 {
     const vi odd = vi_set32((int32_t)0xffff0000);
-    vf even_w[8], odd_w[8];
-    UNROLL for (int v = 0; v < V; v++)
+    R even_w[8], odd_w[8];
+    UNROLL for (int v = 0; v < NV; v++)
     {
         if (type == F32)
-            even_w[v] = vf_load((const void *)(w + 4 * LANES * v));
+            even_w[v] = r_load((const void *)(w + 4 * LANES * v));
         else if (type == F16)
-            even_w[v] = vf_load_f16(w + 2 * LANES * v);
+            even_w[v] = r_load_f16(w + 2 * LANES * v);
         else {
             vi pair = vi_load(w + 4 * LANES * v);
-            odd_w[v] = vf_bits(vi_and(pair, odd));
-            even_w[v] = vf_bits(vi_shl32(pair, 16));
+            odd_w[v] = r_bits(vi_and(pair, odd));
+            even_w[v] = r_bits(vi_shl32(pair, 16));
         }
     }
     COLUMNS(c)
     {
         if (type != BF16) {
-            const vf a = vf_set(((const float *)x[c])[k]);
-            UNROLL for (int v = 0; v < V; v++) acc[c * V + v] =
-                vf_fma(even_w[v], a, acc[c * V + v]);
+            const R a = r_set(((const float *)x[c])[k]);
+            UNROLL for (int v = 0; v < NV; v++) acc[c * NV + v] =
+                r_fma(even_w[v], a, acc[c * NV + v]);
         } else {
             int32_t pair;
             __builtin_memcpy(&pair, (const uint16_t *)x[c] + 2 * k, 4);
-            const vf a1 = vf_bits(vi_and(vi_set32(pair), odd)),
-                     a0 = vf_bits(vi_shl32(vi_set32(pair), 16));
-            UNROLL for (int v = 0; v < V; v++) acc[c * V + v] =
-                vf_fma(odd_w[v], a1, acc[c * V + v]);
-            UNROLL for (int v = 0; v < V; v++) acc[c * V + v] =
-                vf_fma(even_w[v], a0, acc[c * V + v]);
+            const R a1 = r_bits(vi_and(vi_set32(pair), odd)),
+                     a0 = r_bits(vi_shl32(vi_set32(pair), 16));
+            UNROLL for (int v = 0; v < NV; v++) acc[c * NV + v] =
+                r_fma(odd_w[v], a1, acc[c * NV + v]);
+            UNROLL for (int v = 0; v < NV; v++) acc[c * NV + v] =
+                r_fma(even_w[v], a0, acc[c * NV + v]);
         }
     }
 }
 
-/* Rows [LANES * v0, LANES * (v0 + V)) of the panel. */
-INLINE void mm_number(const struct piece *p, int v0, const enum number type, const int V,
+/* Rows [LANES * v0, LANES * (v0 + NV)) of the panel. */
+INLINE void mm_number(const struct piece *p, int v0, const enum number type, const int NV,
                       const int NC)
 {
     const int step_bytes = type == F16 ? P64_F16 : type == F32 ? P64_F32 : P64_BF16;
     const uint8_t *w = p->panel + p->b0 * step_bytes + step_bytes / VECTORS * v0;
     float *y = p->y + NUMBER_ROWS * p->c0 + LANES * v0;
     const void *x[6];
-    vf acc[6 * 8];
+    R acc[6 * 8];
     COLUMNS(c)
     {
         int64_t row = (p->c0 + c) * p->a->ld;
         x[c] = type == BF16 ? (const void *)(p->a->h + row) : (const void *)(p->a->f + row);
-        UNROLL for (int v = 0; v < V; v++) acc[c * V + v] =
-            p->b0 ? vf_load(y + NUMBER_ROWS * c + LANES * v) : vf_zero();
+        UNROLL for (int v = 0; v < NV; v++) acc[c * NV + v] =
+            p->b0 ? r_load(y + NUMBER_ROWS * c + LANES * v) : r_zero();
     }
     for (int64_t k = p->b0; k < p->b1; k++, w += step_bytes) {
         if (NC >= (LANES == 8 ? 2 : type == F32 ? 5 : 3))
-            prefetch(w, step_bytes / VECTORS * V);
+            prefetch(w, step_bytes / VECTORS * NV);
 #ifdef COLUMNS_AHEAD
         else if (LANES == 8 && COLUMNS_AHEAD > SHORT_AHEAD)
-            prefetch_close(w, step_bytes / VECTORS * V, COLUMNS_AHEAD);
+            prefetch_close(w, step_bytes / VECTORS * NV, COLUMNS_AHEAD);
 #endif
-        number_step(acc, w, x, k, type, V, NC);
+        number_step(acc, w, x, k, type, NV, NC);
     }
     COLUMNS(c)
-    UNROLL for (int v = 0; v < V; v++) vf_store(y + NUMBER_ROWS * c + LANES * v, acc[c * V + v]);
+    UNROLL for (int v = 0; v < NV; v++) r_store(y + NUMBER_ROWS * c + LANES * v, acc[c * NV + v]);
 }
 
 #define NUMBER_INSTANCE(name, nc, type)                                                            \
     NOINLINE void name##_##nc(const struct piece *p)                                               \
     {                                                                                              \
-        enum { V = nc == 1 && LANES < 16 ? 8 : LANES == 8 ? 2 : 4 };                               \
-        for (int v = 0; v < VECTORS; v += V)                                                       \
-            mm_number(p, v, type, V, nc);                                                          \
+        enum { NV = nc == 1 && LANES < 16 ? 8 : LANES == 8 ? 2 : 4 };                              \
+        for (int v = 0; v < VECTORS; v += NV)                                                      \
+            mm_number(p, v, type, NV, nc);                                                         \
     }
 #define NUMBER_TYPE(name, type)                                                                    \
     NUMBER_INSTANCE(name, 1, type)                                                                 \

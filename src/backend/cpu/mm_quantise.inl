@@ -10,7 +10,7 @@ INLINE float magnitude(const float *x, const int n)
     const vi no_sign = vi_set32(0x7fffffff);
     vi m = vi_zero();
     for (int i = 0; i < n; i += LANES)
-        m = vi_max32(m, vi_and(vi_bits(vf_load(x + i)), no_sign));
+        m = vi_max32(m, vi_and(vi_bits(r_load(x + i)), no_sign));
     int32_t bits = vi_hmax(m);
     float f;
     __builtin_memcpy(&f, &bits, 4);
@@ -31,8 +31,8 @@ INLINE int32_t round_part(const float *x, float id, int8_t *q)
     vi v[PART_VECTORS];
     UNROLL for (int i = 0; i < PART_VECTORS; i++)
     {
-        vf f = vf_mul(vf_load(x + LANES * i), vf_set(id));
-        v[i] = vf_to_int(vf_min(vf_max(f, vf_set(-127.0f)), vf_set(127.0f)));
+        R f = r_mul(r_load(x + LANES * i), r_set(id));
+        v[i] = r_to_int(r_min(r_max(f, r_set(-127.0f)), r_set(127.0f)));
     }
     return vi_store_s8(q, v);
 }
@@ -77,7 +77,7 @@ static void to_bf16(const float *x, int64_t n, uint16_t *h)
     int64_t i = 0;
     for (; i + 16 <= n; i += 16) {
         UNROLL for (int j = 0; j < PART_VECTORS; j++) v[j] =
-            bf16_bits(vi_bits(vf_load(x + i + LANES * j)));
+            bf16_bits(vi_bits(r_load(x + i + LANES * j)));
         vi_store_u16(h + i, v);
     }
     if (i < n) { /* the rest, and the zero that pads an odd row */
@@ -85,7 +85,7 @@ static void to_bf16(const float *x, int64_t n, uint16_t *h)
         uint16_t out[16];
         __builtin_memcpy(tail, x + i, (size_t)(n - i) * sizeof(float));
         UNROLL for (int j = 0; j < PART_VECTORS; j++) v[j] =
-            bf16_bits(vi_bits(vf_load(tail + LANES * j)));
+            bf16_bits(vi_bits(r_load(tail + LANES * j)));
         vi_store_u16(out, v);
         __builtin_memcpy(h + i, out, (size_t)(n - i + (n & 1)) * sizeof(uint16_t));
     }

@@ -29,12 +29,12 @@ static double roof_int8(int64_t rounds)
 
 static double roof_f32(int64_t rounds)
 {
-    vf s[10], a = vf_set(0.5f), b = vf_set(1.0f);
-    UNROLL for (int i = 0; i < 10; i++) s[i] = vf_zero();
+    R s[10], a = r_set(0.5f), b = r_set(1.0f);
+    UNROLL for (int i = 0; i < 10; i++) s[i] = r_zero();
     for (int64_t r = 0; r < rounds; r++)
         UNROLL for (int i = 0; i < 10; i++)
         {
-            s[i] = vf_fma(s[i], a, b);
+            s[i] = r_fma(s[i], a, b);
             PIN(s[i]);
         }
     UNROLL for (int i = 0; i < 10; i++) USE(s[i]);

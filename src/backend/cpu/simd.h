@@ -71,8 +71,9 @@ union simd_bits {
 
 /* ---- registers. r_load_n, r_store_n: lanes < n, the others 0 or untouched, any n. r_first: lane <
  * n ? a : b, any n. r_less: x < t ? a : b.
- * r_pow2: 2^n of t = 1.5 * 2^23 + n, -126 <= n <= 127. r_sign: |x| with the sign of s. V_FIT: how
- * many V the register file holds. */
+ * r_pow2: 2^n of t = 1.5 * 2^23 + n, -126 <= n <= 127. r_sign: |x| with the sign of s.
+ * r_store_falling: whole numbers, smaller for a higher x. V_FIT: how many V the register file
+ * holds. D: a register of D_LANES doubles. */
 #if defined(SIMD_AVX512)
 
 typedef __m512 R;
@@ -106,7 +107,7 @@ SIMD_FN void r_store_n(float *p, R x, int64_t n)
 {
     _mm512_mask_storeu_ps(p, r_mask(n), x);
 }
-SIMD_FN R r_load_f16(const uint16_t *p)
+SIMD_FN R r_load_f16(const void *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p));
 }
@@ -168,6 +169,42 @@ SIMD_FN R r_pow2(R t)
     __m512i e = _mm512_slli_epi32(_mm512_castps_si512(t), 23);
     return _mm512_castsi512_ps(_mm512_add_epi32(e, _mm512_set1_epi32(0x3f800000)));
 }
+SIMD_FN void r_store_falling(uint32_t *p, R x)
+{
+    const __m512i v = _mm512_castps_si512(x), most = _mm512_set1_epi32(0x7fffffff);
+    const __m512i turned = _mm512_andnot_si512(_mm512_srai_epi32(v, 31), most);
+    _mm512_storeu_si512((void *)p, _mm512_xor_si512(v, turned));
+}
+typedef __m512d D;
+enum { D_LANES = 8 };
+SIMD_FN D d_set(double x)
+{
+    return _mm512_set1_pd(x);
+}
+SIMD_FN D d_load(const double *p)
+{
+    return _mm512_loadu_pd(p);
+}
+SIMD_FN D d_load_floats(const float *p)
+{
+    return _mm512_cvtps_pd(_mm256_loadu_ps(p));
+}
+SIMD_FN void d_store(double *p, D x)
+{
+    _mm512_storeu_pd(p, x);
+}
+SIMD_FN D d_add(D x, D y)
+{
+    return _mm512_add_pd(x, y);
+}
+SIMD_FN D d_sub(D x, D y)
+{
+    return _mm512_sub_pd(x, y);
+}
+SIMD_FN D d_mul(D x, D y)
+{
+    return _mm512_mul_pd(x, y);
+}
 SIMD_FN float r_sum(R x)
 {
     __m256 a = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
@@ -217,7 +254,7 @@ SIMD_FN void r_store_n(float *p, R x, int64_t n)
 {
     _mm256_maskstore_ps(p, r_mask(n), x);
 }
-SIMD_FN R r_load_f16(const uint16_t *p)
+SIMD_FN R r_load_f16(const void *p)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const void *)p));
 }
@@ -279,6 +316,42 @@ SIMD_FN R r_pow2(R t)
     __m256i e = _mm256_slli_epi32(_mm256_castps_si256(t), 23);
     return _mm256_castsi256_ps(_mm256_add_epi32(e, _mm256_set1_epi32(0x3f800000)));
 }
+SIMD_FN void r_store_falling(uint32_t *p, R x)
+{
+    const __m256i v = _mm256_castps_si256(x), most = _mm256_set1_epi32(0x7fffffff);
+    const __m256i turned = _mm256_andnot_si256(_mm256_srai_epi32(v, 31), most);
+    _mm256_storeu_si256((void *)p, _mm256_xor_si256(v, turned));
+}
+typedef __m256d D;
+enum { D_LANES = 4 };
+SIMD_FN D d_set(double x)
+{
+    return _mm256_set1_pd(x);
+}
+SIMD_FN D d_load(const double *p)
+{
+    return _mm256_loadu_pd(p);
+}
+SIMD_FN D d_load_floats(const float *p)
+{
+    return _mm256_cvtps_pd(_mm_loadu_ps(p));
+}
+SIMD_FN void d_store(double *p, D x)
+{
+    _mm256_storeu_pd(p, x);
+}
+SIMD_FN D d_add(D x, D y)
+{
+    return _mm256_add_pd(x, y);
+}
+SIMD_FN D d_sub(D x, D y)
+{
+    return _mm256_sub_pd(x, y);
+}
+SIMD_FN D d_mul(D x, D y)
+{
+    return _mm256_mul_pd(x, y);
+}
 SIMD_FN float r_sum(R x)
 {
     __m128 b = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
@@ -315,7 +388,7 @@ SIMD_FN void r_store(float *p, R x)
 {
     vst1q_f32(p, x);
 }
-SIMD_FN R r_load_f16(const uint16_t *p)
+SIMD_FN R r_load_f16(const void *p)
 {
     return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
 }
@@ -376,6 +449,42 @@ SIMD_FN R r_pow2(R t)
 {
     int32x4_t e = vshlq_n_s32(vreinterpretq_s32_f32(t), 23);
     return vreinterpretq_f32_s32(vaddq_s32(e, vdupq_n_s32(0x3f800000)));
+}
+SIMD_FN void r_store_falling(uint32_t *p, R x)
+{
+    const int32x4_t v = vreinterpretq_s32_f32(x);
+    const int32x4_t turned = vbicq_s32(vdupq_n_s32(0x7fffffff), vshrq_n_s32(v, 31));
+    vst1q_u32(p, vreinterpretq_u32_s32(veorq_s32(v, turned)));
+}
+typedef float64x2_t D;
+enum { D_LANES = 2 };
+SIMD_FN D d_set(double x)
+{
+    return vdupq_n_f64(x);
+}
+SIMD_FN D d_load(const double *p)
+{
+    return vld1q_f64(p);
+}
+SIMD_FN D d_load_floats(const float *p)
+{
+    return vcvt_f64_f32(vld1_f32(p));
+}
+SIMD_FN void d_store(double *p, D x)
+{
+    vst1q_f64(p, x);
+}
+SIMD_FN D d_add(D x, D y)
+{
+    return vaddq_f64(x, y);
+}
+SIMD_FN D d_sub(D x, D y)
+{
+    return vsubq_f64(x, y);
+}
+SIMD_FN D d_mul(D x, D y)
+{
+    return vmulq_f64(x, y);
 }
 SIMD_FN float r_sum(R x)
 {
@@ -498,6 +607,41 @@ SIMD_FN R r_pow2(R t)
     v.u = (v.u << 23) + 0x3f800000;
     return v.f;
 }
+SIMD_FN void r_store_falling(uint32_t *p, R x)
+{
+    union simd_bits v = {.f = x};
+    *p = v.u ^ (v.u >> 31 ? 0 : 0x7fffffff);
+}
+typedef double D;
+enum { D_LANES = 1 };
+SIMD_FN D d_set(double x)
+{
+    return x;
+}
+SIMD_FN D d_load(const double *p)
+{
+    return *p;
+}
+SIMD_FN D d_load_floats(const float *p)
+{
+    return *p;
+}
+SIMD_FN void d_store(double *p, D x)
+{
+    *p = x;
+}
+SIMD_FN D d_add(D x, D y)
+{
+    return x + y;
+}
+SIMD_FN D d_sub(D x, D y)
+{
+    return x - y;
+}
+SIMD_FN D d_mul(D x, D y)
+{
+    return x * y;
+}
 SIMD_FN float r_sum(R x)
 {
     return x;
@@ -545,7 +689,7 @@ SIMD_FN R r_from_b(B x, int i)
     (void)i;
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x));
 }
-SIMD_FN R r_load_bf16(const uint16_t *p)
+SIMD_FN R r_load_bf16(const void *p)
 {
     __m512i u = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
@@ -566,7 +710,7 @@ SIMD_FN R r_from_b(B x, int i)
 {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(i ? _mm_unpackhi_epi64(x, x) : x));
 }
-SIMD_FN R r_load_bf16(const uint16_t *p)
+SIMD_FN R r_load_bf16(const void *p)
 {
     __m256i u = _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));
@@ -613,7 +757,7 @@ SIMD_FN R r_from_b(B x, int i)
     int16x8_t h = i < 2 ? vmovl_s8(vget_low_s8(x)) : vmovl_s8(vget_high_s8(x));
     return vcvtq_f32_s32(i & 1 ? vmovl_s16(vget_high_s16(h)) : vmovl_s16(vget_low_s16(h)));
 }
-SIMD_FN R r_load_bf16(const uint16_t *p)
+SIMD_FN R r_load_bf16(const void *p)
 {
     return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
 }
@@ -770,6 +914,11 @@ V_FN V v_first(int64_t n, V a, V b)
     return n >= V_LANES ? a : v_blend(n, a, b);
 }
 
+V_FN void v_store_falling(uint32_t *p, V x)
+{
+    EACH(i, V_REGS)
+    r_store_falling(p + i * R_LANES, x.r[i]);
+}
 V_FN void v_store_f16(uint16_t *p, V x)
 {
     EACH(i, V_REGS)

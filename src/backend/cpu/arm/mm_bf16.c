@@ -13,45 +13,45 @@
 
 enum { ROWS = 64, VECTORS = ROWS / LANES, STEP = P64_BF16, CHUNK = (8 << 10) / P64_BF16 };
 
-/* Rows [4 v0, 4 (v0 + V)) of the panel. */
-INLINE void mm_pairs(const struct piece *p, int v0, const int V, const int NC)
+/* Rows [4 v0, 4 (v0 + NV)) of the panel. */
+INLINE void mm_pairs(const struct piece *p, int v0, const int NV, const int NC)
 {
     const uint8_t *w = p->panel + p->b0 * STEP + 16 * v0;
     float *y = p->y + ROWS * p->c0 + LANES * v0;
     const uint16_t *x[6];
-    vf acc[6][8];
+    R acc[6][8];
     COLUMNS(c)
     {
         x[c] = p->a->h + (p->c0 + c) * p->a->ld;
-        UNROLL for (int v = 0; v < V; v++) acc[c][v] =
-            p->b0 ? vf_load(y + ROWS * c + LANES * v) : vf_zero();
+        UNROLL for (int v = 0; v < NV; v++) acc[c][v] =
+            p->b0 ? r_load(y + ROWS * c + LANES * v) : r_zero();
     }
     for (int64_t k = p->b0; k < p->b1; k++, w += STEP) {
         bfloat16x8_t pairs[8];
         if (NC >= 3)
-            prefetch(w, 16 * V);
-        UNROLL for (int v = 0; v < V; v++) pairs[v] = (bfloat16x8_t)vi_load(w + 16 * v);
+            prefetch(w, 16 * NV);
+        UNROLL for (int v = 0; v < NV; v++) pairs[v] = (bfloat16x8_t)vi_load(w + 16 * v);
         COLUMNS(c)
         {
             uint32_t bits;
             __builtin_memcpy(&bits, x[c] + 2 * k, 4);
             const bfloat16x8_t a = (bfloat16x8_t)vdupq_n_u32(bits);
-            UNROLL for (int v = 0; v < V; v++) acc[c][v] =
+            UNROLL for (int v = 0; v < NV; v++) acc[c][v] =
                 vbfmlaltq_f32(acc[c][v], pairs[v], a);
-            UNROLL for (int v = 0; v < V; v++) acc[c][v] =
+            UNROLL for (int v = 0; v < NV; v++) acc[c][v] =
                 vbfmlalbq_f32(acc[c][v], pairs[v], a);
         }
     }
     COLUMNS(c)
-    UNROLL for (int v = 0; v < V; v++) vf_store(y + ROWS * c + LANES * v, acc[c][v]);
+    UNROLL for (int v = 0; v < NV; v++) r_store(y + ROWS * c + LANES * v, acc[c][v]);
 }
 
 #define INSTANCE(nc)                                                                               \
     NOINLINE void bf16_##nc(const struct piece *p)                                                 \
     {                                                                                              \
-        enum { V = nc == 1 ? 8 : 4 };                                                              \
-        for (int v = 0; v < VECTORS; v += V)                                                       \
-            mm_pairs(p, v, V, nc);                                                                 \
+        enum { NV = nc == 1 ? 8 : 4 };                                                             \
+        for (int v = 0; v < VECTORS; v += NV)                                                      \
+            mm_pairs(p, v, NV, nc);                                                                \
     }
 INSTANCE(1)
 INSTANCE(2)

@@ -1,13 +1,14 @@
-/* mm_lanes_neon.inl -- the vector of the matrix-product templates as 4 lanes of 32 bits (AArch64).
- * The other mm_lanes_*.inl have the same names for 8 and 16. A lane is a row of the panel.
+/* mm_lanes_neon.inl -- whole numbers for the templates of matrix products (AArch64): vi has as many
+ * lanes of 32 bits as R of simd.h has floats, here 4. The other mm_lanes_*.inl have the same names
+ * for 8 and 16. A lane is a row of the panel.
  *
  * Operators on vectors and casts between them are those of gcc and clang: a shift by a constant is
  * one instruction, by a variable two. */
-#include <arm_neon.h>
+#define SIMD_NEON
+#include "backend/cpu/simd.h"
 
 enum { LANES = 4 };
 typedef int32x4_t vi;
-typedef float32x4_t vf;
 
 /* Makes the value be computed here. */
 #define PIN(v) __asm__("" : "+w"(v))
@@ -177,71 +178,35 @@ INLINE void vi_store_bytes(uint8_t *p, int64_t step, vi a)
     }
 }
 
-INLINE vf vf_load(const float *p)
-{
-    return vld1q_f32(p);
-}
-INLINE vf vf_load_f16(const void *p)
-{
-    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
-}
-INLINE vf vf_load_bf16(const void *p)
-{
-    return (vf)vshll_n_u16(vld1_u16(p), 16);
-}
 /* Half of LANES scales of E4M3 without sign: as f16, whose exponent's bias is 8 more. */
-INLINE vf vf_load_e4m3(const uint8_t *p)
+INLINE R r_load_e4m3(const uint8_t *p)
 {
     uint32_t four;
     __builtin_memcpy(&four, p, 4);
     const uint16x4_t s = vget_low_u16(vmovl_u8(vcreate_u8(four & 0x7f7f7f7f)));
     return vmulq_n_f32(vcvt_f32_f16(vreinterpret_f16_u16(vshl_n_u16(s, 7))), 128.0f);
 }
-INLINE void vf_store(float *p, vf a)
-{
-    vst1q_f32(p, a);
-}
-INLINE vf vf_zero(void)
+INLINE R r_zero(void)
 {
     return vdupq_n_f32(0);
 }
-INLINE vf vf_set(float v)
-{
-    return vdupq_n_f32(v);
-}
-INLINE vf vf_mul(vf a, vf b)
-{
-    return vmulq_f32(a, b);
-}
-INLINE vf vf_max(vf a, vf b)
-{
-    return vbslq_f32(vcgtq_f32(a, b), a, b);
-} /* a > b ? a : b */
-INLINE vf vf_min(vf a, vf b)
-{
-    return vbslq_f32(vcltq_f32(a, b), a, b);
-} /* a < b ? a : b */
-INLINE vf vf_fma(vf a, vf b, vf c)
-{
-    return vfmaq_f32(c, a, b);
-}
-INLINE vf vf_fnma(vf a, vf b, vf c)
+INLINE R r_fnma(R a, R b, R c)
 {
     return vfmsq_f32(c, a, b);
 } /* -(a * b) + c */
-INLINE vf vf_from_int(vi a)
+INLINE R r_from_int(vi a)
 {
     return vcvtq_f32_s32(a);
 }
-INLINE vi vf_to_int(vf a)
+INLINE vi r_to_int(R a)
 {
     return vcvtnq_s32_f32(a);
 } /* to nearest even */
-INLINE vf vf_bits(vi a)
+INLINE R r_bits(vi a)
 {
-    return (vf)a;
+    return (R)a;
 }
-INLINE vi vi_bits(vf a)
+INLINE vi vi_bits(R a)
 {
     return (vi)a;
 }

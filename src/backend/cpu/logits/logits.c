@@ -6,15 +6,21 @@
 extern const struct kern_logits logits_base;
 #if defined(__x86_64__)
 extern const struct kern_logits logits_avx2, logits_avx512;
-#else
-#define logits_avx2   logits_base
-#define logits_avx512 logits_base
+#elif defined(__aarch64__)
+extern const struct kern_logits logits_neon;
 #endif
 
 const struct kern_logits *kern_logits(void)
 {
     enum cpu_level level;
-    if (cpu_level(&level, NULL) != PITH_OK || level < CPU_AVX2 || level > CPU_AMX)
+    if (cpu_level(&level, NULL) != PITH_OK)
         return &logits_base;
-    return level < CPU_AVX512 ? &logits_avx2 : &logits_avx512;
+#if defined(__x86_64__)
+    if (level >= CPU_AVX2 && level <= CPU_AMX)
+        return level < CPU_AVX512 ? &logits_avx2 : &logits_avx512;
+#elif defined(__aarch64__)
+    if (level >= CPU_NEON)
+        return &logits_neon;
+#endif
+    return &logits_base;
 }

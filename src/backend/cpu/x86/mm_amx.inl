@@ -75,7 +75,7 @@ INLINE void put_codes(uint8_t *to, const vi *q, const int n, const int bias)
 INLINE void clear(float *y, int nc)
 {
     for (int i = 0; i < nc * ROWS; i += LANES)
-        vf_store(y + i, vf_zero());
+        r_store(y + i, r_zero());
 }
 
 /* ---- 32-blocks */
@@ -106,23 +106,23 @@ INLINE void products32(sums_of_part *to, const uint8_t *w, const int8_t *x, int6
 INLINE void add32(float *y, const sums_of_part *sums, const uint8_t *w, const float *d, int64_t nc,
                   const struct form32 f, const int n)
 {
-    vf scale[PARTS][SLICES];
+    R scale[PARTS][SLICES];
     UNROLL for (int i = 0; i < n; i++) UNROLL for (int s = 0; s < SLICES; s++)
     {
         const uint8_t *scales = w + i * f.bytes + 2 * LANES * s;
-        scale[i][s] = vf_load_f16(scales);
+        scale[i][s] = r_load_f16(scales);
     }
     for (int64_t c = 0; c < nc; c++)
         UNROLL for (int s = 0; s < SLICES; s++)
         {
-            vf acc = vf_load(y + ROWS * c + LANES * s);
+            R acc = r_load(y + ROWS * c + LANES * s);
             UNROLL for (int i = 0; i < n; i++)
             {
-                const vf dx = vf_set(d[i * nc + c]);
+                const R dx = r_set(d[i * nc + c]);
                 const vi sum = vi_load(sums[i][c] + LANES * s);
-                acc = vf_fma(vf_mul(scale[i][s], dx), vf_from_int(sum), acc);
+                acc = r_fma(r_mul(scale[i][s], dx), r_from_int(sum), acc);
             }
-            vf_store(y + ROWS * c + LANES * s, acc);
+            r_store(y + ROWS * c + LANES * s, acc);
         }
 }
 
@@ -197,12 +197,12 @@ INLINE void products256(sums_of_part *to, const uint8_t *w, const int8_t *x, int
 }
 
 /* The half's sum of one column and slice, as the law's float of it. */
-INLINE vf scaled(const sums_of_part *sums, int64_t c, const int s, const vi scale[][SLICES],
-                 const vf numbers[][SLICES], const struct form256 t)
+INLINE R scaled(const sums_of_part *sums, int64_t c, const int s, const vi scale[][SLICES],
+                 const R numbers[][SLICES], const struct form256 t)
 {
     const int n = parts_of(t), exact = exact_parts(t);
     vi isum = vi_zero();
-    vf sum = vf_zero();
+    R sum = r_zero();
     UNROLL for (int p = 0; p < n; p++)
     {
         const vi v = vi_load(sums[p][c] + LANES * s);
@@ -210,11 +210,11 @@ INLINE vf scaled(const sums_of_part *sums, int64_t c, const int s, const vi scal
             isum = vi_add32(isum, vi_mul32(v, scale[p][s]));
             continue;
         }
-        sum = vf_fma(vf_from_int(v), numbers[p][s], p % exact ? sum : vf_zero());
+        sum = r_fma(r_from_int(v), numbers[p][s], p % exact ? sum : r_zero());
         if (exact < n && p % exact == exact - 1)
-            isum = vi_add32(isum, vf_to_int(sum));
+            isum = vi_add32(isum, r_to_int(sum));
     }
-    return exact == n ? sum : vf_from_int(isum);
+    return exact == n ? sum : r_from_int(isum);
 }
 
 INLINE void add256(float *y, const sums_of_part *sums, const uint8_t *w, const float *d,
@@ -222,17 +222,17 @@ INLINE void add256(float *y, const sums_of_part *sums, const uint8_t *w, const f
 {
     const int n = parts_of(t);
     vi scale[PARTS_16][SLICES], m[2][SLICES];
-    vf numbers[PARTS_16][SLICES], unit[SLICES], minimum[SLICES];
+    R numbers[PARTS_16][SLICES], unit[SLICES], minimum[SLICES];
     UNROLL for (int s = 0; s < SLICES; s++)
     {
         unit[s] = block_scale(w, t, s);
         UNROLL for (int p = 0; p < n; p++)
         {
             scale[p][s] = part_scale(w, t.bits, n * half + p, s);
-            numbers[p][s] = vf_from_int(scale[p][s]);
+            numbers[p][s] = r_from_int(scale[p][s]);
         }
         if (has_minima(t)) {
-            minimum[s] = vf_load_f16(w + 32 + 2 * LANES * s);
+            minimum[s] = r_load_f16(w + 32 + 2 * LANES * s);
             UNROLL for (int i = 0; i < 2; i++) m[i][s] =
                 vi_u8_to_16(w + 192 + 64 * half + 32 * i + 2 * LANES * s);
         }
@@ -243,16 +243,16 @@ INLINE void add256(float *y, const sums_of_part *sums, const uint8_t *w, const f
             add_neighbours(s32, s16 + 16 * c);
         UNROLL for (int s = 0; s < SLICES; s++)
         {
-            const vf dx = vf_set(d[2 * c + half]);
-            vf acc = vf_load(y + ROWS * c + LANES * s);
-            acc = vf_fma(vf_mul(unit[s], dx), scaled(sums, c, s, scale, numbers, t), acc);
+            const R dx = r_set(d[2 * c + half]);
+            R acc = r_load(y + ROWS * c + LANES * s);
+            acc = r_fma(r_mul(unit[s], dx), scaled(sums, c, s, scale, numbers, t), acc);
             if (has_minima(t)) {
                 vi sum = vi_zero();
                 UNROLL for (int i = 0; i < 2; i++) sum =
                     dot16(sum, m[i][s], quad(s32 + 4 * half + 2 * i));
-                acc = vf_fnma(vf_mul(minimum[s], dx), vf_from_int(sum), acc);
+                acc = r_fnma(r_mul(minimum[s], dx), r_from_int(sum), acc);
             }
-            vf_store(y + ROWS * c + LANES * s, acc);
+            r_store(y + ROWS * c + LANES * s, acc);
         }
     }
 }

@@ -1,5 +1,4 @@
 /* mm_lanes.inl -- what both vector widths of x86 share. */
-#include <immintrin.h>
 
 /* Makes the value be computed here: gcc otherwise delays the additions and spills every product. */
 #define PIN(v) __asm__("" : "+v"(v))

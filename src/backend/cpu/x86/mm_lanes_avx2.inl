@@ -1,11 +1,12 @@
-/* mm_lanes_avx2.inl -- the vector of the matrix-product templates as 8 lanes of 32 bits (AVX2, FMA,
- * F16C). The other mm_lanes_*.inl have the same names for 16 and 4. A lane is a row of the panel.
- */
+/* mm_lanes_avx2.inl -- whole numbers for the templates of matrix products (AVX2): vi has
+ * as many lanes of 32 bits as R of simd.h has floats, here 8. The other mm_lanes_*.inl have the
+ * same names for 16 and 4. A lane is a row of the panel. */
+#define SIMD_AVX2
+#include "backend/cpu/simd.h"
 #include "backend/cpu/x86/mm_lanes.inl"
 
 enum { LANES = 8 };
 typedef __m256i vi;
-typedef __m256 vf;
 
 INLINE vi vi_load(const void *p)
 {
@@ -214,70 +215,34 @@ INLINE void vi_store_bytes(uint8_t *p, int64_t step, vi a)
     _mm_storel_epi64((void *)(p + 3 * step), _mm_unpackhi_epi64(high, high));
 }
 
-INLINE vf vf_load(const float *p)
-{
-    return _mm256_loadu_ps(p);
-}
-INLINE vf vf_load_f16(const void *p)
-{
-    return _mm256_cvtph_ps(_mm_loadu_si128(p));
-}
-INLINE vf vf_load_bf16(const void *p)
-{
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(p)), 16));
-}
 /* Half of LANES scales of E4M3 without sign: as f16, whose exponent's bias is 8 more. */
-INLINE vf vf_load_e4m3(const uint8_t *p)
+INLINE R r_load_e4m3(const uint8_t *p)
 {
     const __m128i s = _mm_and_si128(_mm_loadl_epi64((const void *)p), _mm_set1_epi8(0x7f));
     return _mm256_mul_ps(_mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(s), 7)),
                          _mm256_set1_ps(128.0f));
 }
-INLINE void vf_store(float *p, vf a)
-{
-    _mm256_storeu_ps(p, a);
-}
-INLINE vf vf_zero(void)
+INLINE R r_zero(void)
 {
     return _mm256_setzero_ps();
 }
-INLINE vf vf_set(float v)
-{
-    return _mm256_set1_ps(v);
-}
-INLINE vf vf_mul(vf a, vf b)
-{
-    return _mm256_mul_ps(a, b);
-}
-INLINE vf vf_max(vf a, vf b)
-{
-    return _mm256_max_ps(a, b);
-} /* a > b ? a : b */
-INLINE vf vf_min(vf a, vf b)
-{
-    return _mm256_min_ps(a, b);
-} /* a < b ? a : b */
-INLINE vf vf_fma(vf a, vf b, vf c)
-{
-    return _mm256_fmadd_ps(a, b, c);
-}
-INLINE vf vf_fnma(vf a, vf b, vf c)
+INLINE R r_fnma(R a, R b, R c)
 {
     return _mm256_fnmadd_ps(a, b, c);
 } /* -(a * b) + c */
-INLINE vf vf_from_int(vi a)
+INLINE R r_from_int(vi a)
 {
     return _mm256_cvtepi32_ps(a);
 }
-INLINE vi vf_to_int(vf a)
+INLINE vi r_to_int(R a)
 {
     return _mm256_cvtps_epi32(a);
 } /* to nearest even */
-INLINE vf vf_bits(vi a)
+INLINE R r_bits(vi a)
 {
     return _mm256_castsi256_ps(a);
 }
-INLINE vi vi_bits(vf a)
+INLINE vi vi_bits(R a)
 {
     return _mm256_castps_si256(a);
 }

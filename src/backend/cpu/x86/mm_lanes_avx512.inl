@@ -1,11 +1,12 @@
-/* mm_lanes_avx512.inl -- the vector of the matrix-product templates as 16 lanes of 32 bits (AVX-512
- * F BW VL DQ). The other mm_lanes_*.inl have the same names for 8 and 4. A lane is a row of the
- * panel. */
+/* mm_lanes_avx512.inl -- whole numbers for the templates of matrix products (AVX-512): vi has
+ * as many lanes of 32 bits as R of simd.h has floats, here 16. The other mm_lanes_*.inl have the
+ * same names for 8 and 4. A lane is a row of the panel. */
+#define SIMD_AVX512
+#include "backend/cpu/simd.h"
 #include "backend/cpu/x86/mm_lanes.inl"
 
 enum { LANES = 16 };
 typedef __m512i vi;
-typedef __m512 vf;
 
 INLINE vi vi_load(const void *p)
 {
@@ -214,70 +215,34 @@ INLINE void vi_store_bytes(uint8_t *p, int64_t step, vi a)
     _mm_storeu_si128((void *)(p + 3 * step), _mm512_extracti32x4_epi32(a, 3));
 }
 
-INLINE vf vf_load(const float *p)
-{
-    return _mm512_loadu_ps(p);
-}
-INLINE vf vf_load_f16(const void *p)
-{
-    return _mm512_cvtph_ps(_mm256_loadu_si256(p));
-}
-INLINE vf vf_load_bf16(const void *p)
-{
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p)), 16));
-}
 /* Half of LANES scales of E4M3 without sign: as f16, whose exponent's bias is 8 more. */
-INLINE vf vf_load_e4m3(const uint8_t *p)
+INLINE R r_load_e4m3(const uint8_t *p)
 {
     const __m128i s = _mm_and_si128(_mm_loadu_si128((const void *)p), _mm_set1_epi8(0x7f));
     return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(s), 7)),
                          _mm512_set1_ps(128.0f));
 }
-INLINE void vf_store(float *p, vf a)
-{
-    _mm512_storeu_ps(p, a);
-}
-INLINE vf vf_zero(void)
+INLINE R r_zero(void)
 {
     return _mm512_setzero_ps();
 }
-INLINE vf vf_set(float v)
-{
-    return _mm512_set1_ps(v);
-}
-INLINE vf vf_mul(vf a, vf b)
-{
-    return _mm512_mul_ps(a, b);
-}
-INLINE vf vf_max(vf a, vf b)
-{
-    return _mm512_max_ps(a, b);
-} /* a > b ? a : b */
-INLINE vf vf_min(vf a, vf b)
-{
-    return _mm512_min_ps(a, b);
-} /* a < b ? a : b */
-INLINE vf vf_fma(vf a, vf b, vf c)
-{
-    return _mm512_fmadd_ps(a, b, c);
-}
-INLINE vf vf_fnma(vf a, vf b, vf c)
+INLINE R r_fnma(R a, R b, R c)
 {
     return _mm512_fnmadd_ps(a, b, c);
 } /* -(a * b) + c */
-INLINE vf vf_from_int(vi a)
+INLINE R r_from_int(vi a)
 {
     return _mm512_cvtepi32_ps(a);
 }
-INLINE vi vf_to_int(vf a)
+INLINE vi r_to_int(R a)
 {
     return _mm512_cvtps_epi32(a);
 } /* to nearest even */
-INLINE vf vf_bits(vi a)
+INLINE R r_bits(vi a)
 {
     return _mm512_castsi512_ps(a);
 }
-INLINE vi vi_bits(vf a)
+INLINE vi vi_bits(R a)
 {
     return _mm512_castps_si512(a);
 }

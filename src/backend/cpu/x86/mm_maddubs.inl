@@ -219,7 +219,7 @@ INLINE void block32(vi *isum, const uint8_t *codes, const int8_t *x, const struc
         }
 }
 
-INLINE void mm32_slices(vf *acc, const uint8_t *w, const int8_t *x, const float *d,
+INLINE void mm32_slices(R *acc, const uint8_t *w, const int8_t *x, const float *d,
                         const int32_t *s32, const struct form32 f, int s0, const int S,
                         const int NC)
 {
@@ -230,18 +230,18 @@ INLINE void mm32_slices(vf *acc, const uint8_t *w, const int8_t *x, const float 
     EACH_SLICE(s)
     {
         const uint8_t *scales = w + 2 * LANES * s;
-        const vf scale = f.bf16 ? vf_load_bf16(scales) : vf_load_f16(scales),
-                 minimum = f.minima ? vf_load_f16(scales + 32) : scale;
+        const R scale = f.bf16 ? r_load_bf16(scales) : r_load_f16(scales),
+                 minimum = f.minima ? r_load_f16(scales + 32) : scale;
         COLUMNS(c)
         {
-            const vf dx = vf_set(d[c]);
+            const R dx = r_set(d[c]);
             vi sum = isum[s * NC + c];
-            vf *to = &acc[s * NC + c];
+            R *to = &acc[s * NC + c];
             if (biased)
                 sum = vi_sub32(sum, vi_shl32(vi_set32(s32[c]), f.log2_bias));
-            *to = vf_fma(vf_mul(scale, dx), vf_from_int(sum), *to);
+            *to = r_fma(r_mul(scale, dx), r_from_int(sum), *to);
             if (f.minima)
-                *to = vf_fma(vf_mul(minimum, dx), vf_set((float)s32[c]), *to);
+                *to = r_fma(r_mul(minimum, dx), r_set((float)s32[c]), *to);
         }
     }
 }
@@ -431,28 +431,28 @@ INLINE vi part_scale(const uint8_t *w, const int bits, int part, int slice)
 }
 
 /* acc = fma(d * dx, isum, acc); acc = fma(-(dmin * dx), msum, acc), for half h of k. */
-INLINE void end_half(vf *acc, const struct sums256 *k, const vi *msum, const uint8_t *w,
+INLINE void end_half(R *acc, const struct sums256 *k, const vi *msum, const uint8_t *w,
                      const float *d, const struct form256 t, const enum signs signs, int s0,
                      const int S, const int NC)
 {
     EACH_SLICE(s)
     {
-        const vf scale = block_scale(w, t, s0 + s),
-                 minimum = has_minima(t) ? vf_load_f16(w + 32 + 2 * LANES * (s0 + s)) : scale;
+        const R scale = block_scale(w, t, s0 + s),
+                 minimum = has_minima(t) ? r_load_f16(w + 32 + 2 * LANES * (s0 + s)) : scale;
         COLUMNS(c)
         {
             const int i = s * NC + c;
-            const vf dx = vf_set(d[2 * c]);
+            const R dx = r_set(d[2 * c]);
             const vi isum = signs == BY_XOR ? vi_sub32(k->isum[i], k->minus[s]) : k->isum[i];
-            acc[i] = vf_fma(vf_mul(scale, dx), vf_from_int(isum), acc[i]);
+            acc[i] = r_fma(r_mul(scale, dx), r_from_int(isum), acc[i]);
             if (has_minima(t))
-                acc[i] = vf_fnma(vf_mul(minimum, dx), vf_from_int(msum[i]), acc[i]);
+                acc[i] = r_fnma(r_mul(minimum, dx), r_from_int(msum[i]), acc[i]);
         }
     }
 }
 
 /* One block of S slices of the rows. */
-INLINE void mm256_slices(vf *acc, const uint8_t *w, const int8_t *x, const float *d,
+INLINE void mm256_slices(R *acc, const uint8_t *w, const int8_t *x, const float *d,
                          const int16_t *s16, int64_t nc, const struct form256 t, int s0,
                          const int S, const int NC)
 {
@@ -507,14 +507,14 @@ INLINE void mm256_slices(vf *acc, const uint8_t *w, const int8_t *x, const float
 /* ---- few bits: codes up to 3 let an int16 hold 42 pair sums, so that a half of 128 is widened
  * once */
 
-INLINE void add_sums(vf *acc, const vi *isum, vf scale, const float *d, const int stride,
+INLINE void add_sums(R *acc, const vi *isum, R scale, const float *d, const int stride,
                      const int NC)
 {
     COLUMNS(c)
-    acc[c] = vf_fma(vf_mul(scale, vf_set(d[stride * c])), vf_from_int(isum[c]), acc[c]);
+    acc[c] = r_fma(r_mul(scale, r_set(d[stride * c])), r_from_int(isum[c]), acc[c]);
 }
 
-INLINE void few32(vf *acc, const uint8_t *v, vf scale, const int8_t *x, const float *d,
+INLINE void few32(R *acc, const uint8_t *v, R scale, const int8_t *x, const float *d,
                   const int32_t *s32, const struct few t, const int NC)
 {
     vi sum[MAX_SUMS];
@@ -527,7 +527,7 @@ INLINE void few32(vf *acc, const uint8_t *v, vf scale, const int8_t *x, const fl
     add_sums(acc, sum, scale, d, 1, NC);
 }
 
-INLINE void few128(vf *acc, const uint8_t *v, vf scale, const int8_t *x, int64_t nc, const float *d,
+INLINE void few128(R *acc, const uint8_t *v, R scale, const int8_t *x, int64_t nc, const float *d,
                    const int16_t *s16, const struct few t, const int NC)
 {
     vi sum[MAX_SUMS];
@@ -561,7 +561,7 @@ INLINE void nvfp4_aside(int32_t (*aside)[8], const int8_t *x, const int NC)
     }
 }
 
-INLINE void nvfp4_32(vf *acc, const uint8_t *v, const vf scale[2], const int8_t *x, const float *d,
+INLINE void nvfp4_32(R *acc, const uint8_t *v, const R scale[2], const int8_t *x, const float *d,
                      const int32_t (*aside)[8], const int NC)
 {
     const int many = NC >= NVFP4_MANY;

@@ -4,10 +4,10 @@
  * third: docs/notes.md, with the types that gain nothing). Block by block, so that each sum
  * keeps its order. */
 
-INLINE void store_pair(const vf *acc, float *const y[2])
+INLINE void store_pair(const R *acc, float *const y[2])
 {
     UNROLL for (int i = 0; i < 2 * SLICES; i++)
-        vf_store(y[i / SLICES] + LANES * (i % SLICES), acc[i]);
+        r_store(y[i / SLICES] + LANES * (i % SLICES), acc[i]);
 }
 
 INLINE void pair32(const void *const panel[2], int64_t n, const struct act_tile *a,
@@ -15,8 +15,8 @@ INLINE void pair32(const void *const panel[2], int64_t n, const struct act_tile 
 {
     const uint8_t *v = panel[0], *w = panel[1];
     const int8_t *x = a->q;
-    vf acc[2 * SLICES];
-    UNROLL for (int i = 0; i < 2 * SLICES; i++) acc[i] = vf_zero();
+    R acc[2 * SLICES];
+    UNROLL for (int i = 0; i < 2 * SLICES; i++) acc[i] = r_zero();
     for (int64_t b = 0; b < n / 32; b++, v += f.bytes, w += f.bytes, x += 32) {
         prefetch32(v, f.bytes, f, 1);
         prefetch32(w, f.bytes, f, 1);
@@ -31,8 +31,8 @@ INLINE void pair256(const void *const panel[2], int64_t n, const struct act_tile
 {
     const uint8_t *v = panel[0], *w = panel[1];
     const int8_t *x = a->q;
-    vf acc[2 * SLICES];
-    UNROLL for (int i = 0; i < 2 * SLICES; i++) acc[i] = vf_zero();
+    R acc[2 * SLICES];
+    UNROLL for (int i = 0; i < 2 * SLICES; i++) acc[i] = r_zero();
     for (int64_t b = 0; b < n / 256; b++, v += t.bytes, w += t.bytes, x += 256) {
         mm256_slices(acc, v, x, a->d + 2 * b, a->s16 + 16 * b, 1, t, 0, SLICES, 1);
         mm256_slices(acc + SLICES, w, x, a->d + 2 * b, a->s16 + 16 * b, 1, t, 0, SLICES, 1);
