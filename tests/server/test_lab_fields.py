@@ -14,7 +14,7 @@ of the answer and of the account; each has a bound by the bytes that were sent. 
 with 500, all bytes are given back, and an answer's bits are those of before.
 
 TEST_SCALE 1: two values of each field and a short search, 10: all and a longer one, 100: for
-TEST_LAB_SECONDS (3600), where processor time has a bound, too: work that nobody counts shows there.
+TEST_LAB_SECONDS (1200), where processor time has a bound, too: work that nobody counts shows there.
 TEST_LAB_KEEP=1: the worst are written to tests/lab."""
 import copy
 import json
@@ -422,7 +422,7 @@ def main():
             lab.alone()
             check_fields(lab)
             lab.search(10**9 if SCALE >= 100 else 200 if SCALE >= 10 else 20,
-                       float(os.environ.get("TEST_LAB_SECONDS", 3600)))
+                       float(os.environ.get("TEST_LAB_SECONDS", 1200)))
             check("none_is_above_its_bound", not lab.bad, lab.bad[:3])
             check("none_is_above_the_account",
                   0 < s.metric("pith:key_bytes_peak") <= MEMORY_OF_ALL + MEMORY,
