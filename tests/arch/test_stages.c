@@ -205,12 +205,12 @@ static void stages_of(const struct tiny *t, const char *path)
     int64_t cols = run_rows(&c, &whole, want);
     REQUIRE(cols > 0 && cols <= WIDE && n >= 2, "%s: %d visits", t->arch, n);
     close_chain(&c);
-    for (int32_t v = 1; v < n; v += full ? 1 : n / 4 + 1)
+    for (int32_t v = 1; v < n; v += full ? 1 : n / 3 + 1)
         for (int i = 0; i < (full ? N_WAYS : 1); i++)
             cut_somewhere |= check_cuts(path, t, &ways[full ? i : turn++ % N_WAYS], &v, 1);
     CHECK_MSG(cut_somewhere, "%s: it can be cut nowhere", t->arch);
     int32_t three[] = {1, n - 1};
-    if (n > 2)
+    if (n > 2 && (full || turn % 2))
         check_cuts(path, t, &ways[turn++ % N_WAYS], three, 2);
 }
 
