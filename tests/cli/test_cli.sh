@@ -253,7 +253,9 @@ gives synth_device 0 "" synth /dev/null
 [ -c /dev/null ] || fail synth_device "/dev/null was replaced"
 m=$dir/tiny.gguf
 # A type without a kernel is named without being asked; all types have one.
-for type in nvfp4 q1_0 q2_0 tq1_0 tq2_0 iq2_s; do
+types="nvfp4 q1_0 q2_0 tq1_0 tq2_0 iq2_s" n_drawn=20 n_other=5
+[ "${TEST_SCALE:-1}" -ge 10 ] || types="nvfp4 q2_0" n_drawn=6 n_other=3
+for type in $types; do
     "$pith" synth "$dir/fast.gguf" --arch llama --type $type --embd 256 --ff 256
     "$pith" run "$dir/fast.gguf" -p a -n 1 >"$out" 2>"$err"
     same "fast_$type" "$? $(grep -c 'fast kernel' "$err")" "0 0"
@@ -604,8 +606,8 @@ sessions() # NAME SPLITS FLAG...
     same "$name" "$wrong" ""
 }
 RANDOM=${TEST_SEED:-1}
-sessions run_session_drawn 20
-sessions run_session_mirostat 5 --mirostat 2 --mirostat-ent 3
+sessions run_session_drawn $n_drawn
+sessions run_session_mirostat $n_other --mirostat 2 --mirostat-ent 3
 echo 'root ::= [a-z ] [a-z ] [a-z ] ([0-9] [a-z ]+)*' >"$dir/letters.gbnf"
 gives grammar_as_text 0 '^(left|right)$' run "$text" -p x -n 20 --grammar \
     'root ::= "left" | "right"'
