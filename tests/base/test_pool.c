@@ -608,6 +608,52 @@ static void shared_run_inside_a_run(void)
     pool_free(p);
 }
 
+/* Whoever only tries does not wait: neither for itself nor for another thread. */
+struct tries {
+    struct pool *p;
+    _Atomic(int) calls, taken, let_go;
+};
+
+static int over_at_once(void *ctx, int ith)
+{
+    struct tries *t = ctx;
+    (void)ith;
+    atomic_fetch_add(&t->calls, 1);
+    return 1;
+}
+
+static void try_inside(void *ctx, int ith)
+{
+    struct tries *t = ctx;
+    if (ith)
+        return;
+    CHECK(!pool_try_share(t->p, 3, over_at_once, t));
+    atomic_store(&t->taken, 1);
+    while (!atomic_load(&t->let_go))
+        sched_yield();
+}
+
+static void *keep_it(void *ctx)
+{
+    struct tries *t = ctx;
+    pool_run(t->p, 3, try_inside, t);
+    return NULL;
+}
+
+static void trying_is_not_waiting(void)
+{
+    struct tries t = {.p = pool_new(3, NULL)};
+    pthread_t other;
+    REQUIRE(t.p && pthread_create(&other, NULL, keep_it, &t) == 0, "pool and thread");
+    while (!atomic_load(&t.taken))
+        sched_yield();
+    CHECK(!pool_try_share(t.p, 3, over_at_once, &t) && t.calls == 0);
+    atomic_store(&t.let_go, 1);
+    pthread_join(other, NULL);
+    CHECK(pool_try_share(t.p, 3, over_at_once, &t) && t.calls > 0);
+    pool_free(t.p);
+}
+
 /* ---------------------------------------------------------------- floating-point control */
 
 #define FTZ_DAZ 0x8040u
@@ -683,6 +729,7 @@ int main(void)
     TEST(groups);
     TEST(groups_of_nodes);
     TEST(shared_run_inside_a_run);
+    TEST(trying_is_not_waiting);
     TEST(idle_workers_sleep);
     TEST(floating_point_control);
     TEST(clock_moves);

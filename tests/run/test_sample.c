@@ -9,6 +9,7 @@
 
 #include "base/machine/cpu.h"
 #include "base/fmath.h"
+#include "base/machine/pool.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "run/sample/sample.h"
@@ -1257,6 +1258,49 @@ static void stop_random(void)
     }
 }
 
+/* Threads that help with many logits change no draw. */
+static void helpers_draw_the_same(void)
+{
+    enum { N = 200000, MOST = 4 };
+    static const char *const chains[] = {"greedy",
+                                         "temp:t=1.5",
+                                         "top_k:k=40;temp:t=0.8",
+                                         "typical:p=0.9;temp:t=0.8",
+                                         "top_p:p=0.95;temp:t=2",
+                                         "mirostat_v2:tau=5"};
+    float *x = malloc(N * sizeof *x);
+    struct pool *pool = pool_new(MOST, NULL);
+    struct rng r;
+    REQUIRE(x && pool, "memory");
+    rng_init(&r, 5);
+    for (size_t i = 0; i < sizeof chains / sizeof *chains; i++) {
+        struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
+        p.samplers = chains[i];
+        p.seed = 7;
+        struct pith_error err;
+        struct pith_sampler *alone = pith_sampler_open(N, &p, &err);
+        struct pith_sampler *helped = pith_sampler_open(N, &p, &err);
+        REQUIRE(alone && helped, "%s: %s", chains[i], err.msg);
+        for (int k = 0; k < (test_scale() >= 10 ? 40 : 6); k++) {
+            for (int j = 0; j < N; j++)
+                x[j] = 3 * rng_normal(&r);
+            if (k % 3 == 1) /* in the last chunk, and in one in the middle */
+                x[N - 1] = NAN, x[N / 2] = -INFINITY;
+            helped->list.pool = pool;
+            helped->list.n_threads = 1 + k % MOST;
+            int32_t want = pith_sample(alone, x), got = pith_sample(helped, x);
+            CHECK_MSG(want == got && alone->list.total == helped->list.total,
+                      "%s, row %d: %d, alone %d", chains[i], k, got, want);
+            pith_sampler_accept(alone, want);
+            pith_sampler_accept(helped, want);
+        }
+        pith_sampler_close(alone);
+        pith_sampler_close(helped);
+    }
+    pool_free(pool);
+    free(x);
+}
+
 int main(void)
 {
     TEST(vectors);
@@ -1265,6 +1309,7 @@ int main(void)
     TEST(draws_follow_definition);
     TEST(draws_repeat);
     TEST(chains_agree);
+    TEST(helpers_draw_the_same);
     TEST(nothing_finite);
     TEST(overflow);
     TEST(penalty_window);

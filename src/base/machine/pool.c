@@ -572,10 +572,10 @@ static int own_mask(cpu_set_t *mask)
     return ok;
 }
 
+/* It is this thread's turn. */
 static void begin(struct pool *p, struct visit *v)
 {
     struct worker *me = &p->workers[0];
-    pthread_mutex_lock(&p->turn);
     v->outer = inside;
     v->fp = fp_enter();
     inside = p;
@@ -615,6 +615,7 @@ void pool_run(struct pool *p, int n, pool_fn fn, void *ctx)
             fn(ctx, i);
         return;
     }
+    pthread_mutex_lock(&p->turn);
     begin(p, &v);
     p->fn = fn;
     p->ctx = ctx;
@@ -629,15 +630,11 @@ void pool_run(struct pool *p, int n, pool_fn fn, void *ctx)
     end(p, &v);
 }
 
-void pool_share(struct pool *p, int n, pool_share_fn fn, void *ctx)
+/* It is this thread's turn. */
+static void share(struct pool *p, int n, pool_share_fn fn, void *ctx)
 {
     struct visit v;
     struct worker *me = &p->workers[0];
-    if (inside == p) {
-        while (!fn(ctx, 0))
-            ;
-        return;
-    }
     begin(p, &v);
     p->share = fn;
     p->ctx = ctx;
@@ -665,6 +662,25 @@ void pool_share(struct pool *p, int n, pool_share_fn fn, void *ctx)
             wait_while_equal(&p->workers[i].in, run, SPIN_NS);
     }
     end(p, &v);
+}
+
+void pool_share(struct pool *p, int n, pool_share_fn fn, void *ctx)
+{
+    if (inside == p) {
+        while (!fn(ctx, 0))
+            ;
+        return;
+    }
+    pthread_mutex_lock(&p->turn);
+    share(p, n, fn, ctx);
+}
+
+int pool_try_share(struct pool *p, int n, pool_share_fn fn, void *ctx)
+{
+    if (inside == p || pthread_mutex_trylock(&p->turn) != 0)
+        return 0;
+    share(p, n, fn, ctx);
+    return 1;
 }
 
 /* ---------------------------------------------------------------- workers */

@@ -31,6 +31,8 @@ void pool_run(struct pool *p, int n, pool_fn fn, void *ctx);
  * rings when there is work again or all is over. Nothing may rely on a worker's taking part. */
 typedef int (*pool_share_fn)(void *ctx, int ith);
 void pool_share(struct pool *p, int n, pool_share_fn fn, void *ctx);
+/* The same, unless some thread has the pool: 0 at once, and nothing was called. */
+int pool_try_share(struct pool *p, int n, pool_share_fn fn, void *ctx);
 void pool_ring(struct pool *p);
 
 /* With many threads these are groups, of one memory node and one complex of cores, which have what

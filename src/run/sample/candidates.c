@@ -11,9 +11,11 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/fmath.h"
+#include "base/machine/pool.h"
 #include "base/mem.h"
 #include "backend/cpu/kern_logits.h"
 
@@ -75,14 +77,16 @@ int candidates_init(struct candidates *c, int32_t n_vocab)
         .heap = mem_array(HEAP_MAX, sizeof(uint64_t), PITH_MEM_SCRATCH),
         .hist = mem_array(DIGITS, sizeof(double), PITH_MEM_SCRATCH),
         .chunk = mem_array(v / CANDIDATES_CHUNK + 1, sizeof(double), PITH_MEM_SCRATCH),
+        .chunk_distance = mem_array(v / CANDIDATES_CHUNK + 1, sizeof(double), PITH_MEM_SCRATCH),
     };
-    return c->block_best && c->chunk && c->own_x && c->own_id && c->heap && c->hist;
+    return c->block_best && c->chunk && c->chunk_distance && c->own_x && c->own_id && c->heap &&
+           c->hist;
 }
 
 int64_t candidates_bytes(int32_t n_vocab)
 {
     int64_t v = n_vocab;
-    return 4 * (v / BLOCK + 1) + 8 * v + 8 * (HEAP_MAX + DIGITS) + 8 * (v / CANDIDATES_CHUNK + 1);
+    return 4 * (v / BLOCK + 1) + 8 * v + 8 * (HEAP_MAX + DIGITS) + 16 * (v / CANDIDATES_CHUNK + 1);
 }
 
 void candidates_deinit(struct candidates *c)
@@ -93,6 +97,7 @@ void candidates_deinit(struct candidates *c)
     mem_free(c->heap);
     mem_free(c->hist);
     mem_free(c->chunk);
+    mem_free(c->chunk_distance);
 }
 
 static int is_finite(float x)
@@ -108,14 +113,64 @@ static void set_best(struct candidates *c)
         c->best = c->block_best[b] > c->best ? c->block_best[b] : c->best;
 }
 
+/* A pass over all chunks of logits, in any order: `good` stays while fn returns 1 for each. With
+ * fewer than MANY_CHUNKS calling others costs as much as they save. */
+enum { CHUNK = CANDIDATES_CHUNK / BLOCK, MANY_CHUNKS = 24 };
+typedef int chunk_fn(struct candidates *c, int32_t from, int32_t to); /* blocks */
+struct pass {
+    struct candidates *c;
+    chunk_fn *fn;
+    int32_t n;
+    _Atomic(int32_t) next, left;
+    _Atomic(int) good;
+};
+
+static int pass_chunk(struct candidates *c, chunk_fn *fn, int32_t i)
+{
+    int32_t from = i * CHUNK, to = from + CHUNK;
+    return fn(c, from, to < n_blocks(c) ? to : n_blocks(c));
+}
+
+static int pass_work(void *ctx, int ith)
+{
+    struct pass *p = ctx;
+    (void)ith;
+    for (int32_t i; (i = atomic_fetch_add(&p->next, 1)) < p->n;) {
+        if (!pass_chunk(p->c, p->fn, i))
+            atomic_store(&p->good, 0);
+        if (atomic_fetch_sub(&p->left, 1) == 1)
+            pool_ring(p->c->pool);
+    }
+    return atomic_load(&p->left) == 0;
+}
+
+/* Each chunk is of one thread, and so is what fn writes for it. */
+static int go_over(struct candidates *c, chunk_fn *fn)
+{
+    int32_t n = (n_blocks(c) + CHUNK - 1) / CHUNK;
+    struct pass p = {.c = c, .fn = fn, .n = n, .left = n, .good = 1};
+    if (c->pool && n >= MANY_CHUNKS && pool_try_share(c->pool, c->n_threads, pass_work, &p))
+        return atomic_load(&p.good);
+    int good = 1;
+    for (int32_t i = 0; i < n; i++)
+        good &= pass_chunk(c, fn, i);
+    return good;
+}
+
+static int set_chunk(struct candidates *c, int32_t from, int32_t to)
+{
+    int n;
+    int32_t full = c->n / BLOCK < to ? c->n / BLOCK : to;
+    int finite = c->kern->highest(c->x + from * BLOCK, full - from, c->block_best + from);
+    if (full < to)
+        finite &= c->kern->highest(block(c, full, &n), 1, c->block_best + full);
+    return finite;
+}
+
 /* Block maxima and best. 0: not all logits are finite. */
 static int set_blocks(struct candidates *c)
 {
-    int n;
-    int32_t full = c->n / BLOCK;
-    int finite = c->kern->highest(c->x, full, c->block_best);
-    if (full < n_blocks(c))
-        finite &= c->kern->highest(block(c, full, &n), 1, c->block_best + full);
+    int finite = go_over(c, set_chunk);
     set_best(c);
     return finite;
 }
@@ -249,34 +304,48 @@ static void add_mass(struct candidates *c, int32_t from, int32_t to, double *tot
     }
 }
 
-static struct mass mass(struct candidates *c, int with_distance)
+static int chunk_mass(struct candidates *c, int32_t from, int32_t to)
 {
-    enum { CHUNK = CANDIDATES_CHUNK / BLOCK };
-    double distance[8] = {0};
+    double total[8] = {0};
+    add_mass(c, from, to, total, NULL);
+    c->chunk[from / CHUNK] = sum_lanes(total);
+    return 1;
+}
+
+static int chunk_mass_and_distance(struct candidates *c, int32_t from, int32_t to)
+{
+    double total[8] = {0}, distance[8] = {0};
+    add_mass(c, from, to, total, distance);
+    c->chunk[from / CHUNK] = sum_lanes(total);
+    c->chunk_distance[from / CHUNK] = sum_lanes(distance);
+    return 1;
+}
+
+static struct mass mass(struct candidates *c, chunk_fn *fn)
+{
+    double distance = 0;
+    go_over(c, fn);
     c->total = 0;
     for (int32_t b = 0; b < n_blocks(c); b += CHUNK) {
-        double total[8] = {0};
-        add_mass(c, b, n_blocks(c) - b < CHUNK ? n_blocks(c) : b + CHUNK, total,
-                 with_distance ? distance : NULL);
-        c->chunk[b / CHUNK] = sum_lanes(total);
         c->total += c->chunk[b / CHUNK];
+        if (fn == chunk_mass_and_distance)
+            distance += c->chunk_distance[b / CHUNK];
     }
-    return (struct mass){c->total, sum_lanes(distance) / c->total};
+    return (struct mass){c->total, distance / c->total};
 }
 
 struct mass candidates_mass(struct candidates *c)
 {
-    return mass(c, 1);
+    return mass(c, chunk_mass_and_distance);
 }
 
 double candidates_total(struct candidates *c)
 {
-    return c->total > 0 ? c->total : mass(c, 0).total;
+    return c->total > 0 ? c->total : mass(c, chunk_mass).total;
 }
 
 int32_t candidates_draw(struct candidates *c, double u)
 {
-    enum { CHUNK = CANDIDATES_CHUNK / BLOCK };
     double bound = u * candidates_total(c), sum = 0, here;
     float d[BLOCK], w[BLOCK];
     int32_t k = 0, b;

@@ -35,12 +35,17 @@ struct candidates {
     float shift, t;        /* t 0: x as it is */
     double total;          /* of all weights; 0: not known */
     double *chunk;         /* [V / CANDIDATES_CHUNK + 1] where it is known: of each chunk */
+    double *chunk_distance; /* weights times distances, of each chunk */
     float quantum_rounder; /* y + it - it is y rounded to a multiple of the quantum */
     float pad[64];         /* the last block, filled up */
     float *own_x;          /* [V] what x points to once something was changed */
     int32_t *own_id;
     uint64_t *heap; /* places of a head */
     double *hist;   /* masses by digit of the key */
+    /* Whose threads, so many, go over many logits together while nobody else has them; NULL: the
+     * caller goes alone. */
+    struct pool *pool;
+    int n_threads;
 };
 
 int candidates_init(struct candidates *c, int32_t n_vocab); /* 0: no memory */

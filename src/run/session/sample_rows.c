@@ -51,8 +51,14 @@ static void draw_one(const struct draws *d, int32_t i)
     struct pith_draw r = draw_at(d, i);
     const float *logits = d->s->output[r.output];
     int32_t n_vocab = (int32_t)d->s->n_cols;
-    if (r.sampler)
+    if (r.sampler) {
+        if (d->n == 1) { /* the other threads have nothing to do */
+            r.sampler->list.pool = d->s->model->pool;
+            r.sampler->list.n_threads = d->s->n_threads;
+        }
         r.id = session_draw(d->s, r.output, r.sampler);
+        r.sampler->list.pool = NULL;
+    }
     if (r.n_top >= 0)
         r.n_top = sample_logprobs(logits, n_vocab, r.id, &r.logprob, r.top, r.n_top);
     memcpy(d->draw + (size_t)i * d->size, &r, d->size < sizeof r ? d->size : sizeof r);
