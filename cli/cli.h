@@ -163,7 +163,7 @@ struct model_opts {
              "CPU: no GPU"},                                                                       \
     {.name = "--gpu-layers", .alias = "-ngl", .meta = "N|auto|all", .dflt = "auto",                \
      ARG_FIELD(opts, m.n_layers, ARG_INT), .word = "auto|all", .lo = 0, .hi = 1 << 20,            \
-     .help = "layers on GPUs, the last ones first; auto: as many as fit into their free memory"},  \
+     .help = "layers on GPUs, the last ones first; auto: as many as fit beside a session"},        \
     {.name = "--split-mode", .alias = "-sm", ARG_FIELD(opts, m.split, ARG_CHOICE),                 \
      .choices = "layer|none|row|tensor", .dflt = "layer",                                          \
      .help = "several GPUs share the layers (layer), the rows of each matrix and experts (row), "  \

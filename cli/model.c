@@ -156,7 +156,15 @@ pith_model *cli_model_try(const struct model_opts *o, struct pith_model_params *
                                                  : PITH_WEIGHTS_LATER;
     params->progress = on_progress;
     params->progress_ctx = &progress;
+    struct pith_session_params session = PITH_SESSION_PARAMS_INIT;
+    if (params->session)
+        session = *params->session;
+    session.n_ctx = session.n_ctx ? session.n_ctx : (int32_t)o->n_ctx;
+    session.cache_type_k = o->cache_k;
+    session.cache_type_v = o->cache_v;
+    params->session = &session;
     pith_model *m = pith_model_open(path, params, err);
+    params->session = NULL;
     if (progress.shown && progress.is_terminal && progress.stage)
         fputs("\r\033[K", stderr); /* the bar has served */
     if (!m)

@@ -431,6 +431,10 @@ static pith_status load(void *ctx, const char *path, struct server_loaded *out,
     mp.n_batch = SERVER_BATCH;
     mp.progress = tell_progress;
     mp.progress_ctx = out;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT; /* beside which layers fit */
+    sp.n_seq = server_sequences((int)l->o->parallel);
+    sp.n_tokens = l->o->cache_tokens;
+    mp.session = &sp;
     out->model = cli_model_try(&o, &mp, err, &l->code);
     if (out->model && open_loras(l->o, out, err) != PITH_OK)
         return err->code;

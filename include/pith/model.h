@@ -43,7 +43,7 @@ typedef enum pith_numa { PITH_NUMA_OFF, PITH_NUMA_SPREAD, PITH_NUMA_ISOLATE } pi
 
 enum { PITH_UPLOAD_AUTO = 0, PITH_UPLOAD_NONE = -1 };
 enum { PITH_RECORDINGS_NONE = -1 };
-/* auto: as many as fit into the memory that is free. */
+/* auto: as many as fit into the memory that is free, beside a session (`session` below). */
 enum { PITH_GPU_LAYERS_AUTO = 0, PITH_GPU_LAYERS_NONE = -1, PITH_GPU_LAYERS_ALL = INT32_MAX };
 /* By layers; one GPU; rows of each matrix and experts, all else on one GPU; the same, and heads
  * with their cache, and columns where the input is divided: less is brought, bits are others. */
@@ -54,6 +54,7 @@ typedef enum pith_split {
     PITH_SPLIT_TENSOR
 } pith_split;
 
+struct pith_session_params; /* session.h */
 struct pith_model_params {
     size_t size;
     /* mapped: straight from the file's pages; packed: interleaved for the kernels, before
@@ -151,6 +152,12 @@ struct pith_model_params {
      * step cannot be cancelled in the middle. 0: where PITH_VULKAN_PREFILL, PITH_CUDA_PREFILL or
      * PITH_CANN_PREFILL say so. */
     int32_t record_prefill;
+    /* For PITH_GPU_LAYERS_AUTO: the session that is to be opened, beside whose memory layers have
+     * to fit; NULL: one without parameters. Counted are its caches and states, the values, inputs
+     * and outputs of its steps, and weights that are brought to a GPU. n_ctx 0 counts 4,096
+     * positions, or as many as the model was trained for, n_tokens 0 one context. Read by
+     * pith_model_open alone; `follows` is not looked at. */
+    const struct pith_session_params *session;
 };
 #define PITH_MODEL_PARAMS_INIT PITH_SIZED(struct pith_model_params)
 

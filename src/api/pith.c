@@ -77,9 +77,13 @@ pith_model *pith_model_open(const char *path, const struct pith_model_params *pa
         error_set(err, PITH_RANGE, "pith_model_open: path is NULL");
         return NULL;
     }
-    return params_take(&p, sizeof p, params, "model params", err) == PITH_OK
-               ? model_open(path, &p, err)
-               : NULL;
+    struct pith_session_params of = PITH_SESSION_PARAMS_INIT;
+    if (params_take(&p, sizeof p, params, "model params", err) != PITH_OK ||
+        params_take(&of, sizeof of, p.session, "session params", err) != PITH_OK)
+        return NULL;
+    of.follows = NULL; /* one of this model, which is not open */
+    p.session = &of;
+    return model_open(path, &p, session_fits, err);
 }
 
 void pith_model_close(pith_model *m)

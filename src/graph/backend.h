@@ -226,6 +226,10 @@ struct backend {
      * recorded or allocated beforehand is, here and not in a step. job_bytes: host memory that
      * takes. */
     uint64_t (*job_bytes)(const struct plan *p, int n_threads);
+    /* Memory of the device that takes beside the plan's values, with steps of so many bytes and
+     * pools of so many slabs. NULL: none, or nobody knows. */
+    uint64_t (*job_memory)(struct device *d, struct plan *p, uint64_t step_bytes,
+                           uint64_t n_slabs);
     pith_status (*prepare)(struct device *d, const struct job_params *p, struct job **out,
                            struct pith_error *err);
     void (*finish)(struct job *j); /* NULL allowed */

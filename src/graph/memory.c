@@ -206,6 +206,14 @@ uint64_t slabs_need(const struct device *d, uint64_t unit, uint64_t n_units)
     return (n_units + each - 1) / each * one;
 }
 
+uint64_t slabs_count(const struct device *d, uint64_t unit, uint64_t n_units)
+{
+    struct device_limits lim;
+    d->backend->limits(d, &lim);
+    uint64_t each = (uint64_t)1 << units_shift(&lim, unit, n_units);
+    return unit ? (n_units + each - 1) / each : 0;
+}
+
 pith_status slabs_init(struct slabs *s, struct device *d, uint64_t unit, uint64_t n_units,
                        uint64_t grain, pith_purpose purpose, struct pith_error *err)
 {

@@ -65,9 +65,17 @@ struct device_limits {
     uint64_t slab;    /* what grows is best made of pieces of so many bytes; UINT64_MAX: of one, */
                       /* reserved whole and committed as it grows */
     uint64_t piece;   /* not 0: pools are so, whatever slab is, in pieces of so many bytes */
+    uint64_t grain;   /* a buffer takes whole ones of so many bytes; 0: nobody knows of any */
+    uint64_t spare;   /* what its driver may take beside buffers, at a guess */
     uint32_t align;   /* of offsets that kernels see: a power of two, at least 64 */
     int host;         /* its memory is the machine's, of which all such devices take together */
 };
+
+/* What a buffer of so many bytes takes. */
+static inline uint64_t buffer_takes(const struct device_limits *lim, uint64_t bytes)
+{
+    return lim->grain ? (bytes + lim->grain - 1) / lim->grain * lim->grain : bytes;
+}
 
 /* Zeroed memory. Sizes of 0 give a buffer that holds nothing and has a device. */
 pith_status buffer_alloc(struct device *d, uint64_t bytes, pith_purpose purpose, struct buffer *out,
@@ -134,7 +142,8 @@ static inline struct place slabs_at(const struct slabs *s, uint64_t i)
 }
 uint64_t slabs_bytes(const struct slabs *s); /* backed */
 uint64_t slabs_limit(const struct slabs *s); /* at most */
-/* What so many units will take of a device when all are made, in whole slabs. */
+/* What so many units will take of a device when all are made, in whole slabs; how many slabs. */
 uint64_t slabs_need(const struct device *d, uint64_t unit, uint64_t n_units);
+uint64_t slabs_count(const struct device *d, uint64_t unit, uint64_t n_units);
 
 #endif

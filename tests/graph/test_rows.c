@@ -316,7 +316,7 @@ static void what_fits_two(void)
     struct pith_error err = {PITH_OK, ""};
     struct pith_model_info info = PITH_MODEL_INFO_INIT;
     model_file(path, wide_params(V, LAYERS));
-    far_plan(&(struct far_plan){.bytes = 10 * FAR_SLAB});
+    far_plan(&(struct far_plan){.bytes = 13 * FAR_SLAB});
     for (int n = 1; n <= 2; n++) {
         pith_model *m =
             n == 1 ? open_on("1", &HOW(0), &err) : open_on("2", &ROWS(.main_gpu = 0), &err);

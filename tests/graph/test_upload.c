@@ -6,6 +6,7 @@
 #include "run/session/session.h"
 
 enum { V = 48, N_PROMPT = 20, N_MORE = 3, LAYERS = 4, ROWS = 8, N_BATCH = 32 };
+enum { CROWD = 32 }; /* sessions beside one */
 
 static char path[MODEL_PATH];
 static float expected[(N_MORE + 1) * V];
@@ -163,37 +164,56 @@ static void what_is_not_brought_is_named(void)
     pith_model_close(m);
 }
 
-/* Memory for the layers and no more. */
+/* Other sessions take what is left, until there is no room for one more. */
+static int crowd(pith_model *m, pith_session *other[CROWD])
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    int32_t token = 1;
+    int n = 0;
+    sp.n_batch = 1; /* which brings nothing */
+    while (n < CROWD && (other[n] = pith_session_open(m, &sp, &err)) != NULL)
+        if (pith_feed(other[n++], 0, &token, 1, &err) != PITH_OK)
+            break;
+    CHECK_MSG(err.code == PITH_NOMEM, "%d sessions: %s", n, err.msg);
+    return n;
+}
+
+/* Memory for the layers and no more; or for all, but others take it before there is a cache. */
 static void without_memory_it_goes_without(void)
 {
     struct pith_error err = {PITH_OK, ""};
     struct pith_synth_params p = wide_params(V, LAYERS);
-    int went = 0, brings = 0, gave_back = 0;
+    int went = 0, brought = 0, gave_back = 0;
     model_file(path, p);
     record();
-    for (uint64_t slabs = 4; slabs < 40 && !brings; slabs++) {
+    for (uint64_t slabs = 4; slabs < 44 && brought < 8; slabs++) {
         far_plan(&(struct far_plan){.bytes = slabs * FAR_SLAB});
         pith_model *m = open_on_far(path, "1", &HOW(.gpu_layers = 1, .upload_rows = ROWS), N_BATCH,
                                     &err);
         struct pith_session *s = m ? pith_session_open(m, NULL, &err) : NULL;
         if (s) {
             static float got[(N_MORE + 1) * V];
+            pith_session *other[CROWD] = {0};
+            int brings = s->uploading.rows, n = brings ? crowd(m, other) : 0;
             pith_status st = run_tokens(s, got, &err); /* what has no room for a cache is no news */
-            brings = s->uploading.rows;
             gave_back += report_says(s, "caches want its memory");
             CHECK_MSG(st == PITH_OK ? !memcmp(got, expected, sizeof got)
-                                    : !brings && err.code == PITH_NOMEM,
-                      "%d slabs: %s", (int)slabs, err.msg);
+                                    : n && err.code == PITH_NOMEM,
+                      "%d slabs, %d others: %s", (int)slabs, n, err.msg);
             went += !brings && report_says(s, "memory");
+            brought += brings != 0;
             CHECK_MSG(brings || *s->uploading.why, "%d slabs: nothing is said", (int)slabs);
+            for (int i = 0; i < n; i++)
+                pith_session_close(other[i]);
         } else {
             CHECK_MSG(err.code == PITH_NOMEM, "%d slabs: %s", (int)slabs, err.msg);
         }
         pith_session_close(s);
         pith_model_close(m);
     }
-    CHECK_MSG(went && gave_back && brings, "%d went without, %d gave back, then %d rows", went,
-              gave_back, brings);
+    CHECK_MSG(went && gave_back && brought, "%d went without, %d gave back, %d brought", went,
+              gave_back, brought);
     far_plan(&(struct far_plan){0});
 }
 

@@ -109,10 +109,133 @@ static void auto_takes_what_fits(void)
     if (m) {
         struct pith_model_info info = PITH_MODEL_INFO_INIT;
         CHECK(pith_model_get_info(m, &info, &err) == PITH_OK);
-        CHECK_MSG(info.note && strstr(info.note, "2 of 4 layers are on GPUs"), "%s",
+        CHECK_MSG(info.note && strstr(info.note, "1 of 4 layers are on GPUs"), "%s",
                   info.note ? info.note : "no note");
     }
     pith_model_close(m);
+    far_plan(&(struct far_plan){0});
+}
+
+/* ---------------------------------------------------------------- layers beside a session */
+
+enum { CONTEXT = 1024, FEW = 12, SLABS = 44 };
+
+static int32_t on_gpus(const pith_model *m)
+{
+    int32_t n = 0;
+    for (int l = 0; l < m->arch.hp.n_layer; l++)
+        n += m->layer_device[l] != 0;
+    return n;
+}
+
+/* Opens the model and then the session; the number of layers on GPUs, -1: one of them refuses. */
+static int32_t open_both(const char *n_far, struct pith_model_params mp,
+                         const struct pith_session_params *sp, int fill)
+{
+    struct pith_error err;
+    pith_model *m = open_on(n_far, &mp, &err);
+    pith_session *s = m ? pith_session_open(m, sp, &err) : NULL;
+    int32_t n = s ? on_gpus(m) : -1, token[16] = {0};
+    CHECK_MSG(s || err.code == PITH_NOMEM, "%s", err.msg);
+    for (int32_t i = 0; s && fill && i < sp->n_ctx; i += 16)
+        if (pith_feed(s, 0, token, 16, &err) != PITH_OK) {
+            CHECK_MSG(0, "position %d: %s", i, err.msg);
+            break;
+        }
+    pith_session_close(s);
+    pith_model_close(m);
+    return n;
+}
+
+/* With any amount of memory `auto` takes the most layers with which a session can be opened, which
+ * then has what it was promised. */
+static int32_t fewest_slabs(const char *n_far, struct pith_model_params mp,
+                            const struct pith_session_params *sp, int fill)
+{
+    int32_t enough = 0;
+    mp.session = sp;
+    for (int32_t slabs = 2; slabs <= SLABS && !enough; slabs++) {
+        far_plan(&(struct far_plan){.bytes = (uint64_t)slabs * FAR_SLAB});
+        mp.gpu_layers = PITH_GPU_LAYERS_AUTO;
+        int32_t got = open_both(n_far, mp, sp, 0);
+        mp.gpu_layers = got + 1;
+        int32_t more = got < LAYERS ? open_both(n_far, mp, sp, 0) : -1;
+        CHECK_MSG(got >= 0 && more < 0, "%d slabs of %s: %d layers, with one more %d", slabs, n_far,
+                  got, more);
+        enough = got == LAYERS ? slabs : 0;
+        mp.gpu_layers = PITH_GPU_LAYERS_AUTO;
+        if (enough && fill)
+            open_both(n_far, mp, sp, 1);
+    }
+    far_plan(&(struct far_plan){0});
+    CHECK_MSG(enough, "%d slabs are not enough", SLABS);
+    return enough;
+}
+
+static void auto_leaves_room_for_a_session(void)
+{
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    model_file(path, wide_params(V, LAYERS));
+    sp.n_ctx = CONTEXT;
+    sp.n_lanes = 1; /* more are counted, and not insisted on */
+    sp.cache_type_k = sp.cache_type_v = "f32";
+    int32_t wide = fewest_slabs("1", HOW(0), &sp, 1);
+    sp.cache_type_k = sp.cache_type_v = "q8_0";
+    int32_t narrow = fewest_slabs("1", HOW(0), &sp, 0);
+    CHECK_MSG(narrow < wide, "%d slabs with q8_0, %d with f32", narrow, wide);
+    sp.n_seq = 4;
+    sp.n_tokens = 4 * CONTEXT;
+    int32_t four = fewest_slabs("1", HOW(0), &sp, 0);
+    CHECK_MSG(four > narrow, "%d slabs for four contexts, %d for one", four, narrow);
+    fewest_slabs("2", HOW(.split = PITH_SPLIT_TENSOR), &sp, 0);
+}
+
+/* Where weights are to be brought to the GPU their ring is counted, too. */
+static void auto_leaves_room_for_a_ring(void)
+{
+    struct pith_error err;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    int32_t some = 0;
+    model_file(path, wide_params(V, 2 * LAYERS));
+    sp.n_ctx = CONTEXT;
+    for (int32_t slabs = 12; slabs <= 48; slabs += 4) {
+        far_plan(&(struct far_plan){.bytes = (uint64_t)slabs * FAR_SLAB});
+        pith_model *m = open_on("1", &HOW(.upload_rows = FEW, .session = &sp), &err);
+        pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+        CHECK_MSG(s, "%d slabs: %s", slabs, err.msg);
+        int32_t n = s ? on_gpus(m) : 0;
+        some += n > 0 && n < 2 * LAYERS;
+        CHECK_MSG(!n || n == 2 * LAYERS || s->uploading.rows == FEW, "%d slabs, %d layers: %s",
+                  slabs, n, s->uploading.why);
+        pith_session_close(s);
+        pith_model_close(m);
+    }
+    far_plan(&(struct far_plan){0});
+    CHECK_MSG(some, "no size has some layers on a GPU");
+}
+
+/* A context that is not asked for is 4,096 positions at least. */
+static void auto_leaves_room_for_a_context(void)
+{
+    struct pith_error err;
+    struct pith_synth_params p = wide_params(V, LAYERS);
+    int32_t before = 0;
+    p.n_ctx = 8192;
+    model_file(path, p);
+    for (int32_t slabs = 8; slabs <= 80; slabs += 3) {
+        far_plan(&(struct far_plan){.bytes = (uint64_t)slabs * FAR_SLAB});
+        pith_model *m = open_on("1", &HOW(0), &err);
+        pith_session *s = m ? pith_session_open(m, NULL, &err) : NULL;
+        CHECK_MSG(s, "%d slabs: %s", slabs, err.msg);
+        int32_t n = s ? on_gpus(m) : 0;
+        CHECK_MSG(!s || !n || pith_n_ctx(s) >= 4096, "%d slabs: a context of %d", slabs,
+                  pith_n_ctx(s));
+        CHECK_MSG(n >= before, "%d slabs: %d layers after %d", slabs, n, before);
+        before = n;
+        pith_session_close(s);
+        pith_model_close(m);
+    }
+    CHECK_MSG(before == LAYERS, "%d layers", before);
     far_plan(&(struct far_plan){0});
 }
 
@@ -302,6 +425,9 @@ int main(void)
     tmp_make();
     TEST(layers_go_where_they_are_sent);
     TEST(auto_takes_what_fits);
+    TEST(auto_leaves_room_for_a_session);
+    TEST(auto_leaves_room_for_a_context);
+    TEST(auto_leaves_room_for_a_ring);
     TEST(weights_go_by_name);
     TEST(experts_stay);
     TEST(gaps_are_named);

@@ -261,7 +261,10 @@ static void cann_memory(struct device *d, struct mem_left *out)
 static void cann_limits(const struct device *d, struct device_limits *out)
 {
     *out = (struct device_limits){
-        .largest = cn_of(d)->total, .slab = UINT64_MAX, .align = CN_ALIGN};
+        .largest = cn_of(d)->total,
+        .slab = UINT64_MAX,
+        .spare = cn_of(d)->total / 10, /* work space of operators, which nobody tells before */
+        .align = CN_ALIGN};
 }
 
 /* ---------------------------------------------------------------- the stream */

@@ -328,7 +328,8 @@ static void cuda_limits(const struct device *d, struct device_limits *out)
 {
     const struct cu_gpu *v = cu_of(d);
     *out = (struct device_limits){
-        .largest = v->total, .slab = CU_SLAB, .piece = v->piece, .align = GPU_ALIGN};
+        .largest = v->total, .slab = CU_SLAB, .piece = v->piece, .spare = v->total / 64,
+        .align = GPU_ALIGN};
 }
 
 /* ---------------------------------------------------------------- memory */
@@ -520,6 +521,7 @@ const struct backend backend_cuda = {
     .event_wait = cuda_event_wait,
     .impl = cu_impl,
     .job_bytes = cu_job_bytes,
+    .job_memory = cu_job_memory,
     .prepare = cu_prepare,
     .finish = cu_finish,
     .cache_ops = gpu_cache_ops,

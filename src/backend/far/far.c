@@ -132,6 +132,7 @@ static void far_limits(const struct device *d, struct device_limits *out)
         .largest = (uint64_t)far_of(d)->n_slabs * FAR_SLAB,
                                   .bindable = FAR_SLAB,
                                   .slab = FAR_SLAB,
+                                  .grain = FAR_SLAB,
                                   .align = FAR_ALIGN};
 }
 
@@ -452,6 +453,7 @@ const struct backend backend_far = {
     .event_wait = far_event_wait,
     .impl = far_impl,
     .job_bytes = far_job_bytes,
+    .job_memory = far_job_memory,
     .prepare = far_prepare,
     .finish = far_finish,
     .cache_ops = far_cache_ops,

@@ -38,6 +38,16 @@ uint64_t far_job_bytes(const struct plan *p, int n_threads)
     return sizeof(struct job) + p->scratch_bytes + adapters_table(p->params.n_sets, p->n_adapted);
 }
 
+/* A step; what buffers take is in whole slabs. */
+uint64_t far_job_memory(struct device *d, struct plan *p, uint64_t step_bytes,
+                        uint64_t n_slabs)
+{
+    (void)d;
+    (void)p;
+    (void)n_slabs;
+    return size_align(step_bytes, FAR_SLAB);
+}
+
 static int32_t slabs_at_most(const struct job_params *p)
 {
     int32_t n = p->blocks ? p->blocks->cap : 0;

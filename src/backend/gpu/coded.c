@@ -24,7 +24,7 @@ static uint64_t coded_bytes(const struct value *v, enum gpu_code as)
     return as == GPU_NONE ? 0 : size_align(as == GPU_BYTES ? n + n / 8 : 2 * n + 4, 16);
 }
 
-pith_status gpu_codes_make(struct gpu_job *j, struct pith_error *err)
+uint64_t gpu_codes_bytes(const struct gpu_job *j)
 {
     const struct plan *p = j->p.plan;
     uint64_t most = 0;
@@ -33,7 +33,12 @@ pith_status gpu_codes_make(struct gpu_job *j, struct pith_error *err)
         uint64_t n = coded_bytes(x, gpu_code_of(j, c)) * (uint64_t)x->cap_rows;
         most = n > most ? n : most;
     }
-    return buffer_alloc(j->dev, most, PITH_MEM_SCRATCH, &j->codes, err);
+    return most;
+}
+
+pith_status gpu_codes_make(struct gpu_job *j, struct pith_error *err)
+{
+    return buffer_alloc(j->dev, gpu_codes_bytes(j), PITH_MEM_SCRATCH, &j->codes, err);
 }
 
 static int same_rows(const struct value *a, const struct value *b)

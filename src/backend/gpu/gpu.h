@@ -179,6 +179,9 @@ struct gpu_totals { /* of all jobs of a backend */
 
 /* Bytes of host memory besides the backend's own struct. */
 uint64_t gpu_job_bytes(const struct plan *p);
+/* Of the device's, with pools of so many slabs. j: zeroed but for dev, code_of, and plan and
+ * step_bytes of its parameters. */
+uint64_t gpu_job_memory(struct gpu_job *j, uint64_t n_slabs);
 /* j: zeroed but for dev, stream, address, pointer, totals, code_of. `env`, "PITH_CUDA_", begins the
  * names of settings: how many recordings are kept for each part of a plan (RECORDINGS), are large
  * steps recorded (PREFILL). Weights are bound before, by the backend. */
@@ -221,6 +224,7 @@ pith_status gpu_show(const struct gpu_job *j, const struct run *r, const struct 
 int64_t gpu_rows_of(const struct value *v, const struct gpu_key *k);
 /* What call c's rows are rounded to; GPU_NONE: it is no product, or of rows as they are. */
 enum gpu_code gpu_code_of(const struct gpu_job *j, const struct call *c);
+uint64_t gpu_codes_bytes(const struct gpu_job *j);
 pith_status gpu_codes_make(struct gpu_job *j, struct pith_error *err); /* room for any call's */
 /* Gives c's launch rounded rows, and makes it one of dp4a; of 16 bits: the backend says of which
  * family, and of which *round is. 1: *round goes before it, which rounds the rows; 0: they are

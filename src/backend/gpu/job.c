@@ -57,24 +57,38 @@ static int has_books(const struct gpu_job *j)
     return 0;
 }
 
-/* Places of everything in the job's own memory. */
-static pith_status lay_out(struct gpu_job *j, struct pith_error *err)
+/* Places of everything in the job's own memory, with so many slabs; const_of may be NULL. Returns
+ * how large that is. */
+static uint64_t find_places(struct gpu_job *j, uint64_t n_slabs)
 {
     const struct plan *p = j->p.plan;
-    uint32_t n = 0, entries = 0;
+    uint32_t n = 0;
     j->views = size_align((uint64_t)j->p.step_bytes, GPU_ALIGN);
-    j->adapters = size_align(j->views + 8 * view_entries(&j->p), GPU_ALIGN);
-    uint64_t sets = j->p.adapters ? adapters_table(p->params.n_sets, p->n_adapted) : 0;
+    j->adapters = size_align(j->views + 8 * n_slabs, GPU_ALIGN);
+    uint64_t sets = p->params.n_sets ? adapters_table(p->params.n_sets, p->n_adapted) : 0;
     j->consts = size_align(j->adapters + sets, GPU_ALIGN);
     for (int32_t i = 0; i < p->n_calls; i++) {
         if (p->calls[i].dst.device != j->dev->index)
             continue;
-        j->const_of[i] = n;
+        if (j->const_of)
+            j->const_of[i] = n;
         n += (uint32_t)size_align(gpu_constants(&p->calls[i], &j->at, NULL), 16);
     }
     j->books = size_align(j->consts + n, GPU_ALIGN);
-    pith_status st = buffer_alloc(j->dev, j->books + (has_books(j) ? 2 * GPU_BOOKS : 16),
-                                  PITH_MEM_SCRATCH, &j->own, err);
+    return j->books + (has_books(j) ? 2 * GPU_BOOKS : 16);
+}
+
+uint64_t gpu_job_memory(struct gpu_job *j, uint64_t n_slabs)
+{
+    return find_places(j, n_slabs) + gpu_codes_bytes(j);
+}
+
+static pith_status lay_out(struct gpu_job *j, struct pith_error *err)
+{
+    const struct plan *p = j->p.plan;
+    uint32_t entries = 0;
+    pith_status st = buffer_alloc(j->dev, find_places(j, view_entries(&j->p)), PITH_MEM_SCRATCH,
+                                  &j->own, err);
     if (st != PITH_OK)
         return st;
     j->at.step = j->address(&j->own);

@@ -466,7 +466,10 @@ static void vulkan_memory(struct device *d, struct mem_left *out)
 static void vulkan_limits(const struct device *d, struct device_limits *out)
 {
     *out = (struct device_limits){
-        .largest = vk_largest(vk_of(d)), .slab = VK_SLAB, .align = VK_ALIGN};
+        .largest = vk_largest(vk_of(d)),
+        .slab = VK_SLAB,
+        .spare = vk_of(d)->total / 64,
+        .align = VK_ALIGN};
 }
 
 /* ---------------------------------------------------------------- memory */
@@ -749,6 +752,7 @@ const struct backend backend_vulkan = {
     .event_wait = vulkan_event_wait,
     .impl = vk_impl,
     .job_bytes = vk_job_bytes,
+    .job_memory = vk_job_memory,
     .prepare = vk_prepare,
     .finish = vk_finish,
     .cache_ops = gpu_cache_ops,

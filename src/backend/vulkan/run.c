@@ -32,6 +32,15 @@ uint64_t vk_job_bytes(const struct plan *p, int n_threads)
     return sizeof(struct job) + gpu_job_bytes(p);
 }
 
+uint64_t vk_job_memory(struct device *d, struct plan *p, uint64_t step_bytes,
+                       uint64_t n_slabs)
+{
+    struct gpu_job like = {.dev = d, .code_of = vk_code_of};
+    like.p.plan = p;
+    like.p.step_bytes = (int64_t)step_bytes;
+    return gpu_job_memory(&like, n_slabs);
+}
+
 /* ---------------------------------------------------------------- making and ending */
 
 static struct job *job_of(struct gpu_job *g)

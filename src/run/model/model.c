@@ -192,7 +192,7 @@ pith_status model_check(const char *path, struct pith_error *err)
 }
 
 struct pith_model *model_open(const char *path, const struct pith_model_params *params,
-                              struct pith_error *err)
+                              model_fits fits, struct pith_error *err)
 {
     struct pith_error local;
     err = err ? err : &local;
@@ -201,6 +201,7 @@ struct pith_model *model_open(const char *path, const struct pith_model_params *
     if (!m)
         return NULL;
     m->params = *params;
+    m->fits = fits;
     uint32_t fp =
         fp_enter(); /* tables and scales are computed here: the host's rounding must not show */
     struct mem_account *before = mem_account_enter(&m->account);
@@ -217,6 +218,7 @@ struct pith_model *model_open(const char *path, const struct pith_model_params *
     m->params.devices = NULL;
     m->params.tensor_split = NULL;
     m->params.placements = NULL;
+    m->params.session = NULL;
     return m;
 }
 

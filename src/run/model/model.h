@@ -91,6 +91,9 @@ struct pith_model {
     struct packed_file copy;            /* mapped: the packed weights are there instead */
     struct pack_later later;
     struct str note;                    /* what was asked for and not given, in sentences */
+    pith_status (*fits)(struct pith_model *m, int *fits, struct pith_error *err); /* see below */
+    /* Of each device what weights will take that are not there yet, while it is asked what fits. */
+    uint64_t promised[MAX_DEVICES];
     const struct tensor *tok_embd;
     int gives_logits;        /* unless a session pools */
     int tied;                /* the embedding is the output matrix too */
@@ -104,8 +107,12 @@ struct pith_model {
 
 /* Is it one that model_open would open, by all that is told without reading weights? */
 pith_status model_check(const char *path, struct pith_error *err);
+/* Would devices with memory of their own have room for the session of m->params.session beside
+ * `promised`? Weights have their places, and are not there. */
+typedef pith_status (*model_fits)(struct pith_model *m, int *fits, struct pith_error *err);
+/* fits: asked where gpu_layers is auto. */
 struct pith_model *model_open(const char *path, const struct pith_model_params *params,
-                              struct pith_error *err);
+                              model_fits fits, struct pith_error *err);
 struct pith_model *model_ref(struct pith_model *m);
 void model_unref(struct pith_model *m);            /* NULL allowed */
 uint64_t model_memory(const struct pith_model *m); /* bytes it holds that are no file's pages */
@@ -160,8 +167,13 @@ pith_status model_open_devices(struct pith_model *m, struct pith_error *err);
 int devices_count(void); /* see pith_n_devices, pith_device_get */
 pith_status device_info(int i, struct pith_device_info *out, struct pith_error *err);
 pith_status device_measure(int i, int ms, struct pith_machine *out, struct pith_error *err);
-/* Which device has which layer, and which weights were sent elsewhere. */
-pith_status model_spread(struct pith_model *m, struct pith_error *err);
+/* Which device has which layer, at most `most` of them a GPU, and which weights were sent
+ * elsewhere. Called again it begins anew, if slices are undone (slices.c). */
+pith_status model_spread(struct pith_model *m, int32_t most, struct pith_error *err);
+/* Layers of which as many as fit are to be on GPUs; 0: their number does not depend on that. */
+int32_t model_auto_layers(const struct pith_model *m);
+/* GPUs that matrices are divided over are made ready to bring values to each other. */
+pith_status model_join(struct pith_model *m, struct pith_error *err);
 /* Where what a session keeps will lie (struct state, device), once its types are chosen: with the
  * layer, or where all that reads and writes it can run. a: the model, or a view of it. */
 pith_status model_place_states(struct pith_model *m, const struct arch_model *a,
@@ -210,8 +222,16 @@ int64_t model_head_rows(const struct pith_model *m, const struct tensor *t,
 int model_head_columns(const struct pith_model *m, const struct tensor *t);
 /* The architecture's states get those that have the heads of each device. */
 pith_status model_share_states(struct pith_model *m, struct pith_error *err);
-/* Makes the slices, weights of the model that were sent to their devices. */
+/* Makes the slices, weights of the model that were sent to their devices; and what there was before
+ * them again. */
+struct unsliced {
+    struct tensor **tensors;
+    int32_t n_tensors;
+    struct state *states;
+    int32_t n_states, cap_states;
+};
 pith_status model_slice(struct pith_model *m, struct pith_error *err);
+void model_unslice(struct pith_model *m, const struct unsliced *before);
 /* What is divided, and its bytes on each device; what could have been and why it is not. */
 enum { SLICING_WHYS = 4 };
 struct slicing {

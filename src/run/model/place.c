@@ -345,7 +345,7 @@ static int32_t deal(struct pith_model *m, int device, uint64_t *sizes)
             continue;
         int32_t parts = cut_weight(m->tensors[i], p, &lim, sizes ? sizes + n : NULL);
         if (parts) {
-            p->buffer = sizes ? &m->weights[device].buffer[n] : NULL;
+            p->buffer = sizes && m->weights[device].buffer ? &m->weights[device].buffer[n] : NULL;
             p->offset = 0;
             n += parts;
             at = UINT64_MAX; /* nothing else is in the last one */
@@ -357,7 +357,7 @@ static int32_t deal(struct pith_model *m, int device, uint64_t *sizes)
             at = 0;
         }
         if (sizes) {
-            p->buffer = &m->weights[device].buffer[n - 1];
+            p->buffer = m->weights[device].buffer ? &m->weights[device].buffer[n - 1] : NULL;
             p->offset = at;
             sizes[n - 1] = at + p->bytes;
         }
@@ -381,6 +381,79 @@ static pith_status make_buffers(struct pith_model *m, int device, struct pith_er
 fail:
     mem_free(sizes);
     return st == PITH_OK ? st : error_prefix(err, "weights of %s", gguf_path(m->gguf));
+}
+
+/* ---------------------------------------------------------------- as many layers as fit */
+
+/* What a device's buffers of weights take of its memory, and what is left alone there. */
+static pith_status promise(struct pith_model *m, int device, uint64_t *out, struct pith_error *err)
+{
+    struct device_limits lim;
+    int32_t n = deal(m, device, NULL);
+    uint64_t *sizes = mem_array((size_t)n + 1, sizeof *sizes, PITH_MEM_META);
+    if (!sizes)
+        return error_set(err, PITH_NOMEM, "out of memory while placing %s", gguf_path(m->gguf));
+    m->devices[device]->backend->limits(m->devices[device], &lim);
+    deal(m, device, sizes);
+    *out = lim.spare;
+    for (int32_t i = 0; i < n; i++)
+        *out += buffer_takes(&lim, sizes[i]);
+    mem_free(sizes);
+    return PITH_OK;
+}
+
+/* With these layers on GPUs: are there the weights and a session? */
+static pith_status try_layers(struct pith_model *m, int32_t n, int *fits, struct pith_error *err)
+{
+    struct unsliced before = {m->tensors, m->n_tensors, m->arch.states, m->arch.n_states,
+                              m->arch.cap_states};
+    size_t noted = m->note.n;
+    pith_status st = PITH_OK;
+    *fits = 1;
+    TRY(model_spread(m, n, err));
+    TRY(find_readers(m, err));
+    size_weights(m);
+    for (int d = 0; d < m->n_devices && *fits; d++) {
+        struct mem_left left;
+        if (is_host(m, d))
+            continue;
+        TRY(promise(m, d, &m->promised[d], err));
+        m->devices[d]->backend->memory(m->devices[d], &left);
+        *fits = m->promised[d] <= left.bytes;
+    }
+    if (*fits)
+        TRY(m->fits(m, fits, err));
+fail:
+    memset(m->promised, 0, sizeof m->promised);
+    model_unslice(m, &before);
+    if (m->note.n > noted) {
+        m->note.n = noted;
+        m->note.p[noted] = 0;
+    }
+    return st;
+}
+
+/* More layers want more memory, so what fits is found by halves. */
+static pith_status spread(struct pith_model *m, struct pith_error *err)
+{
+    int32_t all = model_auto_layers(m), lo = 0, hi = all + 1;
+    int fits = 1;
+    pith_status st = all ? try_layers(m, all, &fits, err) : PITH_OK;
+    if (fits)
+        lo = all;
+    else
+        hi = all;
+    while (st == PITH_OK && hi - lo > 1) {
+        int32_t n = lo + (hi - lo) / 2;
+        st = try_layers(m, n, &fits, err);
+        *(fits ? &lo : &hi) = n;
+    }
+    if (st == PITH_OK)
+        st = model_spread(m, all ? lo : INT32_MAX, err);
+    if (lo < all)
+        str_printf(&m->note, "%s%d of %d layers are on GPUs: more do not fit",
+                   m->note.n ? "; " : "", lo, all);
+    return st == PITH_OK ? model_join(m, err) : st;
 }
 
 /* The file's parts, and the copy of packed weights, as memory of each device that can have it so.
@@ -446,7 +519,7 @@ pith_status model_place(struct pith_model *m, struct pith_error *err)
 {
     pith_status st = PITH_OK;
     uint64_t need[MAX_DEVICES];
-    TRY(model_spread(m, err));
+    TRY(spread(m, err));
     TRY(find_readers(m, err));
     size_weights(m);
     if (m->params.cache_dir)

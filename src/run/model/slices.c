@@ -191,6 +191,19 @@ pith_status model_slice(struct pith_model *m, struct pith_error *err)
     return model_share_states(m, err);
 }
 
+void model_unslice(struct pith_model *m, const struct unsliced *before)
+{
+    m->tensors = before->tensors;
+    m->n_tensors = before->n_tensors;
+    m->arch.states = before->states;
+    m->arch.n_states = before->n_states;
+    m->arch.cap_states = before->cap_states;
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        m->tensors[i]->slice = NULL;
+        m->tensors[i]->n_slices = m->tensors[i]->by_heads = 0;
+    }
+}
+
 /* Layers by what becomes of their heads. Shares of states come behind those of the architecture. */
 static void tell_of_heads(const struct pith_model *m, struct slicing *out)
 {

@@ -2,7 +2,8 @@
  *
  *     devices   those that were named; else the CPU and every discrete GPU, or without any the
  *               integrated ones. The first is always one that has every op.
- *     layers    the last ones on GPUs, as many as were asked for or fit; the others on the CPU.
+ *     layers    the last ones on GPUs, as many as were asked for or fit (place.c); the others on
+ *               the CPU.
  *               Layers that share a state stay together, and so do a layer and its states.
  *     rows      of the matrices of layers that one GPU has may be on all of them: slices.c
  *     nodes     where their layer is; where a weight was sent by name its product goes with it, and
@@ -420,39 +421,6 @@ int model_as_half(const struct pith_model *m, const struct tensor *t, int32_t de
     return m->devices[device]->backend->half && t->n_dims > 1 && dtypes[t->type].block > 1;
 }
 
-/* Bytes of weights that a dealing puts on each device. */
-static void weigh_layers(const struct pith_model *m, uint64_t bytes[MAX_DEVICES])
-{
-    memset(bytes, 0, MAX_DEVICES * sizeof *bytes);
-    for (int32_t i = 0; i < m->n_tensors; i++) {
-        const struct tensor *t = m->tensors[i];
-        int32_t layer = t->layer >= 0                            ? t->layer
-                        : t->use == TENSOR_EMBEDDING && !m->tied ? 0
-                                                                 : m->arch.hp.n_layer - 1;
-        int32_t d = m->sent[i] >= 0 ? m->sent[i] : m->layer_device[layer];
-        int64_t rows[MAX_DEVICES] = {0};
-        int64_t sliced = model_slice_rows(m, t, rows);
-        uint64_t all = model_as_half(m, t, d) ? tensor_half_bytes(t) : t->bytes;
-        if (!sliced)
-            bytes[d] += all;
-        for (int k = 0; sliced && k < m->slicing.n; k++)
-            bytes[m->slicing.device[k]] += all / (uint64_t)sliced * (uint64_t)rows[k];
-    }
-}
-
-/* A tenth of what is free is left for caches and values. */
-static int layers_fit(const struct pith_model *m, const struct takers *t)
-{
-    uint64_t bytes[MAX_DEVICES];
-    weigh_layers(m, bytes);
-    for (int i = 0; i < t->n; i++) {
-        uint64_t left = device_free(m, t->device[i]);
-        if (bytes[t->device[i]] > left - left / 10)
-            return 0;
-    }
-    return 1;
-}
-
 static void find_takers(const struct pith_model *m, struct takers *t, int gpus)
 {
     for (int d = 0; d < m->n_devices; d++)
@@ -473,6 +441,7 @@ static pith_status keep_rows(struct pith_model *m, struct takers *t, int32_t mai
                              struct pith_error *err)
 {
     struct takers *to = &m->slicing;
+    *to = (struct takers){0};
     const char *how = m->params.split == PITH_SPLIT_ROW ? "split by rows (--split-mode row)"
                                                         : "--split-mode tensor";
     if (t->n < 2)
@@ -497,14 +466,13 @@ static pith_status keep_rows(struct pith_model *m, struct takers *t, int32_t mai
     return PITH_OK;
 }
 
-/* What these devices have to bring values to each other by is made ready, if there is such. */
-static pith_status join_devices(struct pith_model *m, const struct takers *t,
-                                struct pith_error *err)
+pith_status model_join(struct pith_model *m, struct pith_error *err)
 {
+    const struct takers *t = &m->slicing;
     struct device *d[MAX_DEVICES];
     struct pith_error why = {PITH_OK, ""};
-    const struct backend *b = m->devices[t->device[0]]->backend;
-    int alike = b->join != NULL;
+    const struct backend *b = t->n ? m->devices[t->device[0]]->backend : NULL;
+    int alike = b && b->join;
     for (int i = 0; i < t->n; i++) {
         d[i] = m->devices[t->device[i]];
         alike = alike && d[i]->backend == b;
@@ -525,10 +493,10 @@ static pith_status check_main(const struct pith_model *m, int n_gpus, struct pit
                : error_set(err, PITH_RANGE, "main_gpu is %d, there are %d GPUs", main, n_gpus);
 }
 
-static pith_status place_layers(struct pith_model *m, struct pith_error *err)
+static pith_status place_layers(struct pith_model *m, int32_t most, struct pith_error *err)
 {
-    int32_t lo, hi, asked = m->params.gpu_layers;
-    struct takers cpus = {0}, gpus = {0}, *all = &gpus;
+    int32_t lo, hi, n = m->params.gpu_layers;
+    struct takers cpus = {0}, gpus = {0};
     const char *text = env_get("PITH_LAYER_DEVICES");
     arch_stage_layers(&m->arch, &lo, &hi);
     find_takers(m, &cpus, 0);
@@ -538,12 +506,8 @@ static pith_status place_layers(struct pith_model *m, struct pith_error *err)
         keep_one(&gpus, m->params.main_gpu);
     if (st == PITH_OK)
         st = find_shares(m, gpus.n ? &gpus : &cpus, err);
-    if (m->params.split >= PITH_SPLIT_ROW && st == PITH_OK) {
+    if (m->params.split >= PITH_SPLIT_ROW && st == PITH_OK)
         st = keep_rows(m, gpus.n ? &gpus : &cpus, gpus.n ? m->params.main_gpu : 0, err);
-        all = &m->slicing;
-        if (st == PITH_OK)
-            st = join_devices(m, all, err);
-    }
     if (st == PITH_OK && gpus.n) {
         cpus.share[0] = cpus.sum = 1; /* and all of it to the first */
         cpus.n = 1;
@@ -551,22 +515,21 @@ static pith_status place_layers(struct pith_model *m, struct pith_error *err)
     if (st != PITH_OK || text)
         return st == PITH_OK ? by_turns(m, text, err) : st;
     deal_layers(m, &cpus, lo, hi);
-    if (!gpus.n || asked == PITH_GPU_LAYERS_NONE)
-        return PITH_OK;
-    int32_t n_layer = hi - lo;
-    int32_t n = asked == PITH_GPU_LAYERS_AUTO || asked > n_layer ? n_layer : asked;
-    for (; n > 0; n--) {
-        deal_layers(m, &cpus, lo, hi);
+    n = n == PITH_GPU_LAYERS_AUTO || n > hi - lo ? hi - lo : n;
+    n = n < most ? n : most;
+    if (gpus.n && n > 0)
         deal_layers(m, &gpus, hi - n, hi);
-        if (asked != PITH_GPU_LAYERS_AUTO || layers_fit(m, all))
-            break;
-    }
-    if (!n)
-        deal_layers(m, &cpus, lo, hi);
-    if (asked == PITH_GPU_LAYERS_AUTO && n < n_layer)
-        str_printf(&m->note, "%s%d of %d layers are on GPUs: more do not fit",
-                   m->note.n ? "; " : "", n, n_layer);
     return PITH_OK;
+}
+
+int32_t model_auto_layers(const struct pith_model *m)
+{
+    int32_t lo, hi;
+    struct takers gpus = {0};
+    find_takers(m, &gpus, 1);
+    arch_stage_layers(&m->arch, &lo, &hi);
+    int fixed = m->params.gpu_layers != PITH_GPU_LAYERS_AUTO || env_get("PITH_LAYER_DEVICES");
+    return gpus.n && !fixed && m->fits ? hi - lo : 0;
 }
 
 /* Layers that share a state stay together. */
@@ -816,7 +779,7 @@ static pith_status find_pairs(struct pith_model *m, struct pith_error *err)
     return st;
 }
 
-pith_status model_spread(struct pith_model *m, struct pith_error *err)
+pith_status model_spread(struct pith_model *m, int32_t most, struct pith_error *err)
 {
     int32_t n_layer = m->arch.hp.n_layer;
     m->layer_device = arena_array(&m->arena, (size_t)n_layer, sizeof *m->layer_device);
@@ -830,7 +793,7 @@ pith_status model_spread(struct pith_model *m, struct pith_error *err)
     if (st == PITH_OK && m->params.split == PITH_SPLIT_TENSOR)
         st = find_pairs(m, err);
     if (st == PITH_OK)
-        st = place_layers(m, err);
+        st = place_layers(m, most, err);
     if (st != PITH_OK)
         return st;
     join_layers(m);

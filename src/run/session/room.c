@@ -49,10 +49,22 @@ uint64_t room_cache(struct pith_session *s, const struct cache_params *p)
            store_tables(c.n_stored);
 }
 
-/* What full pools, and activations where there is a plan, take of a device with memory of its own;
- * 0: it has none. */
-static uint64_t need_on(const struct pith_session *s, const struct cache *c,
-                        const struct recurrent *r, int d, struct mem_left *left)
+/* What a plan takes of a device for one step at a time: values, and what its job has. */
+static uint64_t run_needs(struct pith_session *s, struct plan *p, int d, uint64_t n_slabs)
+{
+    struct device *dev = s->model->devices[d];
+    struct device_limits lim;
+    dev->backend->limits(dev, &lim);
+    uint64_t job = p->act_bytes[d] && dev->backend->job_memory
+                       ? dev->backend->job_memory(dev, p, s->step_reserved, n_slabs)
+                       : 0;
+    return buffer_takes(&lim, p->act_bytes[d]) + job;
+}
+
+/* What full pools, and steps where there is a plan, take of a device with memory of its own; 0: it
+ * has none. */
+static uint64_t need_on(struct pith_session *s, const struct cache *c, const struct recurrent *r,
+                        int d, struct mem_left *left)
 {
     struct device *dev = s->model->devices[d];
     const struct plan *large = &s->role[SESSION_LARGE].plan;
@@ -61,15 +73,22 @@ static uint64_t need_on(const struct pith_session *s, const struct cache *c,
     if (lim.host)
         return 0;
     uint64_t need = slabs_need(dev, r->device_bytes[d], (uint64_t)r->n_blocks);
+    uint64_t n_slabs = slabs_count(dev, r->device_bytes[d], (uint64_t)r->n_blocks);
     for (int g = 0; g < c->n_groups; g++)
-        if (c->group[g].device == d)
-            need += slabs_need(dev, (uint64_t)c->group[g].page_bytes,
-                               (uint64_t)(c->group[g].n_pages + c->group[g].n_spare));
+        if (c->group[g].device == d) {
+            uint64_t unit = (uint64_t)c->group[g].page_bytes;
+            uint64_t n = (uint64_t)(c->group[g].n_pages + c->group[g].n_spare);
+            need += slabs_need(dev, unit, n);
+            n_slabs += slabs_count(dev, unit, n);
+        }
     for (int i = 0; i < SESSION_ROLES; i++)
-        need += s->role[i].plan.act_bytes[d] *
+        need += run_needs(s, &s->role[i].plan, d, n_slabs) *
                 (i == ROLE_DECODER && s->n_lanes ? (uint64_t)s->n_lanes : 1);
-    need += large->n_uploads && large->ring_device == d ? 2 * large->ring_bytes : 0;
+    if (large->n_uploads && large->ring_device == d)
+        need += 2 * buffer_takes(&lim, large->ring_bytes);
     dev->backend->memory(dev, left);
+    uint64_t promised = s->model->promised[d];
+    left->bytes = left->bytes > promised ? left->bytes - promised : 0;
     return need;
 }
 
@@ -200,6 +219,13 @@ int room_fits_large(struct pith_session *s, const struct cache_params *p)
         fits = !need || need <= left.bytes - left.bytes / 4;
     }
     return fits;
+}
+
+int room_fits_devices(struct pith_session *s, const struct cache_params *p, int half)
+{
+    struct mem_left left;
+    uint64_t need;
+    return short_of_memory(s, p, half ? 2 : 1, &left, &need) < 0;
 }
 
 pith_status room_check(struct pith_session *s, const struct cache_params *p, uint64_t other,

@@ -530,9 +530,9 @@ static pith_status open_store(struct pith_session *s, const struct pith_session_
     return store_init(&s->store, &s->cache, &s->recurrent, &sp, err);
 }
 
-/* What is to be opened, and the memory there was before. */
-static pith_status prepare(struct pith_session *s, const struct pith_session_params *params,
-                           struct cache_params *cp, struct mem_left *left, struct pith_error *err)
+/* What is to be opened, but for sizes that memory decides. */
+static pith_status take_states(struct pith_session *s, const struct pith_session_params *params,
+                               struct cache_params *cp, struct pith_error *err)
 {
     struct pith_model *m = s->model;
     pith_status st = take_params(s, params, cp, err);
@@ -560,6 +560,16 @@ static pith_status prepare(struct pith_session *s, const struct pith_session_par
         cp->state_bytes = state_bytes;
     else
         cp->store_bytes = (uint64_t)(cp->store_context = 0);
+    return PITH_OK;
+}
+
+/* The same with them, and the memory there was before. */
+static pith_status prepare(struct pith_session *s, const struct pith_session_params *params,
+                           struct cache_params *cp, struct mem_left *left, struct pith_error *err)
+{
+    pith_status st = take_states(s, params, cp, err);
+    if (st != PITH_OK)
+        return st;
     room_choose(s, cp, params->memory_bytes, left);
     cp->n_memory = room_memory(s, cp);
     return PITH_OK;
@@ -590,8 +600,8 @@ static pith_status open_all(struct pith_session *s, const struct pith_session_pa
     TRY(cache_shape(&s->cache, s->states, s->n_states, m->devices, &cp, err));
     TRY(compile(s, err));
     TRY(pipeline_choose(s, params->n_lanes, err));
-    room_lanes(s, &cp);
     size_buffers(s);
+    room_lanes(s, &cp);
     TRY(fit_large(s, &cp, &left, err));
     TRY(room_check(s, &cp, fixed_bytes(s) + scratch_bytes(s) + s->kept_bytes + taps_bytes(s),
                    &left, err));
@@ -654,6 +664,53 @@ pith_status session_plan(struct pith_model *m, const struct pith_session_params 
         out->memory_bytes = left.total;
         snprintf(out->limited_by, sizeof out->limited_by, "%s", left.by);
     }
+    session_close(s);
+    return st;
+}
+
+/* Positions that layers on GPUs have to leave room for where nobody asks for a context. */
+enum { CONTEXT_AUTO = 4096 };
+
+/* A context that nobody asks for, or positions over all sequences, are as large as memory allows
+ * when the session is opened, which is then after its wishes; here they are what it should have at
+ * least. */
+static pith_status find_fit(struct pith_session *s, const struct pith_session_params *params,
+                            int *fits, struct pith_error *err)
+{
+    struct cache_params cp;
+    const struct pith_model *m = s->model;
+    pith_status st;
+    TRY(take_states(s, params, &cp, err));
+    int chosen = !cp.n_ctx;
+    int32_t train = rope_near(&m->arch), least = train < CONTEXT_AUTO ? train : CONTEXT_AUTO;
+    if (chosen)
+        s->n_ctx = cp.n_ctx = least > 0 ? least : 1;
+    if (chosen && cp.n_tokens && cp.n_tokens < cp.n_ctx)
+        s->n_ctx = cp.n_ctx = (int32_t)cp.n_tokens;
+    cp.n_tokens = cp.n_tokens ? cp.n_tokens : cp.n_ctx;
+    cp.n_memory = room_memory(s, &cp);
+    *fits = room_fits_devices(s, &cp, chosen);
+    if (!*fits)
+        return PITH_OK;
+    TRY(cache_shape(&s->cache, s->states, s->n_states, m->devices, &cp, err));
+    upload_expect(s);
+    TRY(compile(s, err));
+    TRY(pipeline_choose(s, params->n_lanes, err));
+    size_buffers(s);
+    *fits = room_fits_devices(s, &cp, 0) &&
+            (!s->role[SESSION_LARGE].plan.n_uploads || room_fits_large(s, &cp));
+fail:
+    return st;
+}
+
+pith_status session_fits(struct pith_model *m, int *fits, struct pith_error *err)
+{
+    struct pith_session_params any = PITH_SESSION_PARAMS_INIT;
+    struct pith_session *s = mem_zalloc(sizeof *s, PITH_MEM_META);
+    if (!s)
+        return error_set(err, PITH_NOMEM, "out of memory while planning a session");
+    s->model = model_ref(m);
+    pith_status st = find_fit(s, m->params.session ? m->params.session : &any, fits, err);
     session_close(s);
     return st;
 }

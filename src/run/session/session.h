@@ -181,6 +181,8 @@ static inline int32_t session_kept_token(const struct pith_session *s, const str
 struct pith_session *session_open(struct pith_model *m, const struct pith_session_params *params,
                                   struct pith_error *err);
 void session_close(struct pith_session *s); /* NULL allowed */
+/* model_fits (model.h). */
+pith_status session_fits(struct pith_model *m, int *fits, struct pith_error *err);
 /* See pith_plan_session. */
 pith_status session_plan(struct pith_model *m, const struct pith_session_params *params,
                          struct pith_session_plan *out, struct pith_error *err);
@@ -215,6 +217,8 @@ static inline const struct plan *session_plan_of(const struct pith_session *s, i
 typedef pith_status (*make_graph)(struct pith_session *s, struct pith_error *err);
 pith_status upload_compile(struct pith_session *s, const struct plan_params *pp, make_graph build,
                            struct pith_error *err);
+/* A session is only planned: nothing is measured, and what would be is taken to pay. */
+void upload_expect(struct pith_session *s);
 pith_status upload_refused(struct pith_session *s, const char *why, struct pith_error *err);
 pith_status upload_failed(struct pith_session *s, struct pith_error *why, struct pith_error *err);
 /* Gives back all that the second plan has, for what cannot be had else; 0: there is none. */
@@ -283,6 +287,9 @@ void room_choose(struct pith_session *s, struct cache_params *p, int64_t most,
 void room_lanes(struct pith_session *s, const struct cache_params *p);
 /* 0: devices have no memory for the plan that brings weights beside all else. */
 int room_fits_large(struct pith_session *s, const struct cache_params *p);
+/* 0: devices have no memory for it all; half: nor may it be more than half of what is left, as
+ * where nobody says how large caches are. */
+int room_fits_devices(struct pith_session *s, const struct cache_params *p, int half);
 /* PITH_NOMEM: such a cache and `other` bytes beside it do not fit into what was left. */
 pith_status room_check(struct pith_session *s, const struct cache_params *p, uint64_t other,
                        const struct mem_left *left, struct pith_error *err);

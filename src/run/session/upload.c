@@ -194,6 +194,12 @@ static pith_status measure(const struct pith_session *s, struct upload_rates *ou
     return st;
 }
 
+/* Would it be measured? */
+static int is_measured(const struct device *d)
+{
+    return d->backend->measure && d->kind != DEVICE_SOFTWARE;
+}
+
 /* From how many rows on it pays; 0: why says why it does not. */
 static int32_t rows_that_pay(struct pith_session *s, char *why, size_t cap)
 {
@@ -201,7 +207,7 @@ static int32_t rows_that_pay(struct pith_session *s, char *why, size_t cap)
     const struct device *d = m->devices[s->uploading.device];
     struct upload_rates *r = &m->upload_rates;
     struct pith_error err = {PITH_OK, ""};
-    if (!d->backend->measure || d->kind == DEVICE_SOFTWARE) {
+    if (!is_measured(d)) {
         snprintf(why, cap, "%s is not measured", d->name);
         return 0;
     }
@@ -235,6 +241,16 @@ static const char *refuses(const struct pith_session *s)
            : s->n_sets          ? "the session has adapters"
            : s->n_taps          ? "the session has taps"
                                 : NULL;
+}
+
+void upload_expect(struct pith_session *s)
+{
+    const struct pith_model *m = s->model;
+    s->uploading.rows = m->params.upload_rows > 0         ? m->params.upload_rows
+                        : is_measured(m->devices[find_gpu(m)]) ? PREFILL_ROWS + 1
+                                                               : 0;
+    if (!s->uploading.rows)
+        snprintf(s->uploading.why, sizeof s->uploading.why, "nobody expects it");
 }
 
 pith_status upload_compile(struct pith_session *s, const struct plan_params *pp, make_graph build,
