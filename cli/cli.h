@@ -167,8 +167,8 @@ struct model_opts {
     {.name = "--split-mode", .alias = "-sm", ARG_FIELD(opts, m.split, ARG_CHOICE),                 \
      .choices = "layer|none|row|tensor", .dflt = "layer",                                          \
      .help = "several GPUs share the layers (layer), the rows of each matrix and experts (row), "  \
-             "columns too where that brings less between them (tensor: other bits), or there is "  \
-             "only the main one (none)"},                                                          \
+             "these and heads with their cache, and columns where that brings less between them "  \
+             "(tensor: other bits), or there is only the main one (none)"},                        \
     {.name = "--tensor-split", .alias = "-ts", .meta = "N,N,..",                                   \
      ARG_FIELD(opts, m.shares, ARG_TEXT), .otherwise = "by their free memory",                     \
      .help = "share of the layers, or rows, that each GPU takes, as 3,1"},                         \

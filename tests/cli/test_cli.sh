@@ -278,6 +278,7 @@ PITH_FAR_DEVICES=2 gives split_rows 0 \
 same split_rows_text "$(cat "$out")" "$(cat "$dir/one.txt")"
 PITH_FAR_DEVICES=1 gives split_rows_alone 2 'wants two devices or more, there is FAR0 alone' \
     run "$m" -p a -n 1 --split-mode row
+gives split_help_tells_of_heads 0 'heads with their cache' run --help
 gives split_unknown 1 'wanted one of layer\|none\|row' run "$m" -p a -sm rows
 
 gives inspect 0 '^[0-9]+ tensors' inspect "$m"
