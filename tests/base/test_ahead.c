@@ -36,9 +36,10 @@ static void look(void *ctx, void *slot)
     sem_post(&s->reached);
     sem_wait(&s->each);
     s->late += s->a && ahead_is_late(s->a);
-    int i = s->n++;
+    int i = s->n; /* no other thread counts */
     if (i < 64)
         s->value[i] = *(int *)slot;
+    s->n = i + 1;
 }
 
 static int push(struct ahead *a, int value)
