@@ -123,10 +123,9 @@ fi
 
 # Many lines for a list of texts: each is read once.
 awk 'BEGIN { for (i = 0; i < 200000; i++) print "logit-bias = " i "=1" }' >"$conf"
-start=$(date +%s)
+ulimit -S -t 60 # seconds of processors
 gives many_lines 1 'logit-bias' run "$m" -p a -n 1 --config "$conf"
-took=$(($(date +%s) - start))
-if [ $took -le 20 ]; then ok many_lines_time; else fail many_lines_time "$took s"; fi
+ulimit -S -t unlimited
 
 # ---------------------------------------------------------------- manual page and unit
 
