@@ -32,6 +32,7 @@ WIDE="--embd ${EMBD:-4096} --heads ${HEADS:-32} --heads-kv ${HEADS_KV:-8} --ff $
 WIDE="$WIDE --vocab ${VOCAB:-32000} --ctx 4096"
 TESTS="$B/tests/test_cuda $B/tests/test_cuda_ops $B/tests/test_cuda_attn"
 RECORD=$B/bench/bench_record
+FUSED=matmul_glu # ops that are made of others in one launch
 LONGEST=590
 PART=${PART:-240}
 began=$SECONDS
@@ -271,6 +272,22 @@ pipelined()
     rm -f "$trace"
     return $status
 }
+# Decode with launches that stand for several, and without: tokens per second of each.
+fused()
+{
+    local mask rate first=
+    synth q4_0 q4_0 --layers "${LAYERS:-32}" $WIDE || return
+    for mask in "" "$FUSED"; do
+        PITH_CUDA_MASK=$mask bench "$out/models/q4_0.gguf" --device cuda0 -ngl all -p 0 -n 128 \
+            -r 3 | tee "$out/fused.bench" || return
+        rate=$(awk '$4 == "tg128" { rate = $5 } END { print rate }' "$out/fused.bench")
+        first=${first:-$rate}
+    done
+    rm -f "$out/fused.bench"
+    awk -v a="$first" -v b="$rate" 'BEGIN {
+        if (!(a > 0 && b > 0)) exit 1
+        printf "fused, times the rate without: %.3f\n", a / b }'
+}
 measure()
 {
     local kind=$1 file=$2
@@ -304,6 +321,7 @@ device=cuda0
 part host hosts_time
 part record env PITH_PLUGINS="$B" "$RECORD" cuda0
 part pipelined pipelined
+part fused fused
 for kind in decode prefill ops deep; do
     for type in $TYPES; do part "$kind-$type" measure_type $kind "$type"; done
 done
@@ -417,6 +435,7 @@ verdicts()
         '.*: \([0-9.]*\) times$' 3
     wants_least models-recordings_serve "replayed behind the first step, %:" \
         '.*behind the first \([0-9.]*\) %.*' 95
+    wants_least fused "decode fused, times without:" '^fused, times .*: \([0-9.]*\)' 1
     wants_least pipelined "two devices at once, %:" \
         '^two devices at once: \([0-9.]*\) %.*' 1
 }

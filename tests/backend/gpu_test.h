@@ -566,7 +566,8 @@ static void without(const char *arch, const char *op, const float *want)
 }
 
 /* Each op of a model that no model before had; not BEST, which devices may offer: without it whole
- * rows of logits come to the host. In make check one of each. */
+ * rows of logits come to the host; nor what is fused, whose parts run then. In make check one of
+ * each. */
 GOLDEN_FN int ops_without(const char *arch, uint8_t seen[OP_COUNT])
 {
     struct pith_error err = {PITH_OK, ""};
@@ -583,7 +584,7 @@ GOLDEN_FN int ops_without(const char *arch, uint8_t seen[OP_COUNT])
     for (int i = 0; i < OP_COUNT; i++) {
         snprintf(says, sizeof says, "\"op\": \"%s\"", op_infos[i]->name);
         if (seen[i] || i == OP_COPY || i == OP_BEST || op_has((enum op)i, OP_ALIAS) ||
-            !strstr(report, says))
+            op_has((enum op)i, OP_FUSED) || !strstr(report, says))
             continue;
         seen[i] = 1;
         if (test_scale() >= 10 || !n)

@@ -1,5 +1,6 @@
 /* gpu_test_ops.h -- every op of test_ops.c on a device of a backend of GPUs (gpu_backend) beside
- * the reference, and products with every type of weight beside sums in double. */
+ * the reference, products with every type of weight beside sums in double, and what is fused beside
+ * what is not (gpu_mask: the setting that takes ops away). */
 #ifndef PITH_TESTS_BACKEND_GPU_TEST_OPS_H
 #define PITH_TESTS_BACKEND_GPU_TEST_OPS_H
 
@@ -194,13 +195,86 @@ static void rows_of_every_type(void)
 /* There is a kernel for each op, but for those that only the CPU's plans have. */
 static void every_op_has_a_kernel(void)
 {
-    static const enum op without[] = {OP_QUANT, OP_MATMUL_GLU, OP_COPY, OP_VIEW};
+    static const enum op without[] = {OP_QUANT, OP_COPY, OP_VIEW};
     for (int i = 0; i < OP_COUNT; i++) {
         int known = gpu_has((enum op)i);
         for (size_t k = 0; k < sizeof without / sizeof *without; k++)
             known |= (int)without[k] == i;
         CHECK_MSG(known, "%s has no kernel", op_infos[i]->name);
     }
+}
+
+/* ---------------------------------------------------------------- gated products */
+
+struct gated_product {
+    const struct tensor *gate, *up, *other;
+    struct glu_op p;
+};
+
+/* Beside a product that reads the same rows. */
+static node build_gated_product(struct graph *g, node x, void *ctx)
+{
+    const struct gated_product *c = ctx;
+    node gate = graph_matmul(g, c->gate, NULL, x, "gate");
+    node up = graph_matmul(g, c->up, NULL, x, "up");
+    node y = graph_glu_of(g, gate, up, &c->p, "gated");
+    return graph_add(g, y, graph_matmul(g, c->other, NULL, x, "other"), "sum");
+}
+
+/* One launch, or parts of many rows, and without fusion: the same bits. */
+static void gated_case(struct rng *rng, enum dtype type, const struct glu_op *p, int M, int K,
+                       int T, int chunk)
+{
+    static float w[1 << 15], x[1 << 15], got[2][1 << 12];
+    struct pith_error err;
+    struct gated_product c = {.p = *p};
+    bench_reset();
+    for (int i = 0; i < 3; i++) {
+        bench_fill(rng, w, (int64_t)M * K, 0);
+        *(i == 0 ? &c.gate : i == 1 ? &c.up : &c.other) = bench_tensor(type, 0, M, K, w);
+    }
+    bench_fill(rng, x, (int64_t)T * K, 0);
+    struct bench_case b = {.build = build_gated_product, .ctx = &c, .in = x, .T = T, .n = K};
+    b.chunk = chunk;
+    b.level = CPU_BASE;
+    for (int masked = 0; masked < 2; masked++) {
+        bench_met[OP_MATMUL_GLU] = bench_met[OP_GLU] = 0;
+        setenv(gpu_mask, masked ? op_infos[OP_MATMUL_GLU]->name : "", 1);
+        pith_status st = bench_run(&b, got[masked], &err);
+        unsetenv(gpu_mask);
+        REQUIRE(st == PITH_OK, "%s: %s", dtypes[type].name, err.msg);
+        CHECK(bench_met[OP_MATMUL_GLU] == !masked && bench_met[OP_GLU] == masked);
+    }
+    for (int i = 0; i < M * T; i++)
+        if (memcmp(&got[0][i], &got[1][i], sizeof **got)) {
+            CHECK_MSG(0, "%s [%d, %d], act %d, row %d of %d (%d), column %d: %.9g, apart %.9g",
+                      dtypes[type].name, M, K, (int)p->act, i / M, T, chunk, i % M,
+                      (double)got[0][i], (double)got[1][i]);
+            return;
+        }
+}
+
+static void gated_products_of(const enum dtype *types, int n)
+{
+    static const struct glu_op acts[] = {{GLU_SILU, {0}},        {GLU_SILU_MIN, {2}},
+                                         {GLU_GELU, {0}},        {GLU_SITU, {2.5f, 1.5f}},
+                                         {GLU_XIELU, {.8f, .6f, .5f, -1e-6f}},
+                                         {GLU_OAI, {7}},         {GLU_GELU_ERF, {0}}};
+    static const int rows[][2] = {{1, 0}, {6, 0}, {13, 0}, {13, 5}, {41, 8}};
+    struct rng rng;
+    rng_init(&rng, 59);
+    for (int i = 0, k = 0; i < n; i++)
+        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++, k++)
+            if (test_scale() >= 10 || (int)r == i % 2 || r == 3)
+                gated_case(&rng, types[i], &acts[k % 7], 1 + 18 * (int)(r + 1) / 2,
+                           dtypes[types[i]].block > 1 ? 768 : 300, rows[r][0], rows[r][1]);
+}
+
+static void gated_products(void)
+{
+    static const enum dtype types[] = {DT_Q4_0, DT_F16, DT_Q4_K, DT_BF16, DT_F32,
+                                       DT_Q8_0, DT_Q6_K, DT_IQ2_XS, DT_MXFP4};
+    gated_products_of(types, test_scale() < 10 ? 3 : (int)(sizeof types / sizeof *types));
 }
 
 /* ---------------------------------------------------------------- scans */
@@ -253,6 +327,7 @@ static int gpu_test_ops(void)
     TEST(every_op_has_a_kernel);
     TEST(products_of_every_type);
     TEST(what_is_not_finite);
+    TEST(gated_products);
     TEST(rows_of_every_type);
     TEST(state_spaces);
     return test_scale() < 10 ? test_end() : ops_main();

@@ -4,6 +4,7 @@
 #include "backend/cuda/cuda_impl.h"
 
 #define gpu_backend backend_cuda
+#define gpu_mask    "PITH_CUDA_MASK"
 #define gpu_rounds(type) (dtypes[type].block > 1 && !cu_masked("dp4a"))
 #include "cuda/standin.h"
 #include "gpu_test_ops.h"
@@ -166,6 +167,15 @@ static void products_of_halves(void)
         CHECK(narrow < 0 || launched("pith_half_") > narrow);
         unsetenv("PITH_CUDA_MASK");
     }
+}
+
+/* By tensor cores where rows are many. */
+static void gated_products_of_halves(void)
+{
+    static const enum dtype types[] = {DT_F16, DT_BF16, DT_Q4_K};
+    bench_fast = 1;
+    gated_products_of(types, test_scale() < 10 ? 2 : 3);
+    bench_fast = 0;
 }
 
 /* Compute capability 9.0 alone has wgmma, with kernels and a driver for it; experts and heads go
@@ -442,6 +452,7 @@ int main(void)
         d->backend->close(d);
         TEST(products_without_rounding);
         TEST(products_of_halves);
+        TEST(gated_products_of_halves);
         TEST(what_is_not_of_halves);
         TEST(what_four_warps_do_not_multiply);
         TEST(pools_grow_in_place);

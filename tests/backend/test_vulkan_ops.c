@@ -5,6 +5,7 @@
 static int of_bytes;
 
 #define gpu_backend      backend_vulkan
+#define gpu_mask         "PITH_VULKAN_MASK"
 #define gpu_rounds(type) (of_bytes && dtypes[type].block > 1)
 #include "gpu_test_ops.h"
 #include "plugins.h"
@@ -120,6 +121,15 @@ static void tiles_have_the_same_bits(void)
     CHECK(has_run(VK_TILE) && (has_run(VK_DP4A_TILE) || has_run(VK_DP4A_TILE_DOT)));
 }
 
+/* Of bytes, too: what is rounded once serves three products. */
+static void gated_products_of_bytes(void)
+{
+    static const enum dtype types[] = {DT_Q4_0, DT_Q6_K, DT_Q5_1};
+    setenv("PITH_VULKAN_INT8", "1", 1);
+    gated_products_of(types, test_scale() < 10 ? 1 : 3);
+    unsetenv("PITH_VULKAN_INT8");
+}
+
 /* A driver's errors: what is for want of memory, what loses a device. */
 static void errors_of_the_driver(void)
 {
@@ -142,6 +152,7 @@ int main(void)
         d->backend->close(d);
         TEST(products_of_bytes);
         TEST(tiles_have_the_same_bits);
+        TEST(gated_products_of_bytes);
     }
     return gpu_test_ops();
 }

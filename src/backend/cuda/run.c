@@ -156,7 +156,7 @@ static pith_status pick_product(struct job *j, cu_stream s, const struct call *c
     return again ? cu_launch(j->v, s, &round, err) : PITH_OK;
 }
 
-static pith_status put_call(struct job *j, cu_stream s, const struct call *c,
+static pith_status put_part(struct job *j, cu_stream s, const struct call *c,
                             const struct gpu_key *k, struct pith_error *err)
 {
     struct gpu_launch l;
@@ -170,6 +170,17 @@ static pith_status put_call(struct job *j, cu_stream s, const struct call *c,
     return st == PITH_OK ? st : error_prefix(err, "%s", c->name);
 }
 
+static pith_status put_call(struct job *j, cu_stream s, const struct call *c,
+                            const struct gpu_key *k, struct pith_error *err)
+{
+    struct call part[GPU_PARTS];
+    int n = gpu_made_of(&j->g, c, k, part);
+    pith_status st = n ? PITH_OK : put_part(j, s, c, k, err);
+    for (int i = 0; i < n && st == PITH_OK; i++)
+        st = put_part(j, s, &part[i], k, err);
+    return st;
+}
+
 /* What a call has rounded is there for the others of its phase, if those change nothing of it. */
 static pith_status put_phases(struct job *j, cu_stream s, const struct gpu_key *k,
                               struct pith_error *err)
@@ -177,14 +188,14 @@ static pith_status put_phases(struct job *j, cu_stream s, const struct gpu_key *
     const struct plan *p = j->g.p.plan;
     pith_status st = PITH_OK;
     for (int32_t i = k->first; i < k->first + k->n && st == PITH_OK; i++) {
-        j->g.coded = NULL;
+        j->g.coded_as = GPU_NONE;
         for (int32_t c = 0; c < p->phases[i].n && st == PITH_OK; c++) {
             st = put_call(j, s, &p->calls[p->phases[i].first + c], k, err);
             if (p->phases[i].kind != PHASE_CONCAT)
-                j->g.coded = NULL;
+                j->g.coded_as = GPU_NONE;
         }
     }
-    j->g.coded = NULL;
+    j->g.coded_as = GPU_NONE;
     return st;
 }
 
@@ -277,7 +288,7 @@ static pith_status once(struct gpu_job *g, const struct gpu_key *k, const struct
 {
     struct job *j = job_of(g);
     pthread_mutex_lock(&j->v->lock);
-    j->g.coded = NULL;
+    j->g.coded_as = GPU_NONE;
     pith_status st = only ? put_call(j, j->v->stream, only, k, err)
                           : put_phases(j, j->v->stream, k, err);
     st = marked(j, st, err);

@@ -43,7 +43,7 @@ pith_status gpu_codes_make(struct gpu_job *j, struct pith_error *err)
 
 static int same_rows(const struct value *a, const struct value *b)
 {
-    return a && a->offset == b->offset && a->rows == b->rows && a->rows_mul == b->rows_mul &&
+    return a->offset == b->offset && a->rows == b->rows && a->rows_mul == b->rows_mul &&
            a->cols == b->cols && a->ld == b->ld;
 }
 
@@ -52,7 +52,7 @@ int gpu_round(struct gpu_job *j, const struct call *c, const struct gpu_key *k, 
 {
     const struct value *x = &c->src[0];
     uint64_t bytes = coded_bytes(x, as);
-    int again = j->coded_as != as || !same_rows(j->coded, x);
+    int again = j->coded_as != as || !same_rows(&j->coded, x);
     *round = (struct gpu_launch){.kernel.family = GPU_quantise};
     round->args = (struct gpu_args){.step = l->args.step,
                                     .dst = j->address(&j->codes),
@@ -69,7 +69,7 @@ int gpu_round(struct gpu_job *j, const struct call *c, const struct gpu_key *k, 
     l->args.a = round->args.dst;
     l->args.lda = round->args.ld;
     l->args.ldb = round->args.cols;
-    j->coded = x;
+    j->coded = *x;
     j->coded_as = as;
     return again;
 }

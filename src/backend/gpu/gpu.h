@@ -165,9 +165,10 @@ struct gpu_job {
     /* What rows of x are rounded to for products with a weight, if there are many of them (bytes:
      * also if there are few). NULL: to nothing. */
     enum gpu_code (*code_of)(const struct device *d, const struct tensor *w);
-    struct buffer codes;       /* rows of x, rounded for the products of one call after the other */
-    const struct value *coded; /* what is there; NULL: nobody knows */
-    enum gpu_code coded_as;
+    struct buffer codes;    /* rows of x, rounded for the products of one call after the other */
+    struct value coded;     /* what is there */
+    enum gpu_code coded_as; /* GPU_NONE: nobody knows */
+    struct buffer beside;   /* of a gated product that is made of parts: the second one */
 };
 static inline struct gpu_job *gpu_job_of(struct job *j)
 {
@@ -220,6 +221,15 @@ void gpu_count_phases(const struct gpu_job *j, const struct run *r, int32_t firs
 pith_status gpu_show(const struct gpu_job *j, const struct run *r, const struct call *c,
                      struct pith_error *err);
 
+/* parts.c. What a call of many rows is made of, where that is several launches: ops that stand in
+ * other graphs by themselves, with their bits. 0: it is one launch. Each reads what the one before
+ * has made, or writes where another call's parts have read. */
+enum { GPU_PARTS = 3 };
+int gpu_made_of(const struct gpu_job *j, const struct call *c, const struct gpu_key *k,
+                struct call out[GPU_PARTS]);
+uint64_t gpu_beside_bytes(const struct gpu_job *j); /* room for any call's */
+pith_status gpu_beside_make(struct gpu_job *j, struct pith_error *err);
+
 /* coded.c. Rows of a value in a launch for rows of key k. */
 int64_t gpu_rows_of(const struct value *v, const struct gpu_key *k);
 /* What call c's rows are rounded to; GPU_NONE: it is no product, or of rows as they are. */
@@ -228,7 +238,7 @@ uint64_t gpu_codes_bytes(const struct gpu_job *j);
 pith_status gpu_codes_make(struct gpu_job *j, struct pith_error *err); /* room for any call's */
 /* Gives c's launch rounded rows, and makes it one of dp4a; of 16 bits: the backend says of which
  * family, and of which *round is. 1: *round goes before it, which rounds the rows; 0: they are
- * there. j->coded is set to NULL wherever they may have changed. */
+ * there. j->coded_as is set to GPU_NONE wherever they may have changed. */
 int gpu_round(struct gpu_job *j, const struct call *c, const struct gpu_key *k, enum gpu_code as,
               struct gpu_launch *l, struct gpu_launch *round);
 

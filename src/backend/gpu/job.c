@@ -80,7 +80,7 @@ static uint64_t find_places(struct gpu_job *j, uint64_t n_slabs)
 
 uint64_t gpu_job_memory(struct gpu_job *j, uint64_t n_slabs)
 {
-    return find_places(j, n_slabs) + gpu_codes_bytes(j);
+    return find_places(j, n_slabs) + gpu_codes_bytes(j) + gpu_beside_bytes(j);
 }
 
 static pith_status lay_out(struct gpu_job *j, struct pith_error *err)
@@ -177,6 +177,7 @@ pith_status gpu_job_init(struct gpu_job *j, const struct job_params *p, const ch
     TRY(lay_out(j, err));
     TRY(write_constants(j, err));
     TRY(gpu_codes_make(j, err));
+    TRY(gpu_beside_make(j, err));
 fail:
     return st;
 }
@@ -185,6 +186,7 @@ void gpu_job_deinit(struct gpu_job *j)
 {
     buffer_release(&j->own);
     buffer_release(&j->codes);
+    buffer_release(&j->beside);
     mem_free(j->recording);
     mem_free(j->const_of);
 }

@@ -155,6 +155,18 @@ enum {
     R_MOE_PICK
 };
 
+/* As common.cuh and act.glsl number them; -1: there is no kernel with it. */
+static int act_of(const struct glu_op *p)
+{
+    static const int8_t acts[] = {
+        [GLU_SILU] = 0,      [GLU_GELU] = 1,      [GLU_GELU_ERF] = 2, [GLU_GELU_QUICK] = 3,
+        [GLU_RELU] = 4,      [GLU_RELU2] = 5,     [GLU_SIGMOID] = 6,  [GLU_TANH] = 7,
+        [GLU_EXP] = 8,       [GLU_SOFTPLUS] = 9,  [GLU_ROUND] = 10,   [GLU_XIELU] = 11,
+        [GLU_SILU_MIN] = 12, [GLU_SILU_CAP] = 13, [GLU_OAI] = 14,
+        [GLU_SITU] = 15,     [GLU_ROOT] = 16};
+    return (size_t)p->act < sizeof acts / sizeof *acts ? acts[p->act] : -1;
+}
+
 static int rows_kernel(const struct op_view *v, struct gpu_kernel *k)
 {
     static const int8_t which[OP_COUNT] = {
@@ -167,19 +179,9 @@ static int rows_kernel(const struct op_view *v, struct gpu_kernel *k)
         [OP_MOE_SUM] = R_MOE_SUM,   [OP_DIVIDE] = R_DIVIDE,
         [OP_UNSAID] = R_UNSAID,     [OP_MOE_ROUTE] = R_MOE_ROUTE,
         [OP_MOE_PICK] = R_MOE_PICK};
-    static const int8_t acts[] = {
-        [GLU_SILU] = 0,      [GLU_GELU] = 1,      [GLU_GELU_ERF] = 2, [GLU_GELU_QUICK] = 3,
-        [GLU_RELU] = 4,      [GLU_RELU2] = 5,     [GLU_SIGMOID] = 6,  [GLU_TANH] = 7,
-        [GLU_EXP] = 8,       [GLU_SOFTPLUS] = 9,  [GLU_ROUND] = 10,   [GLU_XIELU] = 11,
-        [GLU_SILU_MIN] = 12, [GLU_SILU_CAP] = 13, [GLU_OAI] = 14,
-        [GLU_SITU] = 15,     [GLU_ROOT] = 16};
     *k = (struct gpu_kernel){GPU_rows, {which[v->op]}};
-    if (v->op == OP_GLU) {
-        size_t act = ((const struct glu_op *)v->p)->act;
-        if (act >= sizeof acts / sizeof *acts)
-            return 0;
-        k->spec[1] = acts[act];
-    }
+    if (v->op == OP_GLU && (k->spec[1] = act_of(v->p)) < 0)
+        return 0;
     k->spec[2] = v->op == OP_GLU       ? v->n_src > 1
                  : v->op == OP_MOE_SUM ? !((const struct moe_op *)v->p)->plain
                                        : v->b != NULL;
@@ -462,14 +464,24 @@ static void pool_launch(const struct call *c, const struct gpu_places *at, struc
 /* ---------------------------------------------------------------- matmul.comp */
 
 enum { MM_COLS = 8, MM_ROWS = 4, MM_GROUPS = 4 };
+/* As products.cuh and groups.glsl have them. */
+enum { MM_PLAIN, MM_HEADS, MM_EXPERTS, MM_GATED };
 
 static int matmul_kernel(const struct op_view *v, struct gpu_kernel *k)
 {
-    int kind = v->op == OP_MATMUL ? 0 : v->op == OP_HEAD_MATMUL ? 1 : 2;
+    int kind = v->op == OP_MATMUL ? MM_PLAIN : v->op == OP_HEAD_MATMUL ? MM_HEADS : MM_EXPERTS;
     *k = (struct gpu_kernel){GPU_matmul, {type_of(v->w->type), kind, 1, MM_ROWS}};
     k->spec[4] = v->b != NULL;
     k->spec[5] = v->w2 != NULL;
     return k->spec[0] >= 0 && v->w->type != DT_I32 && is_f32(v->b) && is_f32(v->w2);
+}
+
+/* Two matrices, of which a launch makes half as many rows each; HAS_BIAS is the activation. */
+static int matmul_glu_kernel(const struct op_view *v, struct gpu_kernel *k)
+{
+    *k = (struct gpu_kernel){GPU_matmul, {type_of(v->w->type), MM_GATED, 1, MM_ROWS}};
+    k->spec[4] = act_of(v->p);
+    return k->spec[0] >= 0 && k->spec[4] >= 0 && v->w->type != DT_I32;
 }
 
 static void matmul_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
@@ -482,6 +494,11 @@ static void matmul_launch(const struct call *c, const struct gpu_places *at, str
     l->args.p[1] = (uint32_t)m;
     l->groups[0] = blocks(m, MM_ROWS * MM_GROUPS);
     l->groups[1] = gpu_row_groups((rows + cols - 1) / cols);
+    if (c->op == OP_MATMUL_GLU) {
+        l->groups[0] = blocks(m, MM_ROWS / 2 * MM_GROUPS);
+        l->args.extra = (uint64_t)(uintptr_t)c->w2_data;
+        memcpy(l->args.p + 2, ((const struct glu_op *)c->p)->c, 16);
+    }
     if (c->op == OP_HEAD_MATMUL)
         l->groups[2] = (uint32_t)tensor_stack(c->w);
     if (!moe)
@@ -1062,6 +1079,7 @@ static const struct gpu_op ops[OP_COUNT] = {
     [OP_MOE_PICK] = ROWS,
     [OP_CACHE_WRITE] = {"cache_write", cache_write_kernel, cache_write_launch, NULL},
     [OP_MATMUL] = MATMUL,
+    [OP_MATMUL_GLU] = {"matmul", matmul_glu_kernel, matmul_launch, NULL},
     [OP_HEAD_MATMUL] = MATMUL,
     [OP_MOE_MATMUL] = MATMUL,
     [OP_ATTN] = ATTN,
@@ -1104,7 +1122,8 @@ int gpu_impl(const struct node *n, struct op_impl *out)
     const struct gpu_op *op = &ops[n->op];
     struct gpu_kernel k;
     if (!op->kernel || n->fmt != ACT_F32 ||
-        (n->w && tensor_layout_on(n->w, n->device) != LAYOUT_ROWS) || !op->kernel(&v, &k))
+        (n->w && tensor_layout_on(n->w, n->device) != LAYOUT_ROWS) ||
+        (n->w2 && tensor_layout_on(n->w2, n->device) != LAYOUT_ROWS) || !op->kernel(&v, &k))
         return 0;
     *out = (struct op_impl){.kernel = op->name, .fn = on_device};
     return 1;
@@ -1113,7 +1132,7 @@ int gpu_impl(const struct node *n, struct op_impl *out)
 uint64_t gpu_most_groups(const struct node *n)
 {
     if (op_has(n->op, OP_PRODUCT))
-        return blocks(tensor_m(n->w), MM_ROWS * MM_GROUPS);
+        return blocks(tensor_m(n->w), (n->op == OP_MATMUL_GLU ? 1 : 2) * MM_ROWS / 2 * MM_GROUPS);
     return blocks(n->cols, 64);
 }
 

@@ -204,7 +204,7 @@ static pith_status round_rows(struct job *j, VkCommandBuffer commands, const str
     return st;
 }
 
-static pith_status put_call(struct job *j, VkCommandBuffer commands, const struct call *c,
+static pith_status put_part(struct job *j, VkCommandBuffer commands, const struct call *c,
                             const struct gpu_key *k, struct hazards *h, struct pith_error *err)
 {
     struct gpu_launch l;
@@ -219,6 +219,19 @@ static pith_status put_call(struct job *j, VkCommandBuffer commands, const struc
     return st == PITH_OK ? st : error_prefix(err, "%s", c->name);
 }
 
+static pith_status put_call(struct job *j, VkCommandBuffer commands, const struct call *c,
+                            const struct gpu_key *k, struct hazards *h, struct pith_error *err)
+{
+    struct call part[GPU_PARTS];
+    int n = gpu_made_of(&j->g, c, k, part);
+    pith_status st = n ? PITH_OK : put_part(j, commands, c, k, h, err);
+    for (int i = 0; i < n && st == PITH_OK; i++) {
+        vk_barrier(j->v, commands);
+        st = put_part(j, commands, &part[i], k, h, err);
+    }
+    return st;
+}
+
 /* Phases of a bucket as commands; or only one call. */
 static pith_status put_phases(struct job *j, VkCommandBuffer commands, const struct gpu_key *k,
                               const struct call *only, int again, struct pith_error *err)
@@ -226,18 +239,18 @@ static pith_status put_phases(struct job *j, VkCommandBuffer commands, const str
     const struct plan *p = j->g.p.plan;
     struct hazards h = {.n = 0};
     pith_status st = vk_begin(j->v, commands, again, err);
-    j->g.coded = NULL;
+    j->g.coded_as = GPU_NONE;
     if (only && st == PITH_OK)
         st = put_call(j, commands, only, k, &h, err);
     for (int32_t i = k->first; i < k->first + k->n && !only && st == PITH_OK; i++) {
-        j->g.coded = NULL;
+        j->g.coded_as = GPU_NONE;
         for (int32_t c = 0; c < p->phases[i].n && st == PITH_OK; c++) {
             const struct call *call = &p->calls[p->phases[i].first + c];
             if (has_to_wait(&h, call))
                 vk_barrier(j->v, commands);
             st = put_call(j, commands, call, k, &h, err);
             if (p->phases[i].kind != PHASE_CONCAT)
-                j->g.coded = NULL;
+                j->g.coded_as = GPU_NONE;
         }
     }
     VkResult r = j->v->f.EndCommandBuffer(commands);

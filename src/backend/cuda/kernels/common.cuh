@@ -248,3 +248,83 @@ FN float exact_log(float x)
 }
 
 FN float none() { return as_float(0xff800000u); } /* minus infinity */
+
+/* ---------------------------------------------------------------- activations */
+
+/* And what joins a gate with what it opens (GLU of graph/ops/rows.c), as gpu/ops.c numbers them.
+ * Those from 12 to 15 limit both together. c: constants, of those that have some. */
+struct Act {
+    int which;
+    float c[4];
+};
+/* Its constants are arguments `from` and on. */
+FN Act act_at(const Args &arg, int which, int from)
+{
+    Act a = {which, {0, 0, 0, 0}};
+    UNROLL for (int i = 0; i < 4; i++)
+        a.c[i] = arg_f(arg, from + i);
+    return a;
+}
+
+FN float clamped(float x, float lo, float hi)
+{
+    x = lo > x ? lo : x;
+    return hi < x ? hi : x;
+}
+
+FN float gelu_erf(float g)
+{
+    float x = fabsf(g) * 0.70710678f, t = 1.0f / fmaf(0.3275911f, x, 1.0f);
+    float erfc = polynomial5(t, 1.061405429f, -1.453152027f, 1.421413741f, -0.284496736f,
+                             0.254829592f) *
+                 t * exact_exp(-x * x);
+    return 0.5f * g * (g < 0 ? erfc : 2.0f - erfc);
+}
+
+FN float sigmoid(float x) { return 1.0f / (1.0f + exact_exp(-x)); }
+
+FN float act_of(const Act &a, int act, float x)
+{
+    float r = x > 0 ? x : 0;
+    switch (act) {
+    case 0: return x / (1.0f + exact_exp(-x));
+    case 1: return x / (1.0f + exact_exp(fmaf(x * x, -0.071354816f, -1.5957691216f) * x));
+    case 2: return gelu_erf(x);
+    case 3: return x / (1.0f + exact_exp(x * -1.702f));
+    case 4: return r;
+    case 5: return r * r;
+    case 6: return sigmoid(x);
+    case 7: return exact_tanh(x);
+    case 8: return exact_exp(x);
+    case 9: return x > 20 ? x : exact_log(1 + exact_exp(x));
+    case 10: return x < 0 ? -floorf(0.5f - x) : floorf(x + 0.5f);
+    case 16:
+        r = sqrtf(fabsf(x) > 1e-6f ? fabsf(x) : 1e-6f);
+        return x > 0 ? r : x < 0 ? -r : x;
+    default: { /* xielu */
+        float c = a.c[2], lim = a.c[3];
+        float up = fmaf(a.c[0] * x, x, c * x);
+        float down = fmaf(a.c[1], exact_exp(lim < x ? lim : x) - 1 - x, c * x);
+        return 0 < x ? up : down;
+    }
+    }
+}
+
+FN float limited(const Act &a, float x, float y)
+{
+    float c = a.c[0];
+    if (a.which == 12)
+        return act_of(a, 0, clamped(x, none(), c)) * clamped(y, -c, c);
+    if (a.which == 13)
+        return clamped(act_of(a, 0, x), none(), c) * clamped(y, -c, c);
+    if (a.which == 15) {
+        float d = a.c[1], up = d != 0 ? d * exact_tanh(y / d) : y;
+        return c * exact_tanh(x / c) * sigmoid(x) * up;
+    }
+    return act_of(a, 3, clamped(x, none(), c)) * (clamped(y, -c, c) + 1);
+}
+
+FN float joined(const Act &a, float x, float y)
+{
+    return a.which >= 12 && a.which < 16 ? limited(a, x, y) : act_of(a, a.which, x) * y;
+}

@@ -70,7 +70,7 @@ FN void fetch_rows(const Args &arg, uint32_t *to, uint64_t w, uint64_t bytes, ui
         uint32_t chain = n / F::WORDS, first = chain_start(chain, blocks) + i0;
         uint32_t end = least(first + F::BLOCKS, chain_start(chain + 1, blocks));
         for (uint32_t i = 0; i < ROWS && first < end; i++) {
-            uint64_t row = w + (uint64_t)least(m0 + i, arg.p[1] - 1) * bytes;
+            uint64_t row = row_at(arg, w, m0, i, bytes);
             uint64_t from = ((row + first * F::BYTES) & ~(uint64_t)3) + 4 * (n % F::WORDS);
             uint64_t stop = row + end * F::BYTES;
             if (from + 4 <= stop)
@@ -130,6 +130,14 @@ FN void add_block(const Args &arg, const Rounded<4 / unit_of(TYPE)> (&x)[COLS], 
     }
 }
 
+FN float sum_of_chains(const float *chain)
+{
+    float sum = 0;
+    for (int j = 0; j < CHAINS; j++)
+        sum = sum + chain[j];
+    return sum;
+}
+
 template <int TYPE, int COLS>
 FN void products(const Args &arg, const Span &g, uint32_t head, uint32_t m0)
 {
@@ -157,7 +165,7 @@ FN void products(const Args &arg, const Span &g, uint32_t head, uint32_t m0)
             UNROLL for (int c = 0; c < COLS; c++)
                 x[c] = rounded<TYPE>(arg, row[c], first, from + i0 + k);
             UNROLL for (uint32_t i = 0; i < ROWS; i++) {
-                uint64_t of = w + (uint64_t)least(m0 + i, M - 1) * bytes;
+                uint64_t of = row_at(arg, w, m0, i, bytes);
                 uint32_t *at = mine + (i * CHAINS + t) * F::WORDS;
                 if (F::BLOCKS > 0)
                     add_block<TYPE, COLS>(arg, x,
@@ -174,12 +182,16 @@ FN void products(const Args &arg, const Span &g, uint32_t head, uint32_t m0)
     UNROLL for (int e = 0; e < ROWS * COLS; e++)
         chains[e * (CHAINS + 1) + t] = acc[e / COLS][e % COLS];
     warp_sync();
-    if (t >= ROWS * COLS || t % COLS >= g.n || m0 + t / COLS >= M) /* a lane adds an element up */
-        return;
-    float sum = 0;
-    for (int j = 0; j < CHAINS; j++)
-        sum = sum + chains[t * (CHAINS + 1) + j];
-    write_sum(arg, g, head, m0 + t / COLS, out_row(arg, g, t % COLS), sum);
+    bool gated = is_gated(arg);
+    if (t >= (gated ? HALF : ROWS) * COLS || t % COLS >= g.n || m0 + t / COLS >= M)
+        return; /* a lane adds an element up, or both that are joined */
+    float sum = sum_of_chains(chains + t * (CHAINS + 1));
+    uint32_t r = out_row(arg, g, t % COLS);
+    if (gated)
+        write_joined(arg, m0 + t / COLS, r, sum,
+                     sum_of_chains(chains + (t + HALF * COLS) * (CHAINS + 1)));
+    else
+        write_sum(arg, g, head, m0 + t / COLS, r, sum);
 }
 
 template <int TYPE, int COLS> FN void matmul(const Args &arg)
@@ -188,7 +200,7 @@ template <int TYPE, int COLS> FN void matmul(const Args &arg)
         Span g = span_of(arg, u, blockIdx.z, COLS);
         if (g.n == 0)
             break;
-        products<TYPE, COLS>(arg, g, blockIdx.z, first_row());
+        products<TYPE, COLS>(arg, g, blockIdx.z, first_row(arg));
     }
 }
 

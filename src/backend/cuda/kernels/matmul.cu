@@ -1,4 +1,5 @@
-/* matmul.cu -- products with the rows of a weight (MATMUL, HEAD_MATMUL, MOE_MATMUL of graph/ops).
+/* matmul.cu -- products with the rows of a weight (MATMUL, MATMUL_GLU, HEAD_MATMUL, MOE_MATMUL
+ * of graph/ops).
  *
  * One element is a sum of 32 chains: chain j goes over the octets j, j + 32, .. of K in order,
  * number by number; then their tree. So its bits depend on nothing beside it: a warp's lanes take
@@ -24,14 +25,23 @@ FN void products(const Args &arg, const Span &g, uint32_t head, uint32_t m0)
         UNROLL for (int c = 0; c < COLS; c++)
             x[c] = plain(T_F32, row[c], 8 * k8, K);
         UNROLL for (uint32_t i = 0; i < ROWS; i++) {
-            Eight e =
-                decode8(TYPE, w + (uint64_t)least(m0 + i, M - 1) * bytes, k8, K, books_of(arg));
+            Eight e = decode8(TYPE, row_at(arg, w, m0, i, bytes), k8, K, books_of(arg));
             UNROLL for (int c = 0; c < COLS; c++)
                 UNROLL for (int j = 0; j < 8; j++)
                     acc[i * COLS + c] = fmaf(e.v[j], x[c].v[j], acc[i * COLS + c]);
         }
     }
     warp_trees(acc, 16);
+    if (is_gated(arg)) {
+        float gate = 0, up = 0;
+        UNROLL for (uint32_t e = 0; e < HALF * COLS; e++) {
+            gate = t == e ? acc[e] : gate;
+            up = t == e ? acc[e + HALF * COLS] : up;
+        }
+        if (t < HALF * COLS && t % COLS < g.n && m0 + t / COLS < M)
+            write_joined(arg, m0 + t / COLS, out_row(arg, g, t % COLS), gate, up);
+        return;
+    }
     UNROLL for (uint32_t e = 0; e < ROWS * COLS; e++) /* a lane writes an element */
         if (t == e && e % COLS < g.n && m0 + e / COLS < M)
             write_sum(arg, g, head, m0 + e / COLS, out_row(arg, g, e % COLS), acc[e]);
@@ -43,7 +53,7 @@ template <int TYPE, int COLS> FN void matmul(const Args &arg)
         Span g = span_of(arg, u, blockIdx.z, COLS);
         if (g.n == 0)
             break;
-        products<TYPE, COLS>(arg, g, blockIdx.z, first_row());
+        products<TYPE, COLS>(arg, g, blockIdx.z, first_row(arg));
     }
 }
 

@@ -1,14 +1,16 @@
 /* products.cuh -- what kernels of products with the rows of a weight have in common (MATMUL,
  * HEAD_MATMUL, MOE_MATMUL of graph/ops): which rows go together, and where results go. A warp of
- * matmul.cu and dp4a.cu makes ROWS rows of the weight by up to COLS rows of x.
+ * matmul.cu and dp4a.cu makes ROWS rows of the weight by up to COLS rows of x; of a gate and what
+ * it opens (MATMUL_GLU) HALF rows of each, which it joins.
  *
  * spec: type, kind, COLS, ROWS, bias, scaled. p: K, rows of the weight (of one matrix), rows of x
  * for each of the result's (experts: 1 or k), experts of a row, experts in all. extra: factors of
- * experts. b: what MOE_SORT made. */
+ * experts. b: what MOE_SORT made. GATED: extra is the second matrix, spec[4] the activation, p from
+ * 2 on its constants. */
 #pragma once
 #include "types.cuh"
 
-enum { HEADS = 1, EXPERTS = 2, ROWS = 4, WARPS = 4 };
+enum { HEADS = 1, EXPERTS = 2, GATED = 3, ROWS = 4, HALF = ROWS / 2, WARPS = 4 };
 
 /* X(name, type) for each type whose numbers are codes. */
 #define CODED_TYPES(X)                                                                             \
@@ -39,7 +41,19 @@ enum { HEADS = 1, EXPERTS = 2, ROWS = 4, WARPS = 4 };
     X(q2_0, T_Q2_0)
 
 /* The first of the weight's rows that a warp works on. */
-FN uint32_t first_row() { return (blockIdx.x * WARPS + threadIdx.y) * ROWS; }
+FN bool is_gated(const Args &arg) { return arg.spec[1] == GATED; }
+FN uint32_t first_row(const Args &arg)
+{
+    return (blockIdx.x * WARPS + threadIdx.y) * (is_gated(arg) ? HALF : ROWS);
+}
+/* Where the i-th of a warp's rows begins, the first of which is row m0 of matrix w; behind the end
+ * it is the last one. Gated: rows of the gate, then of what it opens. */
+FN uint64_t row_at(const Args &arg, uint64_t w, uint32_t m0, uint32_t i, uint64_t bytes)
+{
+    bool second = is_gated(arg) && i >= HALF;
+    return (second ? arg.extra : w) +
+           (uint64_t)least(m0 + i - (second ? HALF : 0), arg.p[1] - 1) * bytes;
+}
 
 /* Up to COLS rows of x that go together, by the same matrix: from row `at` of the value, or of what
  * MOE_SORT has listed. n 0: there are no more. */
@@ -79,6 +93,12 @@ FN uint32_t out_row(const Args &arg, const Span &g, uint32_t c)
 FN uint32_t in_row(const Args &arg, uint32_t out)
 {
     return arg.spec[1] == EXPERTS ? out / arg.p[2] : out;
+}
+
+/* Gated: of weight rows m, by what row r of the result is the product of. */
+FN void write_joined(const Args &arg, uint32_t m, uint32_t r, float gate, float up)
+{
+    row_of(arg.dst, r, arg.ld)[m] = joined(act_at(arg, arg.spec[4], 2), gate, up);
 }
 
 /* Element of weight row m and row r of the result. */

@@ -8,64 +8,6 @@ enum {
     MOE_SUM, DIVIDE, UNSAID, MOE_ROUTE, MOE_PICK
 };
 
-FN float clamped(float x, float lo, float hi)
-{
-    x = lo > x ? lo : x;
-    return hi < x ? hi : x;
-}
-
-FN float gelu_erf(float g)
-{
-    float x = fabsf(g) * 0.70710678f, t = 1.0f / fmaf(0.3275911f, x, 1.0f);
-    float erfc = polynomial5(t, 1.061405429f, -1.453152027f, 1.421413741f, -0.284496736f,
-                             0.254829592f) *
-                 t * exact_exp(-x * x);
-    return 0.5f * g * (g < 0 ? erfc : 2.0f - erfc);
-}
-
-FN float sigmoid(float x) { return 1.0f / (1.0f + exact_exp(-x)); }
-
-FN float act_of(const Args &arg, int act, float x)
-{
-    float r = x > 0 ? x : 0;
-    switch (act) {
-    case 0: return x / (1.0f + exact_exp(-x));
-    case 1: return x / (1.0f + exact_exp(fmaf(x * x, -0.071354816f, -1.5957691216f) * x));
-    case 2: return gelu_erf(x);
-    case 3: return x / (1.0f + exact_exp(x * -1.702f));
-    case 4: return r;
-    case 5: return r * r;
-    case 6: return sigmoid(x);
-    case 7: return exact_tanh(x);
-    case 8: return exact_exp(x);
-    case 9: return x > 20 ? x : exact_log(1 + exact_exp(x));
-    case 10: return x < 0 ? -floorf(0.5f - x) : floorf(x + 0.5f);
-    case 16:
-        r = sqrtf(fabsf(x) > 1e-6f ? fabsf(x) : 1e-6f);
-        return x > 0 ? r : x < 0 ? -r : x;
-    default: { /* xielu */
-        float c = arg_f(arg, 2), lim = arg_f(arg, 3);
-        float up = fmaf(arg_f(arg, 0) * x, x, c * x);
-        float down = fmaf(arg_f(arg, 1), exact_exp(lim < x ? lim : x) - 1 - x, c * x);
-        return 0 < x ? up : down;
-    }
-    }
-}
-
-FN float gated(const Args &arg, float x, float y)
-{
-    float c = arg_f(arg, 0);
-    if (arg.spec[1] == 12)
-        return act_of(arg, 0, clamped(x, none(), c)) * clamped(y, -c, c);
-    if (arg.spec[1] == 13)
-        return clamped(act_of(arg, 0, x), none(), c) * clamped(y, -c, c);
-    if (arg.spec[1] == 15) {
-        float d = arg_f(arg, 1), up = d != 0 ? d * exact_tanh(y / d) : y;
-        return c * exact_tanh(x / c) * sigmoid(x) * up;
-    }
-    return act_of(arg, 3, clamped(x, none(), c)) * (clamped(y, -c, c) + 1);
-}
-
 FN float combined(const Args &arg, float x, float y, uint32_t r, uint32_t i)
 {
     bool has_b = arg.spec[2] != 0, has_w = arg.spec[3] != 0;
@@ -82,10 +24,10 @@ FN float combined(const Args &arg, float x, float y, uint32_t r, uint32_t i)
         float t = has_w ? f32_at(arg.w)[i] : row_of(arg.extra, r, arg.p[0])[i];
         return fmaf(y - x, t, x);
     }
-    case GLU:
-        return arg.spec[1] >= 12 && arg.spec[1] < 16 ? gated(arg, x, y)
-               : has_b ? act_of(arg, arg.spec[1], x) * y
-                       : act_of(arg, arg.spec[1], x);
+    case GLU: {
+        Act a = act_at(arg, arg.spec[1], 0);
+        return has_b ? joined(a, x, y) : act_of(a, a.which, x);
+    }
     case DIVIDE: return x / f32_at(arg.w)[i];
     case CLAMP: return clamped(x, arg_f(arg, 0), arg_f(arg, 1));
     case TEMPER: {

@@ -17,7 +17,7 @@ void add_chains(uint matrix, uint head, uint m0)
                 x[c][j] = 8 * k8 + j < K ? row.v[j] : 0;
         }
         [[unroll]] for (int i = 0; i < ROWS; i++) {
-            decode8(TYPE, w + uint64_t(min(m0 + i, M - 1)) * bytes, k8, K);
+            decode8(TYPE, row_at(w, m0, i, bytes), k8, K);
             [[unroll]] for (int c = 0; c < COLS; c++)
                 [[unroll]] for (int j = 0; j < 8; j++)
                     acc[i][c] = fma(w8[j], x[c][j], acc[i][c]);

@@ -34,7 +34,7 @@ void add_chains(uint matrix, uint head, uint m0)
         [[unroll]] for (int u = 0; u < 4; u += UNIT) {
             load_x(KIND == HEADS ? head * K : 0, b, u);
             [[unroll]] for (int i = 0; i < ROWS; i++) {
-                uint64_t row = w + uint64_t(min(m0 + i, M - 1)) * bytes;
+                uint64_t row = row_at(w, m0, i, bytes);
                 float d, m;
                 int sum[MOST_COLS];
                 [[unroll]] for (int o = 0; o < UNIT; o++) {

@@ -3,11 +3,11 @@
  *
  * p: K, rows of the weight (of one matrix), rows of x for each of the result's (experts: 1 or k),
  * experts of a row, experts in all. extra: factors of experts. b: what MOE_SORT made. */
-const int PLAIN = 0, HEADS = 1, EXPERTS = 2;
+const int PLAIN = 0, HEADS = 1, EXPERTS = 2, GATED = 3;
 #define TYPE     SPEC0
 #define KIND     SPEC1
 #define COLS     SPEC2
-#define HAS_BIAS (SPEC4 != 0)
+#define HAS_BIAS (KIND != GATED && SPEC4 != 0)
 #define SCALED   (SPEC5 != 0)
 
 /* Up to COLS rows of the result with one matrix: n of them, from the `at`-th on. */
