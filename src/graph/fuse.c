@@ -27,6 +27,13 @@ int fuse_supported(const struct fuser *f, const struct node *n)
     return d->backend->impl(d, n, &impl) && !impl.slow;
 }
 
+int fuse_precedes(const struct node *a, const struct node *b)
+{
+    while (a && a != b)
+        a = a->next;
+    return a != NULL;
+}
+
 const void *fuse_params(struct fuser *f, const void *p, size_t bytes)
 {
     return graph_params(f->g, p, bytes);

@@ -16,6 +16,7 @@
  *                 logits stay, strict refuses
  *   products      of bytes: near the CPU's, the same bits however rows come
  *   caches        every type of K and V beside the CPU; rows moved and turned; save and load
+ *   fused         the same bits as the launches that one stands for
  *   recordings    the same bits recorded and not; how often they serve, with little room and none,
  *                 with 1 to 32 sequences
  *
@@ -764,6 +765,48 @@ GOLDEN_FN void caches_of_every_type(void)
     }
 }
 
+/* ---------------------------------------------------------------- what is fused */
+
+#define FUSED "matmul_glu,attn_enter"
+
+/* Bits are those of the launches that one stands for: of few rows and of many, with norms of heads
+ * and without, whatever rows of the cache are. */
+GOLDEN_FN void fused_as_apart(void)
+{
+    static const char *const archs[] = {"qwen3",  "llama",   "gemma3", "chatglm", "phi2",
+                                        "gptneox", "qwen3moe", "olmo2", "starcoder2", "minicpm3"};
+    static const char *const types[][2] = {{"q5_1", "q8_0"}, {"bf16", "q4_0"}, {"f32", "f16"},
+                                           {"q4_1", "f32"}};
+    static float want[CODED_ROWS * V], got[CODED_ROWS * V];
+    int n_run = 0;
+    for (size_t i = 0; i < sizeof archs / sizeof *archs && (i < 2 || test_scale() >= 10); i++) {
+        if (!try_model(archs[i], 64, NULL))
+            continue;
+        int enters = i < 3;
+        n_run++;
+        for (int32_t piece = CODED_ROWS; piece > 0; piece = piece > 5 ? 5 : piece > 1 ? 1 : 0) {
+            const char *apart = enters ? "\"op\": \"cache_write\"" : "";
+            set_env(GPU_ENV "MASK", FUSED);
+            logits_in_pieces("1", piece, apart, want);
+            set_env(GPU_ENV "MASK", NULL);
+            logits_in_pieces("1", piece, enters ? "\"op\": \"attn_enter\"" : "", got);
+            CHECK_MSG(!memcmp(want, got, sizeof want), "%s: other bits in pieces of %d", archs[i],
+                      piece);
+            if (test_scale() < 10 && piece == 5)
+                break;
+        }
+        for (size_t t = 0; t < (test_scale() < 10 ? 1 : 4) && i < 3; t++) {
+            set_env(GPU_ENV "MASK", FUSED);
+            with_cache("1", types[t][0], types[t][1], want);
+            set_env(GPU_ENV "MASK", NULL);
+            with_cache("1", types[t][0], types[t][1], got);
+            CHECK_MSG(!memcmp(want, got, CACHE_ROWS * V * sizeof *got),
+                      "%s, K %s, V %s: other bits", archs[i], types[t][0], types[t][1]);
+        }
+    }
+    CHECK_MSG(n_run >= (test_scale() < 10 ? 2 : 6), "%d architectures", n_run);
+}
+
 /* ---------------------------------------------------------------- recordings */
 
 enum { DECODED = 40, MOST_SEQS = 32 };
@@ -1190,6 +1233,7 @@ GOLDEN_FN void gpu_tests(void)
     TEST(memory_runs_out);
     TEST(gaps_are_named);
     TEST(caches_of_every_type);
+    TEST(fused_as_apart);
     TEST(recordings_serve);
     TEST(recordings_serve_all);
     TEST(weights_are_brought);

@@ -33,6 +33,7 @@ wanted()
     scan) printf '%s\n' conv ssm linear ;;
     moe) printf '%s\n' topk moe_sort ;;
     move) printf '%s\n' embed columns pool ;;
+    cache_write) printf '%s\n' cache_write attn_enter ;;
     rope) printf '%s\n' rope rope_table hadamard ;;
     *) echo "$1" ;;
     esac

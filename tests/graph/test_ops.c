@@ -1339,7 +1339,8 @@ static void every_op_has_a_test(void)
                      {OP_ATTN_MERGE, "test_attention.c"},
                      {OP_BIAS_TABLE, "test_attention.c"},
                      {OP_INDEX_TOPK, "test_attention.c"},
-                     {OP_CACHE_WRITE, "test_attention.c"}};
+                     {OP_CACHE_WRITE, "test_attention.c"},
+                     {OP_ATTN_ENTER, "gpu_test.h"}};
     if (getenv("TEST_ONLY") && !bench_met[OP_ADD])
         SKIP("with TEST_ONLY most ops have not been met");
     for (int op = 0; op < OP_COUNT; op++) {

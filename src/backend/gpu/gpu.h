@@ -22,6 +22,7 @@
 #define GPU_FAMILIES(X)                                                                            \
     X(adapt)                                                                                       \
     X(attn)                                                                                        \
+    X(attn_enter)                                                                                  \
     X(attn_merge)                                                                                  \
     X(attn_states)                                                                                 \
     X(best)                                                                                        \

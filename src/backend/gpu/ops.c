@@ -572,6 +572,60 @@ static void cache_write_launch(const struct call *c, const struct gpu_places *at
     l->groups[0] = blocks(kv->n_head_kv * (kv->d_k + (kv_has_v(kv) ? kv->d_v : 0)), 64);
 }
 
+/* Numbers of a head that has room in what threads share. */
+enum { MOST_ENTERS = 512 };
+
+static int attn_enter_kernel(const struct op_view *v, struct gpu_kernel *k)
+{
+    const struct attn_enter_op *p = v->p;
+    *k = (struct gpu_kernel){GPU_attn_enter, {0}};
+    if (!page_kernel(v->kv, k))
+        return 0;
+    k->spec[4] = p->normed_q | p->normed_k << 1 | (v->w != NULL) << 2 | (v->w2 != NULL) << 3 |
+                 p->scaled << 4;
+    return v->kv->d_k <= MOST_ENTERS && is_f32(v->w) && is_f32(v->w2);
+}
+
+/* V, the table, how heads lie and what is done to them. */
+enum { ENTER_INTS = 16 };
+
+static uint32_t attn_enter_constants(const struct call *c, const struct gpu_places *at, void *out)
+{
+    const struct attn_enter_op *p = c->p;
+    const struct value *v = &c->src[2], *table = &c->src[3];
+    uint64_t from[2] = {at->act + v->offset, at->act + table->offset};
+    const uint32_t all[ENTER_INTS] = {(uint32_t)from[0],
+                                      (uint32_t)(from[0] >> 32),
+                                      (uint32_t)v->ld,
+                                      (uint32_t)from[1],
+                                      (uint32_t)(from[1] >> 32),
+                                      (uint32_t)table->ld,
+                                      (uint32_t)value_step(&c->src[0], p->rope.width),
+                                      (uint32_t)value_step(&c->src[1], p->rope.width),
+                                      (uint32_t)p->rope.first,
+                                      (uint32_t)p->rope.set->n_rot,
+                                      p->rope.set->neox != 0,
+                                      (uint32_t)p->n_head,
+                                      bits_of(p->eps_q),
+                                      bits_of(p->eps_k),
+                                      bits_of(p->scale)};
+    if (out)
+        memcpy(out, all, sizeof all);
+    return sizeof all;
+}
+
+/* A group for each head of q, of K, of V. */
+static void attn_enter_launch(const struct call *c, const struct gpu_places *at,
+                              struct gpu_launch *l)
+{
+    const struct state *kv = c->state[0];
+    uint64_t w2 = (uint64_t)(uintptr_t)c->w2_data;
+    page_args(kv, at, &l->args);
+    l->args.p[10] = (uint32_t)w2;
+    l->args.p[11] = (uint32_t)(w2 >> 32);
+    l->groups[0] = (uint32_t)(((const struct attn_enter_op *)c->p)->n_head + 2 * kv->n_head_kv);
+}
+
 /* One state of a row for each token, and no list of slots. */
 static int is_plain(int32_t n_states, const struct state *kv, const struct attn_op *p)
 {
@@ -1078,6 +1132,7 @@ static const struct gpu_op ops[OP_COUNT] = {
     [OP_MOE_SUM] = ROWS,
     [OP_MOE_PICK] = ROWS,
     [OP_CACHE_WRITE] = {"cache_write", cache_write_kernel, cache_write_launch, NULL},
+    [OP_ATTN_ENTER] = {"attn_enter", attn_enter_kernel, attn_enter_launch, attn_enter_constants},
     [OP_MATMUL] = MATMUL,
     [OP_MATMUL_GLU] = {"matmul", matmul_glu_kernel, matmul_launch, NULL},
     [OP_HEAD_MATMUL] = MATMUL,

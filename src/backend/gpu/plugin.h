@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 
-enum { PLUGIN_PATH = 4096, PLUGIN_FILES = 32, PLUGIN_WORD = 24 };
+enum { PLUGIN_PATH = 4096, PLUGIN_FILES = 48, PLUGIN_WORD = 24 };
 
 struct plugin_file {
     char name[PLUGIN_WORD];

@@ -19,6 +19,10 @@
  *                Where a state keeps K or V turned (kv_page.h) so are its rows before they are
  *                rounded, and q; and z, which is a sum of turned V, is turned back: nodes of their
  *                own (graph/ops/rope.h), and no concern of these ops.
+ *   ATTN_ENTER   z [T, H d_k]: each head of q normed, turned and scaled; each head of K normed and
+ *                turned, and it and V written into the cache. Norms are RMS_NORM, of one, both or
+ *                none; both are turned alike (ROPE). Made by fusion, where a device has it: each
+ *                number is what the ops that it stands for would make.
  *   BIAS_TABLE   z [1, H ATTN_TABLE]: table[h][r] = w[bucket(r)][h]
  *   TEMPER       z = x (1 + t ln(floor((pos + offset) / every) + 1))
  *
@@ -32,8 +36,11 @@
 #include <string.h>
 #include "base/fmath.h"
 #include "graph/backend.h"
+#include "graph/fuse.h"
 #include "graph/kv_page.h"
+#include "graph/ops/norm.h"
 #include "graph/ops/rope.h"
+#include "graph/ops/rows.h"
 #include "graph/ref_math.h"
 
 /* ---------------------------------------------------------------- how work is cut */
@@ -763,3 +770,123 @@ node graph_temper(struct graph *g, node x, const struct temper_op *p, const char
 {
     return graph_node(g, &(struct node){.op = OP_TEMPER, .n_src = 1, .src = {x}, .p = p}, name);
 }
+
+/* ---------------------------------------------------------------- ATTN_ENTER */
+
+/* The chain behind q or K, from its end on. */
+struct chain {
+    const struct node *scale, *rope, *norm; /* NULL: there is none */
+    node x;
+};
+
+/* x is this op, and nobody else reads it. */
+static const struct node *take(const struct fuser *f, const struct node *n, enum op op, node *x)
+{
+    const struct node *at = *x;
+    if (at->op != op || fuse_uses(f, at) != 1 || at->device != n->device)
+        return NULL;
+    *x = at->src[0];
+    return at;
+}
+
+static int find_chain(const struct fuser *f, const struct node *n, struct chain *c)
+{
+    c->scale = take(f, n, OP_SCALE, &c->x);
+    c->rope = take(f, n, OP_ROPE, &c->x);
+    if (!c->rope)
+        return 0;
+    int64_t width = ((const struct rope_op *)c->rope->p)->width;
+    if (c->x->op == OP_RMS_NORM && ((const struct norm_op *)c->x->p)->width == width)
+        c->norm = take(f, n, OP_RMS_NORM, &c->x);
+    return 1;
+}
+
+static int same_turns(const struct node *a, const struct node *b)
+{
+    const struct rope_op *p = a->p, *q = b->p;
+    return a->src[1] == b->src[1] && p->set == q->set && p->width == q->width &&
+           p->first == q->first && !p->inverse && !q->inverse;
+}
+
+/* The write that n comes after. */
+static node written_by(const struct node *n)
+{
+    for (int i = 1; i < n->n_src; i++)
+        if (n->src[i]->op == OP_CACHE_WRITE && n->src[i]->state[0] == n->state[0])
+            return n->src[i];
+    return NULL;
+}
+
+static float eps_of(const struct node *norm)
+{
+    return norm ? ((const struct norm_op *)norm->p)->eps : 0;
+}
+
+/* The pattern ends in ATTN. What is made takes the place of its CACHE_WRITE, which all that read
+ * the state come after. */
+static int fuse_attn_enter(struct fuser *f, struct node *n)
+{
+    if (n->op != OP_ATTN || n->n_states != 1)
+        return 0;
+    node write = written_by(n);
+    struct chain q = {.x = n->src[0]}, k = {.x = write ? write->src[0] : NULL};
+    const struct state *kv = n->state[0];
+    if (!write || write->n_src != 2 || write->device != n->device || state_is(kv, STATE_V_IN_K) ||
+        kv->ratio > 1 || !find_chain(f, n, &q) || !find_chain(f, n, &k) || k.scale ||
+        !same_turns(q.rope, k.rope) || ((const struct rope_op *)q.rope->p)->width != kv->d_k ||
+        q.x->rows != ROWS_T || q.x->rows_mul != 1 || q.x->device != n->device ||
+        !fuse_precedes(q.x, write))
+        return 0;
+    struct attn_enter_op p = {
+        .rope = *(const struct rope_op *)q.rope->p,
+        .n_head = ((const struct attn_op *)n->p)->n_head,
+        .normed_q = q.norm != NULL,
+        .normed_k = k.norm != NULL,
+        .eps_q = eps_of(q.norm),
+        .eps_k = eps_of(k.norm),
+        .scaled = q.scale != NULL,
+        .scale = q.scale ? ((const struct scale_op *)q.scale->p)->scale : 1,
+    };
+    struct node fused = *write;
+    fused.op = OP_ATTN_ENTER;
+    fused.n_src = 4;
+    fused.src[2] = write->src[1];
+    fused.src[0] = q.x;
+    fused.src[1] = k.x;
+    fused.src[3] = q.rope->src[1];
+    fused.w = q.norm ? q.norm->w : NULL;
+    fused.w2 = k.norm ? k.norm->w : NULL;
+    fused.cols = n->src[0]->cols;
+    fused.rows_mul = 1;
+    fused.p = &p;
+    if (!fuse_supported(f, &fused))
+        return 0;
+    fused.p = fuse_params(f, &p, sizeof p);
+    if (!fused.p)
+        return 0;
+    *write = fused;
+    n->src[0] = write;
+    return 1;
+}
+
+static void attn_enter_cost(const struct call *c, const struct exec *x, struct op_cost *cost)
+{
+    uint64_t rows = (uint64_t)exec_rows(x, c->dst.rows, c->dst.rows_mul);
+    cost->bytes += 4 * rows * (uint64_t)(c->src[0].cols + c->src[1].cols + c->src[2].cols);
+    cost->ops = 6 * rows * (uint64_t)(c->src[0].cols + c->src[1].cols);
+}
+
+/* Its shape is what the rule says. */
+static void shape_attn_enter(struct graph *g, struct node *n)
+{
+    (void)g;
+    node_like(n, n->src[0]);
+}
+
+const struct op_info op_attn_enter = {.name = "attn_enter",
+                                      .kind = OP_ROWS,
+                                      .flags = OP_WRITES_STATE | OP_FUSED | OP_HEADS,
+                                      .params_bytes = sizeof(struct attn_enter_op),
+                                      .shape = shape_attn_enter,
+                                      .cost = attn_enter_cost,
+                                      .fuse = fuse_attn_enter};

@@ -3,6 +3,7 @@
 #define PITH_GRAPH_OPS_ATTENTION_H
 
 #include "graph/graph.h"
+#include "graph/ops/rope.h"
 
 enum {
     ATTN_SPAN = 1024, /* slots of an attention partial: part of the bits */
@@ -59,6 +60,15 @@ struct attn_op {
     float cap;
     const float *slopes;
     int8_t table, list; /* which operands they are, 0: none */
+};
+
+/* Of ATTN_ENTER, whose operands are q, K, V and the table of angles; w and w2 are the
+ * weights of the norms of q and of K, where they have some. */
+struct attn_enter_op {
+    struct rope_op rope; /* of both */
+    int32_t n_head;      /* of q */
+    int8_t normed_q, normed_k, scaled;
+    float eps_q, eps_k, scale; /* of q alone */
 };
 
 /* The slots of `list` that row r sees for a kv head: ascending. NULL: all that lo and hi say. */

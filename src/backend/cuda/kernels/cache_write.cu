@@ -1,5 +1,6 @@
 /* cache_write.cu -- the step's rows of K and V into their slots (CACHE_WRITE): a thread a number,
- * or a block of 32, which is rounded as tensor/quant/legacy.c does. */
+ * or a block of 32, which is rounded as tensor/quant/legacy.c does. And the same behind norms and
+ * RoPE of heads (ATTN_ENTER), each number as norm.cu, rope.cu and rows.cu make it. */
 #include "pages.cuh"
 
 FN uint32_t code_of(float x, float top)
@@ -95,6 +96,85 @@ KERNEL(cache_write, 64)
             uint32_t h = (i - n_k) / v_units;
             store_unit(vt, v_place(arg, page, h, at, ratio), number_bytes(vt), (i - n_k) % v_units,
                        row_of(arg.b, r, arg.ldb) + h * arg.p[5]);
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- behind norms and RoPE */
+
+/* As gpu/ops.c puts them behind `bias`. spec[4]: what is done. */
+enum { AT_V = 0, V_LD = 2, AT_TABLE = 3, TABLE_LD = 5, Q_STEP, K_STEP, FIRST, N_ROT, NEOX, N_HEAD,
+       Q_EPS, K_EPS, Q_SCALE };
+enum { NORMED = 1, WEIGHTED = 4, SCALED = 16, MOST_WIDTH = 512 };
+
+FN uint32_t enters(const Args &arg, int i) { return (uint32_t)i32_at(arg.bias)[i]; }
+FN uint64_t enters_at(const Args &arg, int i)
+{
+    return enters(arg, i) | (uint64_t)enters(arg, i + 1) << 32;
+}
+
+/* A head x of `width` numbers, normed with weights w and turned by a row of the table. */
+FN void turn_head(const Args &arg, const float *x, const float *w, bool normed, bool weighted,
+                  float eps, const float *table, float *head)
+{
+    uint32_t width = arg.p[4], t = threadIdx.x, first = enters(arg, FIRST);
+    uint32_t pairs = enters(arg, N_ROT) / 2;
+    bool neox = enters(arg, NEOX) != 0;
+    float k = 1;
+    if (normed) {
+        float sum = 0;
+        for (uint32_t i = t; i < width; i += 64)
+            sum = fmaf(x[i], x[i], sum);
+        k = 1.0f / sqrtf(tree_sum(sum) / (float)width + eps);
+    }
+    __syncthreads(); /* nobody reads the head before any more */
+    for (uint32_t i = t; i < width; i += 64) {
+        float v = normed ? x[i] * k : x[i];
+        head[i] = weighted ? v * w[i] : v;
+    }
+    __syncthreads();
+    for (uint32_t i = t; i < pairs; i += 64) {
+        uint32_t a = first + (neox ? i : 2 * i), b = neox ? a + pairs : a + 1;
+        float cs = table[i], sn = table[pairs + i];
+        float x0 = head[a], x1 = head[b], y0 = x0 * cs, y1 = x0 * sn;
+        head[a] = fmaf(-x1, sn, y0);
+        head[b] = fmaf(x1, cs, y1);
+    }
+    __syncthreads();
+}
+
+/* A block for each head of q, then of K, then of V. */
+KERNEL(attn_enter, 64)
+{
+    __shared__ float head[MOST_WIDTH];
+    uint32_t h = blockIdx.x, n_q = enters(arg, N_HEAD), n_kv = arg.p[3], d_k = arg.p[4];
+    uint32_t n = rows_of(arg, arg.rows), t = threadIdx.x, at;
+    int what = arg.spec[4], kt = k_type(arg), vt = v_type(arg);
+    bool is_q = h < n_q, is_v = h >= n_q + n_kv, normed = what & (is_q ? NORMED : 2 * NORMED);
+    bool weighted = what & (is_q ? WEIGHTED : 2 * WEIGHTED);
+    const float *w = is_q ? f32_at(arg.w) : f32_at(arg.p[10] | (uint64_t)arg.p[11] << 32);
+    float eps = as_float(enters(arg, is_q ? Q_EPS : K_EPS));
+    h -= is_q ? 0 : is_v ? n_q + n_kv : n_q;
+    EACH_ROW(r, n) {
+        uint32_t slot = (uint32_t)step_slot(arg, arg.p[0], r);
+        uint64_t page = page_of(arg, (uint32_t)step_seg(arg, r), slot, &at);
+        if (is_v) {
+            const float *x = row_of(enters_at(arg, AT_V), r, enters(arg, V_LD)) + h * arg.p[5];
+            for (uint32_t u = t; u < arg.p[5] / (vt > T_BF16 ? 32 : 1); u += 64)
+                store_unit(vt, v_place(arg, page, h, at), number_bytes(vt), u, x);
+            continue;
+        }
+        const float *x = is_q ? row_of(arg.a, r, arg.lda) + (uint64_t)h * enters(arg, Q_STEP)
+                              : row_of(arg.b, r, arg.ldb) + (uint64_t)h * enters(arg, K_STEP);
+        turn_head(arg, x, w, normed, weighted, eps,
+                  row_of(enters_at(arg, AT_TABLE), r, enters(arg, TABLE_LD)), head);
+        if (is_q) {
+            float *y = row_of(arg.dst, r, arg.ld) + (uint64_t)h * d_k;
+            for (uint32_t i = t; i < d_k; i += 64)
+                y[i] = what & SCALED ? head[i] * as_float(enters(arg, Q_SCALE)) : head[i];
+        } else {
+            for (uint32_t u = t; u < d_k / (kt > T_BF16 ? 32 : 1); u += 64)
+                store_unit(kt, k_place(arg, page, h, at), k_step(arg), u, head);
         }
     }
 }
