@@ -253,7 +253,7 @@ int cu_impl(const struct device *d, const struct node *n, struct op_impl *out)
 #define X(NAME, name, ...)                                                                         \
     [DT_##NAME] = {"matmul " name " cuda", "matmul " name " cuda dp4a",                            \
                    "matmul " name " cuda mma", "matmul " name " cuda wgmma"},
-    static const char *const products[DT_COUNT][4] = {
+    static const char products[DT_COUNT][4][28] = {
 #include "tensor/dtypes.def"
     };
 #undef X

@@ -179,7 +179,7 @@ int vk_impl(const struct device *d, const struct node *n, struct op_impl *out)
 #define X(NAME, name, ...)                                                                         \
     [DT_##NAME] = {"matmul " name " vulkan", "matmul " name " vulkan int8",                        \
                    "matmul " name " vulkan dot"},
-    static const char *const products[DT_COUNT][3] = {
+    static const char products[DT_COUNT][3][28] = {
 #include "tensor/dtypes.def"
     };
 #undef X
