@@ -195,9 +195,12 @@ small     = $(if $(or $(filter 1,$(STATIC)),$(filter cli/% server/% src/text/% s
 # Nothing is computed there: a third less to compile, and lines that a debugger can follow.
 COLD     := cli/% server/% $(addprefix src/,api/% arch/% nn/% format/% text/chat/% \
             text/grammar/rules.c backend/cann/%)
-# What runs once for a grammar may be small as well: the program is to stay under 5 MB.
+# What runs once for a grammar, while a model is opened, or for a report may be small as well: the
+# program is to stay under 5 MB.
 TINY     := $(addprefix src/text/grammar/,schema/% regex/% native.c gbnf.c calls.c regular.c \
-            without.c charset.c)
+            without.c charset.c) \
+            $(addprefix src/run/model/,bind.c columns.c heads.c place.c slices.c spread.c) \
+            $(addprefix src/run/session/,report.c upload.c)
 cold      = $(if $(filter -O2,$(CFLAGS)),$(if $(filter $(TINY),$1),-Os,\
             $(if $(filter $(COLD),$1),-O1)))
 convert   = $(if $(filter src/base/% src/format/% src/text/%,$1),-Wconversion)

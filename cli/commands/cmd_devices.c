@@ -10,8 +10,8 @@ struct opts {
 /* clang-format off */
 static const struct arg args[] = {
     {.name = "--json", ARG_FIELD(struct opts, json, ARG_SWITCH),
-     .help = "a JSON array of {name, backend, kind, about, total_bytes, free_bytes, error}; what "
-         "is not known is null"},
+     .help = "a JSON array of {name, backend, kind, about, total_bytes, free_bytes, lacks, error}; "
+         "what is not known is null; lacks: names of what kernels would use"},
     {0},
 };
 /* clang-format on */
@@ -23,6 +23,20 @@ static void print_row(const struct pith_device_info *d)
         printf(" %9.1f MiB, %.1f MiB free", (double)d->total_bytes / 1048576,
                (double)d->free_bytes / 1048576);
     printf("  %s\n", d->about);
+    if (*d->lacks)
+        printf("%-10s without %s\n", "", d->lacks);
+}
+
+/* Names with ", " between them. */
+static json_t *names_json(const char *list)
+{
+    json_t *names = json_array();
+    for (const char *p = list, *end; names && *p; p = *end ? end + 2 : end) {
+        end = strstr(p, ", ");
+        end = end ? end : p + strlen(p);
+        json_array_append_new(names, json_stringn(p, (size_t)(end - p)));
+    }
+    return names;
 }
 
 static json_t *bytes_json(uint64_t n)
@@ -34,10 +48,11 @@ static json_t *row_json(const struct pith_device_info *d, const char *error)
 {
     if (*error)
         return json_pack("{s:o}", "error", cli_json_text(error, strlen(error)));
-    return json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:n}", "name", d->name, "backend", d->backend,
-                     "kind", d->kind, "about", cli_json_text(d->about, strlen(d->about)),
-                     "total_bytes", bytes_json(d->total_bytes), "free_bytes",
-                     bytes_json(d->free_bytes), "error");
+    return json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:n}", "name", d->name, "backend",
+                     d->backend, "kind", d->kind, "about",
+                     cli_json_text(d->about, strlen(d->about)), "total_bytes",
+                     bytes_json(d->total_bytes), "free_bytes", bytes_json(d->free_bytes), "lacks",
+                     names_json(d->lacks), "error");
 }
 
 static int run(void *opts)

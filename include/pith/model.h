@@ -18,6 +18,9 @@ struct pith_device_info {
     char backend[16]; /* "cpu", "vulkan" */
     char kind[16];    /* "cpu", "gpu", "integrated" (shares the machine's memory), "software" */
     uint64_t total_bytes, free_bytes; /* of memory, UINT64_MAX: not known */
+    /* What it has not, and kernels would use: features and extensions as their makers call them,
+     * with ", " between them; those that a setting hides with its name behind. "": nothing. */
+    char lacks[256];
 };
 #define PITH_DEVICE_INFO_INIT PITH_SIZED(struct pith_device_info)
 PITH_API int32_t pith_n_devices(void);

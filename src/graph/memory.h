@@ -32,6 +32,7 @@ struct device {
     int index;         /* among the model's devices */
     char name[32];     /* "CPU", "CPU1", "vulkan0": it begins as its backend is called */
     char about[96];    /* what its maker calls it; "": nothing is known */
+    char lacks[256];   /* what it could have and kernels would use, names with ", " between them */
     int reproducible;  /* bits do not depend on the batch: nothing with by_rows (backend.h) runs */
     _Atomic(int) lost; /* set by the backend: nothing can be had from it any more */
     _Atomic(uint64_t) used[PITH_MEM_N];

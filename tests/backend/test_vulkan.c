@@ -13,6 +13,7 @@
 #define gpu_counts  vulkan_counts
 #include "gpu_test.h"
 #include "plugins.h"
+#include "run/model/model.h"
 
 /* What a device lacks is named where the device was asked for; else the CPU does without, and that
  * is told. */
@@ -32,6 +33,122 @@ static void what_is_absent_is_named(void)
     pith_model *m = open_model("0", NULL, &err); /* and the next goes */
     CHECK_MSG(m, "%s", err.msg);
     pith_model_close(m);
+}
+
+/* What kernels would use and are kept from is named by the device and by the report; strict minds
+ * nothing of it, as nothing is slower than asked for. */
+static void what_is_optional_is_named(void)
+{
+    static const char *const names[] = {"VK_KHR_shader_integer_dot_product", "VK_EXT_memory_budget",
+                                        "VK_KHR_maintenance4", "tile"};
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    make_model("llama");
+    mp.strict = 1;
+    for (int i = 0; i < 4; i++) {
+        char masked[96];
+        struct pith_device_info d = PITH_DEVICE_INFO_INIT;
+        snprintf(masked, sizeof masked, "%s (PITH_VULKAN_MASK)", names[i]);
+        set_env("PITH_VULKAN_MASK", names[i]);
+        set_devices("0", "1");
+        for (int32_t k = 0; k < pith_n_devices(); k++)
+            if (pith_device_get(k, &d, &err) == PITH_OK && !strcmp(d.backend, "vulkan"))
+                break;
+        pith_model *m = pith_model_open(path, &mp, &err);
+        pith_session *s = m ? open_session(m, &err) : NULL;
+        CHECK_MSG(s, "without %s, strict: %s", names[i], err.msg);
+        /* lavapipe has them all: what it has not would stand without the setting's name */
+        CHECK_MSG(strstr(d.lacks, names[i]) && (!strstr(d.lacks, "(") || strstr(d.lacks, masked)),
+                  "without %s: lacks \"%s\"", names[i], d.lacks);
+        if (s) {
+            pith_report(s, 1, gaps_report, sizeof gaps_report);
+            CHECK_MSG(strstr(gaps_report, "\"lacks\": [{\"device\": \"vulkan0\"") &&
+                          strstr(gaps_report, names[i]),
+                      "without %s: %.600s", names[i], gaps_report);
+        }
+        pith_session_close(s);
+        pith_model_close(m);
+        set_devices(NULL, NULL);
+        set_env("PITH_VULKAN_MASK", NULL);
+    }
+}
+
+/* ---------------------------------------------------------------- forty gaps */
+
+static int n_gaps;
+
+/* With something taken away: told at the start and in the report, refused where all is wanted. */
+static void gap(const char *what, const char *env, const char *value, const char *layers)
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    struct pith_model_info info = PITH_MODEL_INFO_INIT;
+    set_env(env, value);
+    pith_model *m = open_model("0", layers, &err);
+    pith_session *s = m ? open_session(m, &err) : NULL;
+    CHECK_MSG(s && pith_model_get_info(m, &info, &err) == PITH_OK, "%s without %s: %s", what, value,
+              err.msg);
+    *gaps_report = 0;
+    if (s)
+        pith_report(s, 1, gaps_report, sizeof gaps_report);
+    int named = info.note && strstr(info.note, value) && strstr(gaps_report, "\"note\": ") &&
+                strstr(strstr(gaps_report, "\"note\": "), value);
+    CHECK_MSG(named, "%s without %s: told \"%s\", report %.300s", what, value,
+              info.note ? info.note : "", gaps_report);
+    pith_session_close(s);
+    pith_model_close(m);
+    mp.strict = 1;
+    set_devices("0", layers);
+    m = pith_model_open(path, &mp, &err);
+    int refused = !m && strstr(err.msg, value);
+    CHECK_MSG(refused, "%s without %s, strict: %s", what, value, m ? "opened" : err.msg);
+    pith_model_close(m);
+    set_devices(NULL, NULL);
+    set_env(env, NULL);
+    n_gaps += named && refused;
+}
+
+/* Ops of a model that none before it had. */
+static void ops_are_gaps(const char *arch, uint8_t seen[OP_COUNT])
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct graph g;
+    uint8_t here[OP_COUNT] = {0};
+    make_model(arch);
+    pith_model *m = open_model(NULL, NULL, &err);
+    REQUIRE(m, "%s: %s", arch, err.msg);
+    CHECK(model_graph(m, m->arch.states, &(struct arch_want){.logits = 1}, &g, &err) == PITH_OK);
+    for (node n = g.first; n; n = n->next)
+        here[n->op] = !op_has(n->op, OP_ALIAS) && !op_has(n->op, OP_TRANSFER);
+    graph_deinit(&g);
+    pith_model_close(m);
+    for (int op = 0; op < OP_COUNT; op++)
+        if (here[op] && !seen[op]++)
+            gap(arch, "PITH_VULKAN_MASK", op_infos[op]->name, "1");
+}
+
+static void forty_gaps_are_refused(void)
+{
+    static const char *const features[] = {
+        "shaderInt64", "shaderInt16",         "storageBuffer16BitAccess", "storageBuffer8BitAccess",
+        "shaderInt8",  "bufferDeviceAddress", "timelineSemaphore"};
+    static const char *const archs[] = {"llama",  "qwen3moe", "gemma3n",
+                                        "mamba2", "rwkv7",    "qwen3next"};
+    uint8_t seen[OP_COUNT] = {0};
+    n_gaps = 0;
+    make_model("llama");
+    for (size_t i = 0; i < sizeof features / sizeof *features; i++)
+        gap("the device", "PITH_VULKAN_MASK", features[i], NULL);
+    int of_features = n_gaps;
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
+        ops_are_gaps(archs[i], seen);
+    int of_ops = n_gaps - of_features;
+    for (int i = 0; i < DT_COUNT; i++)
+        if (dtypes[i].act != ACT_NONE && try_model("llama", 256, dtypes[i].name))
+            gap("llama", "PITH_VULKAN_MASK", dtypes[i].name, "1");
+    printf("# gaps: %d features, %d ops, %d types of weights\n", of_features, of_ops,
+           n_gaps - of_features - of_ops);
+    CHECK_MSG(n_gaps >= 40, "%d gaps were named and refused, wanted 40", n_gaps);
 }
 
 /* An embedding of 1 MiB where an allocation has half of that: what reads it runs on the CPU. */
@@ -81,6 +198,7 @@ static void the_loader_is_absent(void)
         make_model("llama");
         refused_with("PITH_VULKAN_LOADER", "libabsent.so.9", "0", "libabsent.so.9");
         refused_with("PITH_VULKAN_LOADER", "libc.so.6", "0", "is no loader");
+        gap("the machine", "PITH_VULKAN_LOADER", "libabsent.so.9", NULL);
         fflush(stdout);
         _exit(test_bad != 0);
     }
@@ -223,6 +341,8 @@ int main(void)
     gpu_tests();
     TEST(weights_that_are_too_large);
     TEST(what_is_absent_is_named);
+    TEST(what_is_optional_is_named);
+    TEST(forty_gaps_are_refused);
     TEST(pipelines_are_kept);
     TEST(products_of_bytes);
     TEST(attention_in_tiles);

@@ -139,6 +139,12 @@ static pith_status read_properties(struct cu_gpu *v, struct pith_error *err)
         TRY(error_set(err, PITH_UNSUPPORTED,
                       "%s: %.90s has compute capability %d.%d, 7.5 is needed", v->dev.name, v->what,
                       major, minor));
+    const char *env = "PITH_CUDA_MASK";
+    gpu_optional(&v->dev, env, "dp4a", 1);
+    gpu_optional(&v->dev, env, "mma", 1);
+    gpu_optional(&v->dev, env, "flash", 1);
+    gpu_optional(&v->dev, env, "wgmma", v->arch >= 90 && v->arch < 100);
+    gpu_optional(&v->dev, env, "vmm", cu.address_reserve != NULL);
     TRY(cu_pools_open(v, err));
     TRY(env_int("PITH_CUDA_MEMORY", 1 << 20, INT64_MAX, 0, &limit, err));
     if (limit && (uint64_t)limit < v->total)

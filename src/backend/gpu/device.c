@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/env.h"
@@ -35,6 +36,14 @@ int gpu_masked(const char *env, const char *name)
         if ((at == list || at[-1] == ',') && (!at[n] || at[n] == ','))
             return 1;
     return 0;
+}
+
+void gpu_optional(struct device *d, const char *env, const char *name, int has)
+{
+    size_t n = strlen(d->lacks);
+    if (!has || gpu_masked(env, name))
+        snprintf(d->lacks + n, sizeof d->lacks - n, "%s%s%s%s%s", n ? ", " : "", name,
+                 has ? " (" : "", has ? env : "", has ? ")" : "");
 }
 
 int gpu_park(struct gpu_parked *p, void *device, uint64_t key)

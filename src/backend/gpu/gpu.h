@@ -316,6 +316,8 @@ int gpu_park(struct gpu_parked *p, void *device, uint64_t key); /* 0: there is n
 void *gpu_unpark(struct gpu_parked *p, const uint64_t *key);    /* key NULL: any; NULL: none */
 
 int gpu_masked(const char *env, const char *name); /* the variable's list has the name */
+/* Notes what is used where it is, if it is not (has) or was masked: struct device, lacks. */
+void gpu_optional(struct device *d, const char *env, const char *name, int has);
 
 /* The i-th number of the list that a variable of the environment holds, -1: there is none;
  * i where it is not set. And how many there are, -1: what is there is no list. */

@@ -99,7 +99,9 @@ static pith_status find_physical(long n, VkPhysicalDevice *out, struct pith_erro
     return PITH_OK;
 }
 
-#define DOT_EXTENSION "VK_KHR_shader_integer_dot_product"
+#define DOT_EXTENSION    "VK_KHR_shader_integer_dot_product"
+#define BUDGET_EXTENSION "VK_EXT_memory_budget"
+#define SIZES_EXTENSION  "VK_KHR_maintenance4"
 
 struct features {
     VkPhysicalDeviceFeatures2 base;
@@ -244,7 +246,7 @@ static pith_status read_properties(struct vk_device *v, struct pith_error *err)
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_PROPERTIES_KHR};
     VkPhysicalDeviceVulkan11Properties p11 = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES,
-        .pNext = has_extension(v, "VK_KHR_maintenance4") ? &p4 : NULL};
+        .pNext = has_extension(v, SIZES_EXTENSION) ? &p4 : NULL};
     VkPhysicalDeviceProperties2 p = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
                                      .pNext = &p11};
     VkPhysicalDeviceMemoryProperties2 mem = {
@@ -276,7 +278,7 @@ static pith_status read_properties(struct vk_device *v, struct pith_error *err)
     if (p4.maxBufferSize && p4.maxBufferSize < v->largest)
         v->largest = p4.maxBufferSize;
     v->total = mem.memoryProperties.memoryHeaps[heap_of(v, &mem)].size;
-    v->has_budget = has_extension(v, "VK_EXT_memory_budget");
+    v->has_budget = has_extension(v, BUDGET_EXTENSION);
     v->has_fast_dot = dot.integerDotProduct4x8BitPackedSignedAccelerated == VK_TRUE;
     pith_status st = env_int("PITH_VULKAN_MEMORY", 1 << 20, INT64_MAX, 0, &limit, err);
     if (limit && (uint64_t)limit < v->total)
@@ -387,6 +389,23 @@ static void vulkan_close(struct device *d)
         destroy(v);
 }
 
+/* Four products of bytes by one instruction; the same faster than by others; an end to allocations
+ * before the driver's; buffers as large as it has them; kernels for many rows. */
+static void note_optional(struct vk_device *v)
+{
+    const char *env = "PITH_VULKAN_MASK";
+    int dot = v->has_dot && !vk_masked(DOT_EXTENSION);
+    gpu_optional(&v->dev, env, DOT_EXTENSION, v->has_dot);
+    if (dot)
+        gpu_optional(&v->dev, env, "shaderIntegerDotProduct", 1);
+    if (dot && !vk_masked("shaderIntegerDotProduct"))
+        gpu_optional(&v->dev, env, "integerDotProduct4x8BitPackedSignedAccelerated",
+                     v->has_fast_dot);
+    gpu_optional(&v->dev, env, BUDGET_EXTENSION, offers_extension(v, BUDGET_EXTENSION));
+    gpu_optional(&v->dev, env, SIZES_EXTENSION, offers_extension(v, SIZES_EXTENSION));
+    gpu_optional(&v->dev, env, "tile", vk_has_tiles(v));
+}
+
 /* What is asked of a device each time it is opened. */
 static pith_status look_at(struct vk_device *v, int i, struct features *want,
                            struct pith_error *err)
@@ -394,7 +413,11 @@ static pith_status look_at(struct vk_device *v, int i, struct features *want,
     v->dev = (struct device){.backend = &backend_vulkan, .priv = v};
     snprintf(v->dev.name, sizeof v->dev.name, "vulkan%d", i);
     pith_status st = read_properties(v, err);
-    return st == PITH_OK ? need_features(v, want, err) : st;
+    if (st == PITH_OK)
+        st = need_features(v, want, err);
+    if (st == PITH_OK)
+        note_optional(v);
+    return st;
 }
 
 static pith_status open_new(struct vk_device *v, struct features *want, struct pith_error *err)

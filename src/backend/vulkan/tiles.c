@@ -51,10 +51,15 @@ static void use_attention(const struct call *c, const struct gpu_key *k, struct 
     l->groups[1] = gpu_row_groups(pairs / PAIRS + k->N);
 }
 
+int vk_has_tiles(const struct vk_device *v)
+{
+    return v->threads >= THREADS && v->shared >= SHARED;
+}
+
 void vk_use_tile(const struct vk_device *v, const struct call *c, const struct gpu_key *k,
                  struct gpu_launch *l)
 {
-    if (vk_masked("tile") || v->threads < THREADS || v->shared < SHARED)
+    if (vk_masked("tile") || !vk_has_tiles(v))
         return;
     if (op_has(c->op, OP_PRODUCT))
         use_product(v, c, k, l);

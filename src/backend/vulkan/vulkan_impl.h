@@ -181,6 +181,8 @@ pith_status vk_pipeline(struct vk_device *v, const struct gpu_kernel *k, VkPipel
  * has room for what that shares; bits stay. k: rows of the step, at most. */
 void vk_use_tile(const struct vk_device *v, const struct call *c, const struct gpu_key *k,
                  struct gpu_launch *l);
+/* Are its workgroups large enough for them? */
+int vk_has_tiles(const struct vk_device *v);
 
 /* Are products with weights of this type made of bytes? */
 enum gpu_code vk_code_of(const struct device *d, const struct tensor *w);

@@ -243,6 +243,7 @@ pith_status device_info(int i, struct pith_device_info *out, struct pith_error *
     snprintf(out->about, sizeof out->about, "%s", d->about);
     snprintf(out->backend, sizeof out->backend, "%s", d->backend->name);
     snprintf(out->kind, sizeof out->kind, "%s", kinds[d->kind]);
+    snprintf(out->lacks, sizeof out->lacks, "%s", d->lacks);
     out->total_bytes = left.total;
     out->free_bytes = left.bytes;
     d->backend->close(d);

@@ -345,6 +345,38 @@ static void put_edits(const struct pith_session *s, int json, struct str *out)
     str_putz(out, json ? "], " : n ? "\n" : " none\n");
 }
 
+/* What devices of the model lack that kernels would use; nothing where they lack nothing. */
+static void put_lacks(const struct pith_model *m, int json, struct str *out)
+{
+    int n = 0;
+    for (int d = 0; d < m->n_devices; d++) {
+        const struct device *dev = m->devices[d];
+        if (!*dev->lacks)
+            continue;
+        str_printf(out,
+                   !json ? "%s without %s\n"
+                   : n   ? ", {\"device\": \"%s\", \"lacks\": \"%s\"}"
+                         : "\"lacks\": [{\"device\": \"%s\", \"lacks\": \"%s\"}",
+                   dev->name, dev->lacks);
+        n++;
+    }
+    if (n && json)
+        str_putz(out, "], ");
+}
+
+/* What the model was asked for and has not; nothing where there is no such thing. */
+static void put_note(const struct pith_model *m, int json, struct str *out)
+{
+    if (!m->note.n)
+        return;
+    str_putz(out, json ? "\"note\": " : "note: ");
+    if (json)
+        str_json(out, m->note.p, m->note.n);
+    else
+        str_putz(out, m->note.p);
+    str_putz(out, json ? ", " : "\n");
+}
+
 void session_report(const struct pith_session *s, int json, struct str *out)
 {
     int32_t n_calls = 0, n_phases = 0, n = 0;
@@ -356,6 +388,7 @@ void session_report(const struct pith_session *s, int json, struct str *out)
     for (int i = 0; g && i < SESSION_ROLES; i++)
         n = collect(&s->role[i], g, n);
     out->failed |= !g;
+    put_note(s->model, json, out);
     put_copy(s->model, json, out);
     put_slices(s->model, json, out);
     put_edits(s, json, out);
@@ -363,6 +396,7 @@ void session_report(const struct pith_session *s, int json, struct str *out)
     put_recordings(s, json, out);
     put_read_ahead(s, json, out);
     put_pools(s, json, out);
+    put_lacks(s->model, json, out);
     upload_report(s, json, out);
     put_bits(s, json, out);
     if (s->store.disk)
