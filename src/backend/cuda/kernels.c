@@ -76,17 +76,16 @@ void cu_kernels_close(struct cu_gpu *v)
 /* ---------------------------------------------------------------- functions */
 
 #define X(name) [GPU_##name] = #name,
-static const char *const families[CU_N_FAMILIES] = {
+static const char families[CU_N_FAMILIES][16] = {
     GPU_FAMILIES(X)[CU_MMA] = "mma", [CU_HALF] = "half", [CU_WGMMA] = "wgmma", [CU_HALVE] = "halve",
     [CU_FLASH] = "flash", [CU_FLASH_FEW] = "flash_few",
     [CU_FLASH_LATENT] = "flash_latent"};
 #undef X
 /* As types.cuh numbers them. */
-static const char *const types[] = {"f32",  "f16",    "bf16",   "q4_0", "q4_1", "q5_0",
-                                    "q5_1", "q8_0",   "q2_K",   "q3_K", "q4_K", "q5_K",
-                                    "q6_K", "iq4_nl", "iq4_xs", "mxfp4", "i32", "iq2_xxs",
-                                    "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m",
-                                    "tq1_0", "tq2_0", "nvfp4", "q1_0", "q2_0"};
+static const char types[][8] = {"f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0",
+                                "q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "iq4_nl", "iq4_xs",
+                                "mxfp4", "i32", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s",
+                                "iq1_s", "iq1_m", "tq1_0", "tq2_0", "nvfp4", "q1_0", "q2_0"};
 enum { TYPE_BF16 = 2 };
 
 /* The least count that has a kernel: 1, 2, 4, 8 or 16. */

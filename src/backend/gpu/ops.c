@@ -1077,7 +1077,7 @@ static void adapt_launch(const struct call *c, const struct gpu_places *at, stru
 /* ---------------------------------------------------------------- the table */
 
 struct gpu_op {
-    const char *name;
+    char name[12]; /* here, not elsewhere: a start has no pointer to set */
     int (*kernel)(const struct op_view *v, struct gpu_kernel *k);
     void (*launch)(const struct call *c, const struct gpu_places *at, struct gpu_launch *l);
     /* Bytes of constants in memory; written where out is not NULL. */

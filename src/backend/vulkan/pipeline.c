@@ -34,7 +34,7 @@ static void read_cache(struct vk_device *v, VkPipelineCacheCreateInfo *in, char 
 static pith_status open_shaders(struct vk_device *v, struct pith_error *err)
 {
 #define X(name) #name,
-    static const char *const families[VK_N_FAMILIES] = {GPU_FAMILIES(X) VK_FAMILY_NAMES};
+    static const char families[VK_N_FAMILIES][16] = {GPU_FAMILIES(X) VK_FAMILY_NAMES};
 #undef X
     pith_status st = plugin_open("vulkan", KERNELS_BUILD, &v->plugin, err);
     if (st != PITH_OK)
