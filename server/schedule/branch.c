@@ -424,7 +424,6 @@ int branch_ends(const struct sched *s, const struct request *r, int32_t id)
  * leaves no room. */
 static int shift(struct sched *s, struct branch *b)
 {
-    enum { PAGE = 64 };
     const struct request *r = b->r;
     int64_t n = b->n, keep = r->n_keep < 0 || r->n_keep > r->n_prompt ? r->n_prompt : r->n_keep;
     if (!r->shifts || keep + 1 >= n)
@@ -514,8 +513,11 @@ void end_long_prompts(struct sched *s)
         for (struct branch *b = s->share[i].first, *next; b; b = next) {
             const struct request *r = b->r;
             next = b->next;
+            /* Whole pages are found again: with less than one more the next request would begin
+             * where this one did. */
+            int gained = b->n_fed - b->n_fed % PAGE > r->figures.n_cached;
             if (r->prompt_ns && r->started && now - r->started > r->prompt_ns && !b->n_made &&
-                b->n_fed < b->n && !tells_prompt(b))
+                gained && b->n_fed < b->n && !tells_prompt(b))
                 branch_finish(s, b, "length", NULL, -1);
         }
     }

@@ -29,7 +29,6 @@
 enum {
     CHUNK_MIN = 16,
     CHUNK_FIRST = 64,
-    PAGE = 64,
     HELD_BACK = 8
 }; /* HELD_BACK: steps without a row, and nobody waits for it any more */
 

@@ -19,6 +19,8 @@
 #include "server/metrics.h"
 #include "server/schedule/scheduler.h"
 
+enum { PAGE = 64 }; /* tokens that are found again together */
+
 /* One choice of a request: tokens [0, n) of which the session has seen [0, n_fed). Prefill, decode
  * and what a preempted branch has to see again are one thing: feed tokens [n_fed, n), and when the
  * last one has been fed, sample the next. */

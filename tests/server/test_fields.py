@@ -605,7 +605,8 @@ def test_prompt_time(model):
     finds what there is of it."""
     prompt = [5 + i % 200 for i in range(1500)]
     least = {"t_max_prompt_ms": 1e-6, "temperature": 0, "ignore_eos": True}
-    with Server(model, "--ctx", "2048", "--parallel", "2") as s:
+    # With steps of few tokens, too: fewer than are found again.
+    with Server(model, "--ctx", "2048", "--parallel", "2", "--gap", "0.001") as s:
         a = s.post(TEXT, {"prompt": prompt, "max_tokens": 4, "n": 2, "logprobs": 2, **least})[1]
         check("t_max_prompt_ms", [(c["text"], c["finish_reason"], c["logprobs"]["tokens"])
                                   for c in a["choices"]] == [("", "length", [])] * 2
