@@ -557,16 +557,24 @@ def test_named(s):
               and sum(p["prob"] for p in t["top_probs"]) <= 1 + 1e-4, t)
     many = {"prompt": P, "max_tokens": 20, "n": 8, "logprobs": 0, "temperature": 0,
             "ignore_eos": True}
-    before, paid = s.metric("pith:pieces_made_total"), s.metric("pith:key_sampling_seconds_total")
-    s.post(TEXT, many)
-    few = s.metric("pith:key_sampling_seconds_total") - paid
+    named = {**many, "logprob_token_ids": list(range(3, 131))}
+
+    def charged(ask):
+        paid = s.metric("pith:key_sampling_seconds_total")
+        s.post(TEXT, ask)
+        return s.metric("pith:key_sampling_seconds_total") - paid
+
+    before = s.metric("pith:pieces_made_total")
+    few = charged(many)
     bare = s.metric("pith:pieces_made_total") - before
-    s.post(TEXT, {**many, "logprob_token_ids": list(range(3, 131))})
+    more = charged(named)
     check("what is told of named tokens is made once",
           s.metric("pith:pieces_made_total") - before - 2 * bare <= 128,
           (before, bare, s.metric("pith:pieces_made_total")))
-    check("its key is charged for telling them",
-          s.metric("pith:key_sampling_seconds_total") - paid - few > 2 * few, (paid, few))
+    # What else the machine does makes either larger.
+    few, more = (min([first, *(charged(ask) for _ in range(3))])
+                 for first, ask in ((few, many), (more, named)))
+    check("its key is charged for telling them", more > 2 * few, (more, few))
     masked = s.post(TEXT, {"prompt": P, "max_tokens": 3, "logprobs": 0, "temperature": 0,
                            "grammar": "root ::= [a-z ]{9}", "logprob_token_ids": [7, 9, 7]})[1]
     check("named beside a grammar", all(len(t) >= 2 for t in masked["choices"][0]["logprobs"][
