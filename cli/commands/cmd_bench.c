@@ -10,8 +10,8 @@
  * products are one GPU's, its own copies are the bandwidth; its arithmetic is not measured, so
  * prefill has no limit, and neither has anything where several devices share the products. The
  * limit of a test of both is their time added up. With --ops the limit of an op is what its bytes
- * or its operations take, whichever is more; only products and attention have one, since what the
- * others touch is mostly in the processor's caches.
+ * or its operations take on its device, whichever is more (on a GPU its bytes); only products and
+ * attention have one, since what the others touch is mostly in the processor's caches.
  *
  * Joules per token are those of the whole processor packages during the measured runs, where the
  * system shows them (energy.c); else there is no such column.
@@ -321,15 +321,25 @@ static double grown(const json_t *before, const json_t *after, const char *key)
            json_number_value(json_object_get(before, key));
 }
 
-/* Share of a product or attention in what h allows; null: h does not say. */
+/* Share of a product or attention in what h allows, of the bandwidth or of the arithmetic, whichever
+ * is more; of a GPU, whose arithmetic is not measured, of the bandwidth. *of: which; NULL: h does
+ * not say, and the share is null. */
 static json_t *share_of(double ns, double bytes, double ops, int is_float,
-                        const struct pith_machine *h)
+                        const struct pith_machine *h, const char **of)
 {
     double gops = is_float ? h->f32_gops : h->int8_gops;
-    if (h->read_gbs <= 0 || gops <= 0)
-        return json_null();
-    double by_bytes = bytes / h->read_gbs, by_ops = ops / gops;
-    return json_real((by_bytes > by_ops ? by_bytes : by_ops) / ns);
+    double by_bytes = h->read_gbs > 0 ? bytes / h->read_gbs : 0, by_ops = gops > 0 ? ops / gops : 0;
+    *of = by_ops > by_bytes ? "arithmetic" : by_bytes > 0 ? "bandwidth" : NULL;
+    return *of ? json_real((by_bytes > by_ops ? by_bytes : by_ops) / ns) : json_null();
+}
+
+/* What a device allows that a row of the report names. */
+static const struct pith_machine *roof_of(const struct bench *b, const char *device)
+{
+    static const struct pith_machine unknown;
+    return !strcmp(device, b->device)    ? &b->roof
+           : !strncmp(device, "CPU", 3) ? &b->machine
+                                        : &unknown;
 }
 
 static void show_roof(const struct bench *b)
@@ -383,10 +393,11 @@ static pith_status find_roof(struct bench *b, const pith_session *s, struct pith
     show_roof(b);
     return PITH_OK;
 }
-/* Rows of what was done between two reports of a session: op, weight, kernel, runs, ns, time_share,
- * bytes, operations, gbs, gops, share (of the limit; null where it means nothing), fallback. Takes
- * both. */
-static json_t *ops_between(json_t *before, json_t *after, const struct pith_machine *h)
+
+/* Rows of what was done between two reports of a session: op, weight, kernel, device, runs, ns,
+ * time_share, bytes, operations, gbs, gops, share (of the limit; null where it means nothing),
+ * share_of (which limit), fallback. Takes both. */
+static json_t *ops_between(json_t *before, json_t *after, const struct bench *b)
 {
     json_t *rows = json_array(), *a;
     double all = 0;
@@ -404,13 +415,16 @@ static json_t *ops_between(json_t *before, json_t *after, const struct pith_mach
         int is_product = strstr(op, "matmul") != NULL, is_attn = !strcmp(op, "attn");
         int is_float = !is_product || !strcmp(weight, "f32") || !strcmp(weight, "f16") ||
                        !strcmp(weight, "bf16");
+        const char *device = json_string_value(json_object_get(a, "device")), *of = NULL;
+        json_t *part = is_product || is_attn
+                           ? share_of(ns, bytes, ops, is_float, roof_of(b, device), &of)
+                           : json_null();
         json_t *row = json_pack(
-            "{s:s, s:s, s:O, s:I, s:f, s:f, s:I, s:I, s:f, s:f, s:o, s:O}", "op", op, "weight",
-            weight, "kernel", json_object_get(a, "kernel"), "runs", (json_int_t)runs, "ns", ns,
-            "time_share", ns / all, "bytes", (json_int_t)bytes, "operations", (json_int_t)ops,
-            "gbs", bytes / ns, "gops", ops / ns, "share",
-            is_product || is_attn ? share_of(ns, bytes, ops, is_float, h) : json_null(),
-            "fallback", json_object_get(a, "fallback"));
+            "{s:s, s:s, s:O, s:s, s:I, s:f, s:f, s:I, s:I, s:f, s:f, s:o, s:s?, s:O}", "op", op,
+            "weight", weight, "kernel", json_object_get(a, "kernel"), "device", device, "runs",
+            (json_int_t)runs, "ns", ns, "time_share", ns / all, "bytes", (json_int_t)bytes,
+            "operations", (json_int_t)ops, "gbs", bytes / ns, "gops", ops / ns, "share", part,
+            "share_of", of, "fallback", json_object_get(a, "fallback"));
         json_array_append_new(rows, row);
     }
     json_decref(before);
@@ -525,7 +539,7 @@ static pith_status measure(struct bench *b, pith_session *s, struct work w, stru
         squares += tps * tps;
     }
     if (before)
-        r->ops = ops_between(before, report_ops(s), &b->roof);
+        r->ops = ops_between(before, report_ops(s), b);
     if (st == PITH_OK && (st = pith_session_read_ahead(s, &now, err)) == PITH_OK)
         r->ahead = ahead_between(&was, &now);
     if (st == PITH_OK)
