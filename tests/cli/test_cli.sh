@@ -438,7 +438,7 @@ all_forms bench_total 0 '^"pp8\+tg2",' bench "$m" -p 8 -n 2 -r 1 -t 1 --total --
 all_forms bench_ops 0 '^  matmul +q8_0 +[0-9]+ +[0-9.]+ +[0-9.]+' bench "$m" -p 8 -n 2 -r 1 \
     -t 1 --ops
 all_forms bench_ops_md 0 '^\| matmul \| q8_0 \|' bench "$m" -p 8 -n 0 -r 1 -t 1 --ops --md
-all_forms bench_ops_json 0 '"share_of": "(bandwidth|arithmetic)"' bench "$m" -p 8 -n 2 -r 1 -t 1 \
+all_forms bench_ops_share 0 '"share_of": "(bandwidth|arithmetic)"' bench "$m" -p 8 -n 2 -r 1 -t 1 \
     --ops -o json
 all_forms bench_ops_device 0 '"device": "CPU"' bench "$m" -p 8 -n 0 -r 1 -t 1 --ops -o json
 all_forms bench_ops_json 0 '"time_share"' bench "$m" -p 8 -n 0 -r 1 -t 1 --ops --json
