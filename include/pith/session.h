@@ -100,11 +100,17 @@ struct pith_session_params {
      * time, and may be closed in any order. PITH_RANGE: another n_seq; PITH_UNSUPPORTED: that
      * session follows one itself. */
     pith_session *follows;
+    /* Rows of trees (pith_batch.parent) in one step at most, where layers are recurrent: the state
+     * after each is kept until the next call that steps, in memory that is set aside for it, as
+     * much for each as one sequence has (pith_session_state.bytes). 0: none, and there are no
+     * trees; more than n_batch is as n_batch. Models without such layers do not ask for it, and
+     * nothing is set aside. */
+    int32_t n_tree_rows;
 };
 #define PITH_SESSION_PARAMS_INIT                                                                   \
     {                                                                                              \
         sizeof(struct pith_session_params), 0, 0, 0, NULL, NULL, PITH_POOL_FILE, 0, 0, 0, NULL, 0, \
-            0, 0, 0, 0, 0, NULL, 0, 0, NULL                                                        \
+            0, 0, 0, 0, 0, NULL, 0, 0, NULL, 0                                                     \
     }
 
 /* PITH_NOMEM, and nothing is taken: with its cache full it would not fit into the memory that is
@@ -169,10 +175,12 @@ struct pith_batch {
      * above it and itself, at the position after its parent's, and has the bits of its path run by
      * itself. The rows of a tree are not appended; see pith_accept. PITH_APPENDED: row i is of no
      * tree; a sequence's rows all are, or none is. At most n_batch rows, and 64 from a root to a
-     * row; they count as positions of their sequence. PITH_RANGE: no such parent, or a position
-     * given. PITH_UNSUPPORTED: the model is not causal, the session pools, or layers are
-     * recurrent, choose slots, keep one row for several tokens, or are on a device that has no
-     * attention for it (GPUs). */
+     * row; they count as positions of their sequence. Recurrent layers go on from the state after
+     * the parent, for as many rows as the session was opened for (n_tree_rows). PITH_RANGE: no
+     * such parent, a position given, or more rows than that. PITH_STATE: recurrent layers, and
+     * another tree is under way (pith_submit). PITH_UNSUPPORTED: the model is not causal, the
+     * session pools, or layers are recurrent and n_tree_rows is 0, choose slots, keep one row for
+     * several tokens, or are on a device that cannot do it (GPUs). */
     const int32_t *parent;
     /* [n], or NULL: no row is. 0 and above: row i is a token that nobody has seen yet, the one that
      * is drawn from output drawn[i] of the step before this batch; token[i] is not read. -1: it is

@@ -315,6 +315,12 @@ static inline float *state_kept(const struct exec *x, const struct call *c, int6
     int32_t block = step_keep(x->step)[row];
     return block < 0 ? NULL : (float *)(view_at(&x->state, block) + c->state[0]->off[c->part]);
 }
+/* The same part before row r of a tree: after the row that it comes after. */
+static inline const float *state_above(const struct exec *x, const struct call *c, int64_t r)
+{
+    int32_t p = step_parent(x->step)[r];
+    return p < 0 ? state_before(x, c, step_seg(x->step)[r]) : state_kept(x, c, p);
+}
 /* The reference (op.h) as an implementation: plain C on the file's layout, the last row of every
  * op's list on the CPU. fn is NULL where the op has none. */
 void ref_impl(const struct node *n, struct op_impl *out);

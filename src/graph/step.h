@@ -19,7 +19,7 @@
  *   parent[r]: the row before it in its segment's tree, -1: none, it comes after what was there
  *       before the step; only where tree[seg[r]] is set
  *   keep[r]: block where the recurrent state after row r is kept, -1: nowhere; the last row of a
- *       segment always has one
+ *       segment always has one, and so has every row of a tree
  *   output i: out[i] = its row
  *   tile i of n_tiles: up to 16 rows of one segment from row tile[i] on: what attention works on
  *
@@ -151,6 +151,20 @@ static inline int32_t step_above(const struct step *s, int32_t r, int32_t up)
     while (up-- > 0)
         r = step_parent(s)[r];
     return r;
+}
+/* The row that comes `back` >= 0 rows before row r in its sequence; -1: it is not of this step, *past
+ * rows before the last that was there. */
+static inline int32_t step_back(const struct step *s, int32_t r, int32_t back, int32_t *past)
+{
+    int32_t seg = step_seg(s)[r], left = r - step_first(s)[seg];
+    if (step_tree(s)[seg]) {
+        for (; back && r >= 0; back--)
+            r = step_parent(s)[r];
+        *past = back;
+        return r;
+    }
+    *past = back - left - 1;
+    return back <= left ? r - back : -1;
 }
 /* The slot that row r sees as slot i of a group of its sequence's tokens. */
 static inline int32_t step_seen(const struct step *s, int g, int32_t r, int32_t i)

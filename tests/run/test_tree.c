@@ -1,7 +1,10 @@
 /* test_tree.c -- trees of rows: each has the bits of its path run by itself, whatever the order of
  * the rows, the length of what was there before, the type of the cache, the level and the device;
- * what is accepted goes on as that path would; what is refused. */
+ * what is accepted goes on as that path would; what is refused. Of recurrent layers: a long way of
+ * trees and paths beside a session that is only ever fed, in pieces; the blocks set aside for their
+ * rows are counted, and none is lost where memory runs out or two steps are under way. */
 #include "check_pages.h"
+#include "hook.h"
 #include "random.h"
 #include "small_model.h"
 
@@ -10,7 +13,10 @@ enum { V = 64, ROWS = 40, MOST = 1200, N_CTX = 1280 };
 static const struct kind {
     const char *arch, *type;
 } kinds[] = {{"llama", "f16"},   {"gemma3", "f32"}, {"qwen2vl", "q8_0"}, {"bloom", "bf16"},
-             {"gpt-oss", "f16"}, {"llama", "q4_0"}, {"minicpm3", "f16"}};
+             {"gpt-oss", "f16"}, {"llama", "q4_0"}, {"minicpm3", "f16"},
+             {"mamba", "f16"}, {"mamba2", "f16"}, {"jamba", "f16"}, {"granitehybrid", "f16"},
+             {"rwkv6", "f16"}, {"rwkv7", "f16"}, {"qwen3next", "q8_0"}, {"lfm2", "f16"},
+             {"minimax-01", "f16"}, {"kimi-linear", "f16"}, {"falcon-h1", "f16"}};
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
 static const struct way {
@@ -42,16 +48,54 @@ static pith_model *open_model(const char *arch, const struct way *w)
     return m;
 }
 
-static pith_session *open_session(pith_model *m, const char *type)
+static struct pith_session_params params_of(const char *type)
 {
-    struct pith_error err;
     struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
     sp.n_ctx = N_CTX;
     sp.n_seq = 3;
+    sp.n_tree_rows = ROWS;
     sp.cache_type_k = sp.cache_type_v = type;
+    return sp;
+}
+
+static pith_session *open_session(pith_model *m, const char *type)
+{
+    struct pith_error err;
+    struct pith_session_params sp = params_of(type);
     pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
     CHECK_MSG(s, "%s", err.msg);
     return s;
+}
+
+/* Every block of recurrent state is counted once for each that names it; the others are free. */
+static void check_blocks(const pith_session *s, const char *what)
+{
+    const struct recurrent *r = &s->recurrent;
+    int32_t *refs = calloc((size_t)r->n_made + 1, sizeof *refs), n_free = 0;
+    for (int32_t i = 0; r->n_blocks && i < r->n_seq; i++) {
+        const struct recurrent_seq *q = &r->seq[i];
+        if (q->now >= 0)
+            refs[q->now]++;
+        if (q->back.block >= 0)
+            refs[q->back.block]++;
+        for (int32_t k = 0; k < q->n_at; k++)
+            refs[q->at[k].block]++;
+        CHECK_MSG(q->n == s->cache.seq[i].n, "%s: %d positions of the state of sequence %d, of %d",
+                  what, q->n, i, s->cache.seq[i].n);
+    }
+    for (int32_t i = 0; i < r->n_tree; i++)
+        refs[r->tree[i]]++;
+    for (int32_t i = 0; i < s->store.cap; i++)
+        if (s->store.entry[i].used && s->store.entry[i].page[s->cache.n_own] >= 0)
+            refs[s->store.entry[i].page[s->cache.n_own]]++;
+    for (int32_t i = 0; i < r->n_made; i++) {
+        n_free += !refs[i];
+        CHECK_MSG(refs[i] == r->refs[i], "%s: block %d is counted %d times, used %d", what, i,
+                  r->refs[i], refs[i]);
+    }
+    CHECK_MSG(n_free == r->n_free, "%s: %d blocks are free, %d on the list", what, n_free,
+              r->n_free);
+    free(refs);
 }
 
 static int32_t before[MOST];
@@ -61,10 +105,10 @@ static struct {
     float logits[ROWS][V];
 } tree;
 
-/* Rows of sequence 0, in an order that goes up and down. */
-static void random_tree(void)
+/* So many rows of sequence 0 or more, in an order that goes up and down. */
+static void random_tree(int32_t least)
 {
-    tree.n = 2 + below(ROWS - 1);
+    tree.n = least + below(ROWS + 1 - least);
     for (int32_t i = 0; i < tree.n; i++) {
         tree.token[i] = below(V);
         tree.parent[i] = i && below(8) ? below(3) ? i - 1 : below(i) : PITH_ROOT;
@@ -128,6 +172,7 @@ static void check_accepted(pith_session *s, int32_t row, const char *what)
     CHECK_MSG(pith_accept(s, 0, row, &err) == PITH_OK, "%s: %s", what, err.msg);
     CHECK(pith_length(s, 0) == held + n && pith_position_max(s, 0) == held + n - 1);
     check_pages(s, what, "");
+    check_blocks(s, what);
     CHECK(pith_tokens(s, 0, ids, MOST + ROWS) == held + n);
     for (int32_t i = 0; i < n; i++)
         CHECK(ids[held + i] == tree.token[path[i]]);
@@ -150,7 +195,7 @@ static void run(const struct kind *k, const struct way *w, int32_t n_before)
     REQUIRE(s, "no session");
     snprintf(what, sizeof what, "%s %s, %s, behind %d", k->arch, k->type, w->name, n_before);
     for (int round = 0; round < 3 && !test_bad; round++) {
-        random_tree();
+        random_tree(2);
         CHECK(pith_truncate(s, 0, 0, &err) == PITH_OK);
         if (n_before)
             CHECK_MSG(pith_feed(s, 0, before, (size_t)n_before, &err) == PITH_OK, "%s", err.msg);
@@ -173,8 +218,6 @@ static void run(const struct kind *k, const struct way *w, int32_t n_before)
 static void test_same_bits(void)
 {
     static const int32_t lengths[] = {1, 13, 50, 64, 200, 1010};
-    for (int32_t i = 0; i < MOST; i++)
-        before[i] = below(V);
     for (int k = 0; k < N_KINDS && !test_bad; k++)
         for (int w = 0; w < N_WAYS && !test_bad; w++)
             for (int i = 0; i < 6 && !test_bad; i++)
@@ -235,6 +278,269 @@ static void test_beside(void)
     pith_model_close(m);
 }
 
+/* ---------------------------------------------------------------- recurrent layers */
+
+static const char *const recurrent[] = {"mamba",     "mamba2",        "jamba",       "granitehybrid",
+                                        "rwkv6",     "rwkv7",         "arwkv7",      "rwkv6qwen2",
+                                        "qwen3next", "lfm2",          "minimax-01",  "nemotron_h",
+                                        "plamo2",    "falcon-h1",     "kimi-linear", "kimi-k3"};
+enum { N_RECURRENT = sizeof recurrent / sizeof *recurrent };
+
+/* All of `token` in pieces, of which none says anything about a tree. */
+static void feed_pieces(pith_session *s, const int32_t *token, int32_t n)
+{
+    struct pith_error err;
+    for (int32_t at = 0, k; at < n && !test_bad; at += k) {
+        k = 1 + below(3) * below(9);
+        k = k < n - at ? k : n - at;
+        CHECK_MSG(pith_feed(s, 0, token + at, (size_t)k, &err) == PITH_OK, "%s", err.msg);
+    }
+}
+
+static void alike(pith_session *s, pith_session *fed, const char *what, int round)
+{
+    CHECK_MSG(pith_logits(s, 0) && !memcmp(pith_logits(s, 0), pith_logits(fed, 0), V * sizeof(float)),
+              "%s: logits differ in round %d, at %lld positions", what, round,
+              (long long)pith_length(s, 0));
+    CHECK(pith_length(s, 0) == pith_length(fed, 0));
+}
+
+/* A tree, a path of it, some tokens more, and again. A sequence goes back to the same positions as
+ * one that was fed. */
+static void go_on(const char *arch, const struct way *w)
+{
+    char what[64];
+    struct pith_error err;
+    pith_model *m = open_model(arch, w);
+    pith_session *s = open_session(m, "f16"), *fed = open_session(m, "f16");
+    REQUIRE(s && fed, "%s: no session", arch);
+    snprintf(what, sizeof what, "%s, %s", arch, w->name);
+    for (int round = 0; (round < 14 || pith_length(s, 0) < 140) && !test_bad; round++) {
+        int32_t path[ROWS], token[ROWS + 1];
+        random_tree(2);
+        CHECK_MSG(try(s, &err) == PITH_OK, "%s: %s", what, err.msg);
+        int32_t row = below(6) ? below(2) ? tree.n - 1 : below(tree.n) : PITH_ROOT;
+        int32_t n = row < 0 ? 0 : path_of(row, path);
+        check_blocks(s, what);
+        if (below(6)) {
+            CHECK_MSG(pith_accept(s, 0, row, &err) == PITH_OK, "%s: %s", what, err.msg);
+        } else {
+            n = 0; /* it is forgotten */
+        }
+        check_blocks(s, what);
+        for (int32_t i = 0; i < n; i++)
+            token[i] = tree.token[path[i]];
+        token[n] = below(V);
+        CHECK_MSG(pith_feed(s, 0, token + n, 1, &err) == PITH_OK, "%s", err.msg);
+        feed_pieces(fed, token, n + 1);
+        CHECK(pith_feed(fed, 0, before, 1, &err) == PITH_OK);
+        CHECK(pith_feed(s, 0, before, 1, &err) == PITH_OK);
+        alike(s, fed, what, round);
+        check_pages(s, what, "");
+        check_blocks(s, what);
+    }
+    for (int64_t n = pith_length(s, 0) / 64 * 64; n > 0 && !test_bad; n -= 64) {
+        CHECK_MSG(pith_truncate(s, 0, n, &err) == PITH_OK &&
+                      pith_truncate(fed, 0, n, &err) == PITH_OK,
+                  "%s: back to %lld: %s", what, (long long)n, err.msg);
+        CHECK(pith_feed(s, 0, before, 2, &err) == PITH_OK);
+        feed_pieces(fed, before, 2);
+        alike(s, fed, what, -1);
+    }
+    pith_session_close(s);
+    pith_session_close(fed);
+    pith_model_close(m);
+}
+
+static void test_goes_on(void)
+{
+    for (int i = 0; i < N_RECURRENT && !test_bad; i++)
+        for (int w = 0; w < N_WAYS && !test_bad; w++)
+            if (test_scale() >= 10 || !w || !below(3))
+                go_on(recurrent[i], &ways[w]);
+}
+
+/* The n-th block or commit from the opening of the session on is refused: then what fails changes
+ * nothing, and goes when it is done again. */
+static void test_memory_runs_out(void)
+{
+    struct pith_error err = {PITH_OK, ""};
+    pith_model *m = open_model("granitehybrid", &ways[0]);
+    struct pith_session_params sp = params_of("f16");
+    int in_step = 0, in_accept = 0, done = 0;
+    float want[V];
+    random_tree(9);
+    int32_t path[ROWS], token[ROWS], row = 0, deep = 0;
+    for (int32_t i = 0; i < tree.n; i++) /* the deepest that is no chain in the first slots */
+        if (path_of(i, path) > deep && path[path_of(i, path) - 1] >= path_of(i, path))
+            deep = path_of(i, path), row = i;
+    int32_t n = path_of(row, path);
+    pith_session *s = pith_session_open(m, &sp, &err);
+    REQUIRE(s, "%s", err.msg);
+    for (int32_t i = 0; i < n; i++)
+        token[i] = tree.token[path[i]];
+    CHECK(pith_feed(s, 0, before, 70, &err) == PITH_OK &&
+          pith_feed(s, 0, token, (size_t)n, &err) == PITH_OK &&
+          pith_feed(s, 0, before, 2, &err) == PITH_OK);
+    memcpy(want, pith_logits(s, 0), sizeof want);
+    pith_session_close(s);
+    for (long k = 0; !done && k < 400 && !test_bad; k++) {
+        hook_refuse(k, 0);
+        s = pith_session_open(m, &sp, &err);
+        if (!s) {
+            CHECK(hook_grant() && err.code == PITH_NOMEM);
+            continue;
+        }
+        long refused = atomic_load(&hook.refused);
+        pith_status st = pith_feed(s, 0, before, 70, &err);
+        if (st != PITH_OK)
+            st = pith_feed(s, 0, before, 70, &err);
+        CHECK_MSG(st == PITH_OK, "%s", err.msg);
+        refused = atomic_load(&hook.refused);
+        st = try(s, &err);
+        in_step += st != PITH_OK;
+        CHECK(st == (atomic_load(&hook.refused) > refused ? PITH_NOMEM : PITH_OK));
+        check_blocks(s, "a tree without memory");
+        CHECK(pith_length(s, 0) == 70);
+        if (st != PITH_OK)
+            CHECK(pith_accept(s, 0, row, &err) == PITH_STATE && try(s, &err) == PITH_OK);
+        st = pith_accept(s, 0, row, &err);
+        in_accept += st != PITH_OK;
+        if (st != PITH_OK) {
+            CHECK(err.code == PITH_NOMEM && pith_length(s, 0) == 70);
+            check_blocks(s, "a path without memory");
+            CHECK(try(s, &err) == PITH_OK && pith_accept(s, 0, row, &err) == PITH_OK);
+        }
+        done = !hook_grant();
+        CHECK_MSG(pith_feed(s, 0, before, 2, &err) == PITH_OK, "%s", err.msg);
+        CHECK_MSG(!memcmp(want, pith_logits(s, 0), sizeof want), "logits differ, %ld refused", k);
+        check_pages(s, "memory ran out", "");
+        check_blocks(s, "memory ran out");
+        pith_session_close(s);
+    }
+    hook_refuse(-1, 0);
+    CHECK_MSG(done && in_step && in_accept, "%d steps failed, %d paths", in_step, in_accept);
+    pith_model_close(m);
+    check_nothing_held("memory ran out");
+}
+
+/* Sequence q has its rows submitted: token 7 and two others behind it, or two tokens. */
+static pith_status submit(pith_session *s, int32_t q, int trees, struct pith_error *err)
+{
+    static const int32_t token[3] = {7, 8, 9}, parent[3] = {PITH_ROOT, 0, 0};
+    const int32_t seq[3] = {q, q, q};
+    static const uint8_t want[3] = {1, 1, 1};
+    struct pith_batch b = {.size = sizeof b,
+                           .n = trees ? 3 : 2,
+                           .token = token,
+                           .seq = seq,
+                           .want = want,
+                           .parent = trees ? parent : NULL};
+    return pith_submit(s, &b, err);
+}
+
+/* Two steps under way: states are set aside for the trees of one. */
+static void test_lanes(void)
+{
+    struct pith_error err = {PITH_OK, ""};
+    const int32_t path[2] = {7, 9};
+    float want[V];
+    pith_model *m = open_model("jamba", &ways[0]);
+    struct pith_session_params sp = params_of("f16");
+    sp.n_lanes = 2;
+    sp.n_tree_rows = 3;
+    pith_session *s = pith_session_open(m, &sp, &err);
+    REQUIRE(s, "%s", err.msg);
+    CHECK(pith_feed(s, 2, before, 20, &err) == PITH_OK && pith_feed(s, 2, path, 2, &err) == PITH_OK);
+    memcpy(want, pith_logits(s, 0), sizeof want);
+    for (int round = 0; round < 4 && !test_bad; round++) {
+        for (int q = 0; q < 2; q++)
+            CHECK(pith_truncate(s, q, 0, &err) == PITH_OK &&
+                  pith_feed(s, q, before, 20, &err) == PITH_OK);
+        /* the tree first, or last; round 2: another beside it; round 3: nobody waits to the end */
+        int first = round != 1;
+        CHECK_MSG(submit(s, 0, first, &err) == PITH_OK, "%s", err.msg);
+        if (round == 2)
+            CHECK(submit(s, 1, 1, &err) == PITH_STATE && strstr(err.msg, "tree of rows is under way"));
+        CHECK_MSG(submit(s, 1, !first, &err) == PITH_OK, "%s", err.msg);
+        CHECK(pith_wait(s, &err) == PITH_OK);
+        check_blocks(s, "one under way");
+        if (round == 3)
+            CHECK(submit(s, 0, 0, &err) == PITH_OK && pith_wait(s, &err) == PITH_OK);
+        CHECK(pith_wait(s, &err) == PITH_OK);
+        check_blocks(s, "two steps");
+        if (first) {
+            CHECK(pith_accept(s, 0, 2, &err) == PITH_STATE);
+            CHECK(s->recurrent.n_tree == 0);
+            continue;
+        }
+        CHECK_MSG(pith_accept(s, 1, 2, &err) == PITH_OK, "%s", err.msg);
+        CHECK_MSG(!memcmp(want, pith_logits(s, 2), sizeof want), "the row's logits differ");
+        CHECK(pith_feed(s, 1, before, 3, &err) == PITH_OK);
+        memcpy(want, pith_logits(s, 0), sizeof want);
+        CHECK(pith_feed(s, 2, before, 3, &err) == PITH_OK);
+        CHECK_MSG(!memcmp(want, pith_logits(s, 0), sizeof want), "logits behind the path differ");
+        check_blocks(s, "after a path");
+    }
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
+/* What is asked for is what is set aside, told and kept to. */
+static void test_set_aside(void)
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_session_params sp = params_of("f16");
+    uint64_t most[2], now;
+    pith_model *m = open_model("mamba2", &ways[0]);
+    for (int32_t i = 0; i < 2; i++) {
+        sp.n_tree_rows = 5 * i;
+        pith_session *s = pith_session_open(m, &sp, &err);
+        REQUIRE(s, "%s", err.msg);
+        pith_session_memory(s, &now, &most[i]);
+        CHECK(!(pith_edits(s) & PITH_EDIT_TREES) == !i);
+        if (i) {
+            uint64_t block = s->recurrent.block_bytes;
+            CHECK_MSG(most[1] >= most[0] + 5 * block && most[1] <= most[0] + 5 * block + 4096,
+                      "%llu bytes with 5 rows, %llu without, a state has %llu",
+                      (unsigned long long)most[1], (unsigned long long)most[0],
+                      (unsigned long long)block);
+            random_tree(6);
+            tree.n = 6;
+            CHECK(try(s, &err) == PITH_RANGE &&
+                  strstr(err.msg, "6 rows of trees in a step, recurrent states are set aside for 5; "
+                                  "open the session with a larger n_tree_rows"));
+            tree.n = 5;
+            CHECK_MSG(try(s, &err) == PITH_OK, "%s", err.msg);
+            CHECK(s->recurrent.n_tree == 5 && pith_truncate(s, 0, 0, &err) == PITH_OK);
+            CHECK(pith_accept(s, 0, 0, &err) == PITH_STATE);
+            check_blocks(s, "a tree cut away");
+        }
+        pith_session_close(s);
+    }
+    sp.n_tree_rows = -1;
+    CHECK(!pith_session_open(m, &sp, &err) && err.code == PITH_RANGE &&
+          strstr(err.msg, "n_tree_rows is -1"));
+    sp.n_tree_rows = INT32_MAX; /* as n_batch */
+    pith_session *s = pith_session_open(m, &sp, &err);
+    REQUIRE(s, "%s", err.msg);
+    CHECK(s->n_tree_rows == 64);
+    pith_session_close(s);
+    pith_model_close(m);
+    m = open_model("llama", &ways[0]); /* nothing is set aside */
+    s = m ? pith_session_open(m, &sp, &err) : NULL;
+    REQUIRE(s, "%s", err.msg);
+    pith_session_memory(s, &now, &most[0]);
+    pith_session_close(s);
+    sp.n_tree_rows = 0;
+    s = pith_session_open(m, &sp, &err);
+    REQUIRE(s, "%s", err.msg);
+    pith_session_memory(s, &now, &most[1]);
+    CHECK(most[0] == most[1]);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
 static void refused(const struct pith_batch *b, pith_session *s, pith_status st, const char *say)
 {
     struct pith_error err = {PITH_OK, ""};
@@ -247,8 +553,10 @@ static void refused(const struct pith_batch *b, pith_session *s, pith_status st,
 static void test_refused(void)
 {
     static const char *const cannot[][2] = {
-        {"mamba", "recurrent layers"},
+        {"mamba", "recurrent layers need states for its rows; open the session with n_tree_rows"},
         {"deepseek32", "layers choose slots"},
+        {"deepseek4", "keep one row for several tokens"},
+        {"qwen4exp", "layers choose slots"},
         {"modern-bert", "whole"},
     };
     static int32_t token[80], parent[80], pos[8] = {0, 0, 0, 0, -1, 0, 0, 0};
@@ -296,8 +604,10 @@ static void test_refused(void)
     for (size_t i = 0; i < sizeof cannot / sizeof *cannot; i++) {
         p = small_params(cannot[i][0], V);
         m = small_model_on(&p, 80, NULL, 1);
-        s = open_session(m, "f16");
-        REQUIRE(s, "no session");
+        struct pith_session_params sp = params_of("f16");
+        sp.n_tree_rows = i ? ROWS : 0;
+        s = m ? pith_session_open(m, &sp, &err) : NULL;
+        REQUIRE(s, "no session: %s", err.msg);
         refused(&b, s, PITH_UNSUPPORTED, cannot[i][1]);
         pith_session_close(s);
         pith_model_close(m);
@@ -306,9 +616,16 @@ static void test_refused(void)
 
 int main(void)
 {
+    hook_install();
     test_seed();
+    for (int32_t i = 0; i < MOST; i++)
+        before[i] = below(V);
     TEST(test_beside);
     TEST(test_refused);
+    TEST(test_set_aside);
+    TEST(test_lanes);
+    TEST(test_memory_runs_out);
+    TEST(test_goes_on);
     TEST(test_same_bits);
     return test_end();
 }

@@ -43,24 +43,28 @@ static void shape_conv(struct graph *g, struct node *n)
         check_state(g, n, n->cols * p->left);
 }
 
-/* Row i of segment seg; rows before it come from the state, the last `left` of them in order. NULL:
- * there is none. */
-static const float *conv_row(const struct call *c, const struct exec *x, int32_t seg, int64_t i)
+/* The row `back` before row r in its sequence; rows before the step come from the state, the last
+ * `left` of them in order. NULL: there is none. */
+static const float *conv_row(const struct call *c, const struct exec *x, int64_t r, int32_t back)
 {
     const struct conv_op *p = c->p;
-    int64_t first = step_first(x->step)[seg];
-    if (i >= first)
-        return i < step_first(x->step)[seg + 1] ? value_row(x, &c->src[0], i) : NULL;
+    int32_t seg = step_seg(x->step)[r], past, i;
+    if (back < 0)
+        return r - back < step_first(x->step)[seg + 1] ? value_row(x, &c->src[0], r - back) : NULL;
+    i = step_back(x->step, (int32_t)r, back, &past);
+    if (i >= 0)
+        return value_row(x, &c->src[0], i);
     const float *before = c->n_states ? state_before(x, c, seg) : NULL;
-    return before ? before + (i - first + p->left) * c->dst.cols : NULL;
+    return before ? before + (int64_t)(p->left - 1 - past) * c->dst.cols : NULL;
 }
 
-void conv_keep(const struct call *c, const struct exec *x, int64_t r, int64_t c0, int64_t c1)
+void conv_keep(const struct call *c, const struct exec *x, int64_t r, int32_t back, int64_t c0,
+               int64_t c1)
 {
     const struct conv_op *p = c->p;
     float *keep = c->n_states ? state_kept(x, c, r) : NULL;
     for (int k = 0; keep && k < p->left; k++) {
-        const float *in = conv_row(c, x, step_seg(x->step)[r], r - p->left + 1 + k);
+        const float *in = conv_row(c, x, r, p->left - 1 - k + back);
         float *to = keep + k * c->dst.cols + c0;
         if (in)
             memcpy(to, in + c0, (size_t)(c1 - c0) * sizeof *to);
@@ -79,13 +83,13 @@ static OP_FN(ref_conv)
         float *y = value_row(x, &c->dst, r);
         memset(y, 0, (size_t)n * sizeof *y);
         for (int k = 0; k < (w ? p->width : 1); k++) {
-            const float *in = conv_row(c, x, step_seg(x->step)[r], r - p->left + k * p->step);
+            const float *in = conv_row(c, x, r, p->left - k * p->step);
             for (int64_t i = 0; in && i < n; i++)
                 y[i] = w ? fmaf(w[i * p->width + k], in[i], y[i]) : in[i];
         }
         for (int64_t i = 0; b && i < n; i++)
             y[i] = y[i] + b[i];
-        conv_keep(c, x, r, 0, n);
+        conv_keep(c, x, r, 0, 0, n);
     }
 }
 

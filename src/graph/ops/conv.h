@@ -22,9 +22,10 @@ struct conv_in {
     int32_t step;                     /* 0: 1 */
 };
 node graph_conv(struct graph *g, const struct conv_in *in, const char *name);
-/* The window of the state after row r of the segment, as far as channels [c0, c1) go, where the
- * row asks for it. */
-void conv_keep(const struct call *c, const struct exec *x, int64_t r, int64_t c0, int64_t c1);
+/* The window of the state after row r, or after the row `back` before it, as far as channels
+ * [c0, c1) go, to where row r keeps it, if it does. */
+void conv_keep(const struct call *c, const struct exec *x, int64_t r, int32_t back, int64_t c0,
+               int64_t c1);
 
 /* Rows of a sequence are the points of a grid, line by line, `line` of them each; 0: one line. */
 struct im2col_op {

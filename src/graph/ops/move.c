@@ -219,12 +219,11 @@ static uint64_t token_before(const struct call *c, const struct exec *x, int64_t
 {
     const struct ngram_op *p = c->p;
     const struct step *s = x->step;
-    int32_t seg = step_seg(s)[r];
-    int64_t i = r - back - step_first(s)[seg];
-    const float *before = state_before(x, c, seg);
-    if (i < 0)
-        return before ? (uint64_t)before[i + p->size - 1] : 0;
-    r -= back;
+    const float *before = state_before(x, c, step_seg(s)[r]);
+    int32_t past;
+    r = step_back(s, (int32_t)r, back, &past);
+    if (r < 0)
+        return before ? (uint64_t)before[p->size - 2 - past] : 0;
     return 1 + (uint64_t)(uint32_t)(step_is_embd(s, r) ? p->of_embd : step_token(s)[r]);
 }
 

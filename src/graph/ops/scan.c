@@ -26,7 +26,8 @@
  * Rows of a segment follow one another in time. A scan goes through them in order, whatever the
  * step holds besides, on top of the state after the rows before; the state after a row that asks
  * for it (step.h, keep) is stored as it is then. The state is updated in the block of the segment's
- * last row, so what it began from is never written.
+ * last row, so what it began from is never written. Each row of a tree has a block: the state after
+ * its parent is copied there and updated.
  *
  * Order of sums: a dot product over a state or a head is 16 interleaved fma chains by element index
  * and the tree of softmax. */
@@ -50,6 +51,20 @@ float *state_scan(const struct exec *x, const struct call *c, int32_t seg, int64
 {
     const float *before = state_before(x, c, seg);
     float *h = state_kept(x, c, step_first(x->step)[seg + 1] - 1) + at;
+    if (before)
+        memcpy(h, before + at, (size_t)n * sizeof *h);
+    else
+        memset(h, 0, (size_t)n * sizeof *h);
+    return h;
+}
+
+float *state_row(const struct exec *x, const struct call *c, int64_t r, float *h, int64_t at,
+                 int64_t n)
+{
+    if (!step_tree(x->step)[step_seg(x->step)[r]])
+        return h;
+    const float *before = state_above(x, c, r);
+    h = state_kept(x, c, r) + at;
     if (before)
         memcpy(h, before + at, (size_t)n * sizeof *h);
     else
@@ -120,6 +135,7 @@ static OP_FN(ref_ssm)
         for (int64_t r = step_first(x->step)[seg]; r < step_first(x->step)[seg + 1]; r++) {
             const float *in = value_row(x, &c->src[0], r), *dt = value_row(x, &c->src[1], r);
             const float *b = value_row(x, &c->src[2], r), *cc = value_row(x, &c->src[3], r);
+            h = state_row(x, c, r, h, c0 * n, (c1 - c0) * n);
             for (int64_t i = c0; i < c1; i++) {
                 int64_t head = i / per_head, g = head / (heads / n_group) * n;
                 value_row(x, &c->dst, r)[i] =
@@ -279,6 +295,7 @@ static OP_FN(ref_linear)
         float *s = state_scan(x, c, seg, head * size, size);
         for (int64_t r = step_first(x->step)[seg]; r < step_first(x->step)[seg + 1]; r++) {
             struct linear_at at = linear_at(c, x, r, head);
+            s = state_row(x, c, r, s, head * size, size);
             for (int i = 0; i < p->d_v; i++)
                 at.y[i] = linear_row(p, &at, s + (int64_t)i * p->d_k, at.v[i]);
             state_snapshot(x, c, r, s, head * size, size);

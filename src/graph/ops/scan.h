@@ -65,6 +65,10 @@ void check_state(struct graph *g, const struct node *n, int64_t wanted);
 /* Elements [at, at + n) of the state before segment `seg`, copied to where a scan updates them: the
  * block of its last row. */
 float *state_scan(const struct exec *x, const struct call *c, int32_t seg, int64_t at, int64_t n);
+/* The scan's elements before row r, to be updated in place: h, what the row before has left; of a
+ * tree a copy of those after its parent, where the row keeps its own. */
+float *state_row(const struct exec *x, const struct call *c, int64_t r, float *h, int64_t at,
+                 int64_t n);
 /* Keeps the scan's elements h after row r, if the row asks for it. */
 void state_snapshot(const struct exec *x, const struct call *c, int64_t r, const float *h,
                     int64_t at, int64_t n);

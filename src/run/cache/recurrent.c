@@ -26,10 +26,11 @@ uint64_t recurrent_layout(struct state *states, int32_t n_states, uint64_t bytes
 /* Blocks that can be in use at once. A sequence holds its checkpoints, the present, and where a
  * call began. A step in the making takes one for the last of a sequence's n rows, and one for each
  * of the others that ends a stretch of `every`: wherever those begin, at most (n - 1) / every + 1,
- * so one a sequence and one for each `every` rows of the batch. */
+ * so one a sequence and one for each `every` rows of the batch. Beside these are those of trees. */
 static int64_t limit(const struct recurrent *r, const struct recurrent_params *p)
 {
-    return (int64_t)p->n_seq * (r->cap + 4) + p->n_batch / r->every + p->n_stored;
+    return (int64_t)p->n_seq * (r->cap + 4) + p->n_batch / r->every + p->n_stored +
+           p->n_tree_rows;
 }
 
 pith_status recurrent_shape(struct recurrent *r, struct state *states, int32_t n_states,
@@ -48,12 +49,13 @@ pith_status recurrent_shape(struct recurrent *r, struct state *states, int32_t n
         r->every *= 2;
     r->cap = p->n_ctx / r->every + PROMPT_ENDS;
     r->n_seq = p->n_seq;
+    r->n_tree_rows = p->n_tree_rows;
     int64_t n = limit(r, p);
     if (n > INT32_MAX / 2 || size_mul((uint64_t)n, r->block_bytes, &bytes) ||
         bytes > (uint64_t)1 << 46)
         return error_set(err, PITH_RANGE,
                          "recurrent state of %lld blocks of %llu bytes is too large; use fewer "
-                         "sequences",
+                         "sequences, or fewer rows of trees",
                          (long long)n, (unsigned long long)r->block_bytes);
     r->n_blocks = (int32_t)n;
     return PITH_OK;
@@ -70,7 +72,9 @@ pith_status recurrent_init(struct recurrent *r, struct state *states, int32_t n_
     r->free_list = mem_array(n, sizeof *r->free_list, PITH_MEM_CACHE);
     r->refs = mem_array(n, sizeof *r->refs, PITH_MEM_CACHE);
     r->seq = mem_array((size_t)p->n_seq, sizeof *r->seq, PITH_MEM_CACHE);
-    int ok = r->free_list && r->refs && r->seq;
+    if (r->n_tree_rows)
+        r->tree = mem_array((size_t)r->n_tree_rows, sizeof *r->tree, PITH_MEM_CACHE);
+    int ok = r->free_list && r->refs && r->seq && (r->tree || !r->n_tree_rows);
     for (int32_t s = 0; ok && s < p->n_seq; s++) {
         r->seq[s].now = r->seq[s].back.block = -1;
         r->seq[s].at = mem_array((size_t)r->cap, sizeof *r->seq[s].at, PITH_MEM_CACHE);
@@ -97,6 +101,7 @@ void recurrent_deinit(struct recurrent *r)
     mem_free(r->seq);
     mem_free(r->free_list);
     mem_free(r->refs);
+    mem_free(r->tree);
     memset(r, 0, sizeof *r);
 }
 
@@ -215,7 +220,7 @@ pith_status recurrent_take(struct recurrent *r, struct step *s, struct pith_erro
         int32_t first = step_first(s)[k], end = step_first(s)[k + 1];
         step_put_state(s)[k] = q->now;
         for (int32_t i = first; i < end; i++) {
-            if (i < end - 1 && (q->n + i - first + 1) % r->every)
+            if (i < end - 1 && !step_tree(s)[k] && (q->n + i - first + 1) % r->every)
                 continue;
             pith_status st = take(r, &step_put_keep(s)[i], err);
             if (st != PITH_OK) {
@@ -232,6 +237,13 @@ void recurrent_commit(struct recurrent *r, const struct step *s)
     for (int32_t k = 0; r->n_blocks && k < s->N; k++) {
         struct recurrent_seq *q = &r->seq[step_seq(s)[k]];
         int32_t first = step_first(s)[k], end = step_first(s)[k + 1];
+        if (step_tree(s)[k]) {
+            q->keep = 0; /* if the present is to be a checkpoint it is one since the call began */
+            q->first_tree = r->n_tree;
+            for (int32_t i = first; i < end; i++)
+                r->tree[r->n_tree++] = step_keep(s)[i];
+            continue;
+        }
         recurrent_unref(r, &q->now);
         for (int32_t i = first; i < end; i++, q->n++)
             if (step_keep(s)[i] >= 0 && i < end - 1)
@@ -246,6 +258,32 @@ void recurrent_abort(struct recurrent *r, struct step *s)
 {
     for (int32_t i = 0; r->n_blocks && i < s->T; i++)
         recurrent_unref(r, &step_put_keep(s)[i]);
+}
+
+/* ---------------------------------------------------------------- trees */
+
+void recurrent_accept(struct recurrent *r, int32_t seq, const int32_t *row, int32_t n)
+{
+    if (!r->n_blocks || !n)
+        return;
+    struct recurrent_seq *q = &r->seq[seq];
+    for (int32_t i = 0; i < n; i++) {
+        int32_t block = r->tree[q->first_tree + row[i]];
+        q->n++;
+        if (q->n % r->every == 0)
+            remember(r, q, q->n, ref(r, block));
+        if (i < n - 1)
+            continue;
+        recurrent_unref(r, &q->now);
+        q->now = ref(r, block);
+    }
+    q->keep = 0;
+}
+
+void recurrent_forget(struct recurrent *r)
+{
+    while (r->n_tree)
+        recurrent_unref(r, &r->tree[--r->n_tree]);
 }
 
 /* ---------------------------------------------------------------- going back */
@@ -310,7 +348,8 @@ pith_status recurrent_reserve(struct recurrent *r, int32_t seq, int32_t n, int32
     pith_status st = PITH_OK;
     if (!r->n_blocks)
         return st;
-    int32_t freed = seq < 0 ? r->n_made - r->n_free - n_stored : freed_by(r, &r->seq[seq]);
+    int32_t freed = seq < 0 ? r->n_made - r->n_free - n_stored - r->n_tree
+                            : freed_by(r, &r->seq[seq]);
     if (r->n_free + freed + r->n_blocks - r->n_made < n)
         return error_set(err, PITH_NOMEM,
                          "%d blocks of recurrent state wanted, %d are free; empty a sequence first",

@@ -7,7 +7,10 @@
  * one, so that a step that fails has changed nothing. Blocks are counted; copies of a sequence
  * share them. What is not the present is a checkpoint: of the ends of the latest prompts, of where
  * copies begin, and of every `every` positions. A sequence can go back to a checkpoint, and to
- * nothing else: a recurrence has no inverse. */
+ * nothing else: a recurrence has no inverse.
+ *
+ * Each row of a tree makes a block, of those that the session set aside for such rows. They are
+ * nobody's present: one becomes it where its row is accepted, and all go before the next step. */
 #ifndef PITH_RUN_RECURRENT_H
 #define PITH_RUN_RECURRENT_H
 
@@ -26,6 +29,7 @@ struct recurrent_seq {
     struct checkpoint back; /* what the call in progress began from */
     struct checkpoint *at;  /* [cap] ascending */
     int32_t n_at;
+    int32_t first_tree; /* of the last step's rows that were its tree: where in recurrent.tree */
 };
 
 struct recurrent {
@@ -37,11 +41,14 @@ struct recurrent {
     int32_t n_states;
     int32_t n_made, n_free;
     int32_t *free_list, *refs; /* [n_blocks] */
+    int32_t *tree;             /* [n_tree_rows] blocks of rows of trees, n_tree of them */
+    int32_t n_tree_rows, n_tree;
     struct recurrent_seq *seq; /* [n_seq] */
 };
 
 struct recurrent_params {
     int32_t n_ctx, n_seq, n_batch;
+    int32_t n_tree_rows;  /* of trees, in one step: a block each */
     uint64_t cache_limit; /* bytes of K and V at most: a tenth may go to checkpoints, or 64 MiB */
     int64_t n_stored;     /* blocks beside those of sequences, for the prefix store */
 };
@@ -63,7 +70,7 @@ uint64_t recurrent_bytes(const struct recurrent *r); /* committed */
 static inline uint64_t recurrent_tables(const struct recurrent *r)
 {
     return (uint64_t)r->n_seq * (sizeof *r->seq + (uint64_t)r->cap * sizeof *r->seq->at) +
-           (uint64_t)r->n_blocks * 2 * sizeof(int32_t);
+           ((uint64_t)r->n_blocks * 2 + (uint64_t)r->n_tree_rows) * sizeof(int32_t);
 }
 static inline uint64_t recurrent_limit(const struct recurrent *r)
 {
@@ -75,10 +82,15 @@ static inline uint64_t recurrent_limit(const struct recurrent *r)
 void recurrent_begin(struct recurrent *r, int32_t seq, int32_t rows);
 void recurrent_end(struct recurrent *r, int32_t seq, int failed);
 /* One step of it: fills the step's state and keep with blocks taken for it; commit when it ran,
- * abort when not. */
+ * abort when not. A segment that is a tree leaves its sequence where it is. */
 pith_status recurrent_take(struct recurrent *r, struct step *s, struct pith_error *err);
 void recurrent_commit(struct recurrent *r, const struct step *s);
 void recurrent_abort(struct recurrent *r, struct step *s);
+/* n rows of the sequence's tree in the last such step, counted within its segment, ascending, one
+ * after the other: the sequence goes to the state after the last of them. */
+void recurrent_accept(struct recurrent *r, int32_t seq, const int32_t *row, int32_t n);
+/* What rows of trees have made goes, but for what was accepted; no step of them is under way. */
+void recurrent_forget(struct recurrent *r);
 
 /* The largest m <= n that the sequence can be cut to. */
 int32_t recurrent_point(const struct recurrent *r, int32_t seq, int32_t n);

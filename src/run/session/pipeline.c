@@ -405,6 +405,8 @@ pith_status pipeline_submit(struct pith_session *s, const struct pith_batch *b,
         return st;
     s->n_outputs = s->last_outputs = s->n_tried = s->n_tapped = 0;
     s->last_seq = -1;
+    if (!s->n_flying)
+        tree_forget(s);
     if (s->n_flying) /* the one before goes on, if it can without being waited for by the caller */
         go_on(s, 0, 0);
     if (waits)
@@ -474,6 +476,8 @@ pith_status pipeline_wait(struct pith_session *s, struct pith_error *err)
     end_read(s, l, st != PITH_OK);
     if (st == PITH_OK && l->tried && !s->n_flying && next < 0)
         s->n_tried = s->step->T;
+    else if (l->tried)
+        tree_forget(s);
     if (next >= 0)
         take_up(s, next, st, err);
     session_use_lane(s, 0);

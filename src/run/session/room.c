@@ -34,6 +34,7 @@ static int shape(struct pith_session *s, const struct cache_params *p, struct ca
     struct recurrent_params rp = {.n_ctx = p->n_ctx,
                                   .n_seq = p->n_seq,
                                   .n_batch = p->n_batch,
+                                  .n_tree_rows = s->n_tree_rows,
                                   .cache_limit = cache_limit(c),
                                   .n_stored = c->n_stored};
     return recurrent_shape(r, s->states, s->n_states, &rp, NULL) == PITH_OK;

@@ -134,6 +134,9 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
                          (long long)p->store_bytes, (long long)p->store_limit);
     if (p->n_lanes < 0 || p->n_lanes > SESSION_LANES)
         return error_set(err, PITH_RANGE, "n_lanes is %d, wanted 0..%d", p->n_lanes, SESSION_LANES);
+    if (p->n_tree_rows < 0)
+        return error_set(err, PITH_RANGE, "n_tree_rows is %d, wanted 0 (no trees) or more",
+                         p->n_tree_rows);
     if (p->n_tokens < 0)
         return error_set(err, PITH_RANGE, "n_tokens is %lld, wanted at least 1",
                          (long long)p->n_tokens);
@@ -148,6 +151,9 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
         return error_set(err, PITH_UNSUPPORTED, "pooling %d; known are none, mean, cls, last, rank",
                          pooling);
     s->pooled = pooling != PITH_POOL_NONE;
+    s->n_tree_rows = p->n_tree_rows < s->n_batch ? p->n_tree_rows : s->n_batch;
+    if (s->pooled || !s->causal)
+        s->n_tree_rows = 0;
     s->ranks = pooling == PITH_POOL_RANK;
     if (s->ranks && !arch_n_labels(&m->arch))
         return error_set(err, PITH_UNSUPPORTED,
@@ -610,6 +616,7 @@ static pith_status open_all(struct pith_session *s, const struct pith_session_pa
                        &(struct recurrent_params){.n_ctx = s->n_ctx,
                                                   .n_seq = s->n_seq,
                                                   .n_batch = s->n_batch,
+                                                  .n_tree_rows = s->n_tree_rows,
                                                   .cache_limit = cache_limit(&s->cache),
                                                   .n_stored = s->cache.n_stored},
                        err));
@@ -1032,7 +1039,8 @@ static pith_status step(struct pith_session *s, const struct pith_batch *b, stru
         st = drawn_take(s, b, err);
     if (st != PITH_OK)
         return st;
-    s->n_outputs = s->last_outputs = s->n_tried = s->n_tapped = 0;
+    s->n_outputs = s->last_outputs = s->n_tapped = 0;
+    tree_forget(s);
     s->last_seq = -1;
     s->reads_best = b->n <= s->n_batch && (s->wants_best || only_drawn(b));
     for (int32_t i = 0; i < b->n; i++)

@@ -90,6 +90,7 @@ struct pith_session {
     int32_t n_states;
     int n_threads, n_threads_prefill; /* of steps with at most PREFILL_ROWS rows, and with more */
     int32_t n_ctx, n_seq, n_batch, cap_outputs;
+    int32_t n_tree_rows; /* of trees, in a step, where layers are recurrent */
     /* The context that was asked for, which chooses among sets of RoPE; 0: none, the first set.
      * What memory allows has no say in it. */
     int32_t rope_ctx;
@@ -246,9 +247,11 @@ pith_status pipeline_wait(struct pith_session *s, struct pith_error *err);
 pith_status session_submit(struct pith_session *s, const struct pith_batch *b,
                            struct pith_error *err);
 /* tree.c: see pith_batch.parent and pith_accept. check: the parents of a batch. fill: positions and
- * what is seen of the rows of segment k, a tree's. */
+ * what is seen of the rows of segment k, a tree's. forget: nothing of the last step's is accepted
+ * any more; no step with trees is under way. */
 pith_status tree_check(struct pith_session *s, const struct pith_batch *b, struct pith_error *err);
 void tree_fill(struct pith_session *s, int32_t k);
+void tree_forget(struct pith_session *s);
 pith_status session_accept(struct pith_session *s, int32_t seq, int32_t row,
                            struct pith_error *err);
 /* 1: row i of a batch is of a tree. */

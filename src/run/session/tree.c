@@ -11,8 +11,8 @@ static const char *refuses(const struct pith_session *s)
 {
     if (!s->causal || s->pooled)
         return "it takes a sequence whole";
-    if (s->recurrent.n_blocks)
-        return "recurrent layers go from a row to the next";
+    if (s->recurrent.n_blocks && !s->n_tree_rows)
+        return "recurrent layers need states for its rows; open the session with n_tree_rows";
     for (int32_t i = 0; i < s->n_states; i++)
         if (s->states[i].ratio > 1 || state_is(&s->states[i], STATE_CHOOSES))
             return "layers choose slots, or keep one row for several tokens";
@@ -29,8 +29,8 @@ pith_status tree_refuses(const struct pith_session *s, struct pith_error *err)
         const struct device *d = m->devices[s->states[i].device];
         if (!d->backend->trees)
             return error_set(err, PITH_UNSUPPORTED,
-                             "a tree of rows: layer %d is on %s, which has no attention for it; "
-                             "open the model without that device",
+                             "a tree of rows: layer %d is on %s, which goes from a row to the next "
+                             "alone; open the model without that device",
                              s->states[i].layer, d->name);
     }
     return PITH_OK;
@@ -70,9 +70,33 @@ static pith_status check_row(struct pith_session *s, const struct pith_batch *b,
     return PITH_OK;
 }
 
+/* Blocks for the states after n rows. */
+static pith_status check_blocks(const struct pith_session *s, int32_t n, struct pith_error *err)
+{
+    if (!s->recurrent.n_blocks || !n)
+        return PITH_OK;
+    for (int i = 0; i < s->n_flying; i++)
+        if (s->lane[s->flying[i]].tried)
+            return error_set(err, PITH_STATE,
+                             "a tree of rows is under way, and its recurrent states are those that "
+                             "are set aside; end it first (pith_wait)");
+    if (n > s->n_tree_rows)
+        return error_set(err, PITH_RANGE,
+                         "%d rows of trees in a step, recurrent states are set aside for %d; open "
+                         "the session with a larger n_tree_rows",
+                         n, s->n_tree_rows);
+    return PITH_OK;
+}
+
+void tree_forget(struct pith_session *s)
+{
+    s->n_tried = 0;
+    recurrent_forget(&s->recurrent);
+}
+
 pith_status tree_check(struct pith_session *s, const struct pith_batch *b, struct pith_error *err)
 {
-    int some = 0;
+    int32_t some = 0;
     s->n_tried = 0; /* the order of its rows goes */
     if (b->n > s->n_batch)
         return error_set(err, PITH_RANGE,
@@ -85,9 +109,10 @@ pith_status tree_check(struct pith_session *s, const struct pith_batch *b, struc
         pith_status st = check_row(s, b, i, err);
         if (st != PITH_OK)
             return st;
-        some |= tree_has(b, i);
+        some += tree_has(b, i);
     }
-    return some ? tree_refuses(s, err) : PITH_OK;
+    pith_status st = some ? tree_refuses(s, err) : PITH_OK;
+    return st == PITH_OK ? check_blocks(s, some, err) : st;
 }
 
 void tree_fill(struct pith_session *s, int32_t k)
@@ -196,7 +221,13 @@ pith_status session_accept(struct pith_session *s, int32_t seq, int32_t row,
         st = cache_accept(&s->cache, seq, own.row, own.token, own.n, err);
     else
         cache_cut(&s->cache, seq, s->cache.seq[seq].n); /* its tree is forgotten, too */
-    if (st != PITH_OK)
+    if (st != PITH_OK) {
         take_back(s, f, seq);
-    return st;
+        return st;
+    }
+    for (f = s->followers; f; f = f->next_follower)
+        if (f->accepted >= 0)
+            recurrent_accept(&f->recurrent, seq, own.row, own.n);
+    recurrent_accept(&s->recurrent, seq, own.row, own.n);
+    return PITH_OK;
 }

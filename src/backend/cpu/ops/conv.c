@@ -46,7 +46,33 @@ static void conv_part(const struct call *c, const struct exec *x, int32_t seg, i
                          .end = (int32_t)(r1 - first)};
     kern_of(c)->conv(&j);
     for (int64_t r = r0; r < r1; r++)
-        conv_keep(c, x, r, c0, c1);
+        conv_keep(c, x, r, 0, c0, c1);
+}
+
+/* Row r of a tree. It goes by itself, on top of the window after its parent, which is made where
+ * its own will be: that of the parent may be made by another unit, and is not there yet. */
+static void conv_tree_row(const struct call *c, const struct exec *x, int64_t r, int64_t c0,
+                          int64_t c1)
+{
+    const struct conv_op *p = c->p;
+    conv_keep(c, x, r, 1, c0, c1);
+    const float *before = state_kept(x, c, r);
+    struct conv_job j = {.x = value_row(x, &c->src[0], r) + c0,
+                         .before = before + c0,
+                         .w = c->w ? (const float *)c->w_data + c0 * p->width : NULL,
+                         .b = c->b ? (const float *)c->b_data + c0 : NULL,
+                         .y = value_row(x, &c->dst, r) + c0,
+                         .x_ld = c->src[0].ld,
+                         .before_ld = c->dst.cols,
+                         .y_ld = c->dst.ld,
+                         .n = c1 - c0,
+                         .width = p->width,
+                         .left = p->left,
+                         .step = p->step,
+                         .n_rows = 1,
+                         .end = 1};
+    kern_of(c)->conv(&j);
+    conv_keep(c, x, r, 0, c0, c1);
 }
 
 static OP_FN(cpu_conv)
@@ -61,7 +87,11 @@ static OP_FN(cpu_conv)
             int32_t seg = step_seg(x->step)[r];
             int64_t next = step_first(x->step)[seg + 1];
             next = next < end_row ? next : end_row;
-            conv_part(c, x, seg, r, next, c0, c1);
+            if (c->n_states && step_tree(x->step)[seg])
+                for (; r < next; r++)
+                    conv_tree_row(c, x, r, c0, c1);
+            else
+                conv_part(c, x, seg, r, next, c0, c1);
             r = next;
         }
     }

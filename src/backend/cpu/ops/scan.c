@@ -20,6 +20,7 @@ static OP_FN(cpu_ssm)
         for (int64_t r = step_first(x->step)[seg]; r < step_first(x->step)[seg + 1]; r++) {
             const float *in = value_row(x, &c->src[0], r), *dt = value_row(x, &c->src[1], r);
             const float *b = value_row(x, &c->src[2], r), *cc = value_row(x, &c->src[3], r);
+            h = state_row(x, c, r, h, c0 * n, (c1 - c0) * n);
             for (int64_t i = c0; i < c1; i++) {
                 int64_t head = i / per_head, g = head / (heads / n_group) * n;
                 float y = kern_of(c)->ssm(h + (i - c0) * n, a + (per_state ? head * n : head),
@@ -32,7 +33,8 @@ static OP_FN(cpu_ssm)
 }
 
 /* The state goes from block to block: from what was before, or the last row that was kept, to where
- * the row is kept, or to the block of the last one, which is written anyway. */
+ * the row is kept, or to the block of the last one, which is written anyway. Rows of a tree go from
+ * that of their parent to their own. */
 static OP_FN(cpu_linear)
 {
     static const enum linear_rule rules[] = {[SCAN_GATED] = LINEAR_GATED,
@@ -46,11 +48,14 @@ static OP_FN(cpu_linear)
     for (int64_t u = begin; u < end; u++) {
         int32_t seg = (int32_t)(u / p->n_head), head = (int32_t)(u % p->n_head);
         int64_t end_row = step_first(x->step)[seg + 1];
+        int tree = step_tree(x->step)[seg];
         const float *from = state_before(x, c, seg);
         float *last = state_kept(x, c, end_row - 1) + head * size;
         from = from ? from + head * size : memset(last, 0, (size_t)size * sizeof *last);
         for (int64_t r = step_first(x->step)[seg]; r < end_row; r++) {
             float *kept = state_kept(x, c, r);
+            if (tree)
+                from = state_row(x, c, r, NULL, head * size, size);
             struct linear_at at = linear_at(c, x, r, head);
             struct linear_row j = {.rule = rules[p->rule],
                                    .d_k = p->d_k,
