@@ -36,6 +36,7 @@ static pith_session *session_of(pith_model *m, int32_t role, pith_session *follo
     sp.n_ctx = N_CTX;
     sp.n_seq = N_SEQ;
     sp.n_lanes = 2;
+    sp.n_tree_rows = 5;
     sp.role = role;
     sp.follows = follows;
     sp.cache_type_k = sp.cache_type_v = "f32";
@@ -50,7 +51,7 @@ static void close_trio(struct trio *t)
     pith_model_close(t->m);
 }
 
-static void open_trio(struct trio *t, const char *arch)
+static void open_roles(struct trio *t, const char *arch, int32_t role)
 {
     static const char *const keys[] = {"nextn_predict_layers=1", NULL};
     struct pith_synth_params p = small_params(arch, V);
@@ -58,16 +59,21 @@ static void open_trio(struct trio *t, const char *arch)
     struct pith_error err = {PITH_OK, ""};
     p.n_embd = E;
     p.n_layer = 3;
-    p.keys = keys;
+    p.keys = role == PITH_ROLE_DRAFT ? keys : NULL;
     model_file(path, p);
     mp.n_threads = 1;
     mp.n_batch = 16;
-    mp.draft_heads = 1;
+    mp.draft_heads = role == PITH_ROLE_DRAFT;
     *t = (struct trio){.m = pith_model_open(path, &mp, &err)};
     t->s = t->m ? session_of(t->m, PITH_ROLE_DECODER, NULL, &err) : NULL;
-    t->head = t->s ? session_of(t->m, PITH_ROLE_DRAFT, t->s, &err) : NULL;
-    t->by_hand = t->s ? session_of(t->m, PITH_ROLE_DRAFT, NULL, &err) : NULL;
+    t->head = t->s ? session_of(t->m, role, t->s, &err) : NULL;
+    t->by_hand = t->s ? session_of(t->m, role, NULL, &err) : NULL;
     REQUIRE(t->by_hand && t->head, "%s", err.msg);
+}
+
+static void open_trio(struct trio *t, const char *arch)
+{
+    open_roles(t, arch, PITH_ROLE_DRAFT);
 }
 
 /* Rows of a sequence, of tokens with vectors for heads; parent NULL: appended. */
@@ -304,6 +310,12 @@ static void memory_runs_out(void)
 static const int32_t parent[] = {PITH_ROOT, 0, 0, 2, PITH_ROOT},
                      other[] = {PITH_ROOT, 0, 1, 1, PITH_ROOT};
 
+/* A head behind its decoder, and recurrent layers in each. */
+static const struct {
+    const char *arch;
+    int32_t role;
+} with_trees[] = {{"llama", PITH_ROLE_DRAFT}, {"granitehybrid", PITH_ROLE_DECODER}};
+
 static void try_trees(struct trio *t, const int32_t *of_head)
 {
     struct pith_error err = {PITH_OK, ""};
@@ -313,11 +325,11 @@ static void try_trees(struct trio *t, const int32_t *of_head)
               "%s", err.msg);
 }
 
-static void trees(void)
+static void trees_of(const char *arch, int32_t role)
 {
     struct trio t;
     struct pith_error err = {PITH_OK, ""};
-    open_trio(&t, "llama");
+    open_roles(&t, arch, role);
     fill(&t);
     for (int32_t row = 4; row >= PITH_ROOT; row--) {
         try_trees(&t, parent);
@@ -336,13 +348,19 @@ static void trees(void)
     close_trio(&t);
 }
 
-static void trees_without_memory(void)
+static void trees(void)
+{
+    for (int i = 0; i < 2; i++)
+        trees_of(with_trees[i].arch, with_trees[i].role);
+}
+
+static void paths_without_memory(const char *arch, int32_t role)
 {
     int done = 0, n_failed = 0;
     for (long k = 0; !done && k < 40 && !test_bad; k++) {
         struct trio t;
         struct pith_error err = {PITH_OK, ""};
-        open_trio(&t, "llama");
+        open_roles(&t, arch, role);
         fill(&t);
         try_trees(&t, parent);
         hook_refuse(k, 0);
@@ -355,6 +373,12 @@ static void trees_without_memory(void)
         close_trio(&t);
     }
     CHECK_MSG(done && n_failed >= 3, "failed %d times", n_failed);
+}
+
+static void trees_without_memory(void)
+{
+    for (int i = 0; i < 2; i++)
+        paths_without_memory(with_trees[i].arch, with_trees[i].role);
 }
 
 /* ---------------------------------------------------------------- otherwise */

@@ -226,15 +226,15 @@ static void test_same_bits(void)
 }
 
 /* A tree in an empty sequence, beside rows that are appended, and one whose rows are a chain. */
-static void test_beside(void)
+static void beside(const char *arch)
 {
     struct pith_error err;
-    pith_model *m = open_model("llama", &ways[0]);
+    pith_model *m = open_model(arch, &ways[0]);
     pith_session *s = open_session(m, "f16");
     int32_t token[5] = {1, 2, 3, 4, 5}, seq[5] = {0, 1, 0, 1, 2};
     int32_t parent[5] = {PITH_ROOT, PITH_APPENDED, PITH_ROOT, PITH_APPENDED, PITH_ROOT};
     uint8_t want[5] = {1, 1, 1, 1, 1};
-    float got[5][V];
+    float got[5][V], behind[V];
     struct pith_batch b = {
         .size = sizeof b, .n = 5, .token = token, .seq = seq, .want = want, .parent = parent};
     REQUIRE(s, "no session");
@@ -250,6 +250,9 @@ static void test_beside(void)
     CHECK(pith_accept(s, 2, 4, &err) == PITH_OK && pith_length(s, 2) == 1);
     CHECK(pith_accept(s, 0, 2, &err) == PITH_OK && pith_length(s, 0) == 1);
     check_pages(s, "beside", "");
+    check_blocks(s, "beside");
+    CHECK(pith_feed(s, 2, token, 1, &err) == PITH_OK);
+    memcpy(behind, pith_logits(s, 0), sizeof behind);
     CHECK(pith_truncate(s, 0, 0, &err) == PITH_OK);
     for (int i = 0; i < 5; i++) { /* each by itself */
         if (i != 3)
@@ -257,6 +260,8 @@ static void test_beside(void)
         CHECK(pith_feed(s, seq[i], token + i, 1, &err) == PITH_OK);
         CHECK_MSG(!memcmp(got[i], pith_logits(s, 0), sizeof *got), "row %d", i);
     }
+    CHECK(pith_feed(s, 2, token, 1, &err) == PITH_OK);
+    CHECK_MSG(!memcmp(behind, pith_logits(s, 0), sizeof behind), "behind row 4");
     /* edits and steps forget a tree */
     for (int i = 0; i < 4; i++) {
         b.n = 1;
@@ -276,6 +281,12 @@ static void test_beside(void)
     CHECK(pith_accept(NULL, 0, 0, &err) == PITH_RANGE);
     pith_session_close(s);
     pith_model_close(m);
+}
+
+static void test_beside(void)
+{
+    beside("llama");
+    beside("qwen3next");
 }
 
 /* ---------------------------------------------------------------- recurrent layers */
