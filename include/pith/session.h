@@ -103,8 +103,8 @@ struct pith_session_params {
     /* Rows of trees (pith_batch.parent) in one step at most, where layers are recurrent: the state
      * after each is kept until the next call that steps, in memory that is set aside for it, as
      * much for each as one sequence has (pith_session_state.bytes). 0: none, and there are no
-     * trees; more than n_batch is as n_batch. Models without such layers do not ask for it, and
-     * nothing is set aside. */
+     * trees; more than n_batch is as n_batch. Models without such layers do not ask for it. For
+     * them, and where there are no trees at all, nothing is set aside. */
     int32_t n_tree_rows;
 };
 #define PITH_SESSION_PARAMS_INIT                                                                   \

@@ -178,7 +178,7 @@ struct recordings {
 struct backend {
     const char *name;
     int plain; /* products read f32 rows, whatever the type of their weights wants */
-    int trees; /* attention goes along the ancestors of a row (step.h) */
+    int trees; /* attention and recurrences go along the ancestors of a row (step.h) */
     int makes_panels; /* its products make panels that are not there yet (tensor/pending.h) */
     int half;   /* weights in blocks lie there as rows of f16 */
     int k_rows; /* K of numbers lies in pages as V does, a row for each slot (backend/gpu) */

@@ -152,8 +152,8 @@ static inline int32_t step_above(const struct step *s, int32_t r, int32_t up)
         r = step_parent(s)[r];
     return r;
 }
-/* The row that comes `back` >= 0 rows before row r in its sequence; -1: it is not of this step, *past
- * rows before the last that was there. */
+/* The row that comes `back` >= 0 rows before row r in its sequence; -1: it is not of this step, but
+ * *past rows before the last that was there. */
 static inline int32_t step_back(const struct step *s, int32_t r, int32_t back, int32_t *past)
 {
     int32_t seg = step_seg(s)[r], left = r - step_first(s)[seg];

@@ -92,10 +92,16 @@ struct bench_case {
     int by_token;               /* the rows are those of bench_tokens in bench_table */
     const struct state *states; /* one, NULL: none */
     int32_t chunk;              /* rows of a step, 0: all of them */
+    /* [T] rows from `chunk` on are one step, a tree: the row before each, -1: those below; NULL:
+     * there is none. */
+    const int32_t *parent;
     int32_t n_seq;              /* among which rows are dealt out in order, 0: one */
     const struct adapter_sets *adapters; /* NULL: none; row r has set r % (n_sets + 1) - 1 */
     int64_t rows, cols;         /* of the result */
 };
+
+/* Of state, which steps go on from in turn. Those of a tree's rows are behind them. */
+enum { BENCH_BLOCKS = 2 };
 
 /* Rows [from, to) as a step, which goes on from what the one before has kept. */
 static void bench_step(const struct bench_case *c, struct step *s, int32_t from, int32_t to,
@@ -106,6 +112,7 @@ static void bench_step(const struct bench_case *c, struct step *s, int32_t from,
     s->embd = !c->by_token;
     for (int32_t q = 0; q < s->N; q++) {
         step_put_first(s)[q + 1] = (int32_t)((int64_t)s->T * (q + 1) / s->N);
+        step_put_tree(s)[q] = c->parent && from >= c->chunk;
         step_put_state(s)[q] = nth ? nth % 2 : -1;
         for (int32_t r = step_first(s)[q]; r < step_first(s)[q + 1]; r++)
             step_put_seg(s)[r] = q;
@@ -116,6 +123,10 @@ static void bench_step(const struct bench_case *c, struct step *s, int32_t from,
         step_put_out(s)[r] = r;
         step_put_adapter(s)[r] = c->adapters ? (from + r) % (c->adapters->n_sets + 1) - 1 : -1;
         step_put_keep(s)[r] = r == s->T - 1 ? (nth + 1) % 2 : -1;
+        if (step_tree(s)[0]) {
+            step_put_keep(s)[r] = BENCH_BLOCKS + r;
+            step_put_parent(s)[r] = c->parent[from + r] < 0 ? -1 : c->parent[from + r] - from;
+        }
     }
     memcpy(step_put_embd(s), c->in + from * c->n, (size_t)s->T * (size_t)c->n * sizeof(float));
 }
@@ -208,9 +219,10 @@ static pith_status bench_exec(struct bench_case *c, struct plan *p, float *out,
                                     .adapters = c->adapters,
                                     .step_bytes = step_bytes(c->T, c->T, BENCH_SEQ, 1, 0, c->n),
                                     .blocks = &blocks[i]};
-        st = slabs_init(&blocks[i], bench_device[i], 4096, 2, 4096, PITH_MEM_SCRATCH, err);
+        uint64_t n = BENCH_BLOCKS + (c->parent ? (uint64_t)c->T : 0);
+        st = slabs_init(&blocks[i], bench_device[i], 4096, n, 4096, PITH_MEM_SCRATCH, err);
         if (st == PITH_OK)
-            st = slabs_grow(&blocks[i], 2, err);
+            st = slabs_grow(&blocks[i], n, err);
     }
     if (st == PITH_OK)
         st = plan_open(&run, p, jp, err);
@@ -225,6 +237,8 @@ static pith_status bench_exec(struct bench_case *c, struct plan *p, float *out,
         .step = s, .n_threads = pool_n_threads(bench_pool), .cancel = &cancel, .stats = stats};
     int32_t chunk = c->chunk ? c->chunk : c->T;
     for (int32_t at = 0, nth = 0; at < c->T && st == PITH_OK; at += chunk, nth++) {
+        if (c->parent && nth)
+            chunk = c->T - at;
         bench_step(c, s, at, at + chunk < c->T ? at + chunk : c->T, nth);
         st = plan_submit(&run, &r, err);
         if (st == PITH_OK)

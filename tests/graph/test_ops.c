@@ -907,6 +907,52 @@ static node build_ngram(struct graph *g, node x, void *ctx)
     return graph_gather(g, c->w, rows, &(struct gather_op){.by = GATHER_INTS, .scale = 1}, "rows");
 }
 
+/* Of rows behind others of the same step, and the tokens that were there before. */
+static void ngrams_of_a_tree(void)
+{
+    enum { T = 23, FROM = 3, SIZE = 5, END = 2 };
+    static const uint64_t factor[SIZE] = {3, 7, 77, 1001, 9}, first[SIZE - 1] = {0},
+                          size[SIZE - 1] = {101, 103, 97, 89};
+    struct state state = {.rows = STATE_RECURRENT, .n = {SIZE - 1}};
+    struct ngram_case c = {.p = {.size = SIZE,
+                                 .heads = 1,
+                                 .end = END,
+                                 .factor = factor,
+                                 .first = first,
+                                 .n = size}};
+    int32_t parent[T], rows[T][SIZE - 1];
+    struct rng rng;
+    rng_init(&rng, 18);
+    for (int t = 0; t < T; t++) {
+        bench_tokens[t] = 3 + (int32_t)rng_below(&rng, 30);
+        parent[t] = t - 1;
+        if (t >= FROM)
+            parent[t] = FROM - 1 + (int32_t)rng_below(&rng, (uint32_t)(t - FROM + 1));
+        if (parent[t] < FROM && t >= FROM)
+            parent[t] = -1;
+        for (int n = 2; n <= SIZE; n++) {
+            uint64_t m = 0;
+            for (int k = 0, at = t; k < n; k++) {
+                m ^= (uint64_t)(at < 0 ? END : bench_tokens[at]) * factor[k];
+                at = at < 0 ? -1 : at >= FROM && parent[at] < 0 ? FROM - 1 : parent[at];
+            }
+            rows[t][n - 2] = (int32_t)(m % size[n - 2]);
+        }
+    }
+    bench_reset();
+    memcpy(want, rows, sizeof rows);
+    bench_check((struct bench_case){.build = build_ngram,
+                                    .ctx = &c,
+                                    .in = in,
+                                    .T = T,
+                                    .n = 1,
+                                    .by_token = 1,
+                                    .states = &state,
+                                    .chunk = FROM,
+                                    .parent = parent},
+                want, "ngrams of a tree");
+}
+
 static void ngrams_find_their_rows(void)
 {
     enum { SIZE = 4, HEADS = 2, N = (SIZE - 1) * HEADS, T = 23, END = 2, E = 5, ROWS = 900 };
@@ -963,6 +1009,7 @@ static void ngrams_find_their_rows(void)
             bench_check(b, want, "rows of n-grams");
         }
     }
+    ngrams_of_a_tree();
     struct ngram_case bad = {.p = {.size = 3, .heads = 1}};
     const char *why = bench_refused((struct bench_case){
         .build = build_ngram, .ctx = &bad, .in = in, .T = 1, .n = 1, .states = &state});

@@ -12,11 +12,12 @@ enum { V = 64, ROWS = 40, MOST = 1200, N_CTX = 1280 };
 
 static const struct kind {
     const char *arch, *type;
-} kinds[] = {{"llama", "f16"},   {"gemma3", "f32"}, {"qwen2vl", "q8_0"}, {"bloom", "bf16"},
-             {"gpt-oss", "f16"}, {"llama", "q4_0"}, {"minicpm3", "f16"},
-             {"mamba", "f16"}, {"mamba2", "f16"}, {"jamba", "f16"}, {"granitehybrid", "f16"},
-             {"rwkv6", "f16"}, {"rwkv7", "f16"}, {"qwen3next", "q8_0"}, {"lfm2", "f16"},
-             {"minimax-01", "f16"}, {"kimi-linear", "f16"}, {"falcon-h1", "f16"}};
+} kinds[] = {{"llama", "f16"},      {"gemma3", "f32"},        {"qwen2vl", "q8_0"},
+             {"bloom", "bf16"},     {"gpt-oss", "f16"},       {"llama", "q4_0"},
+             {"minicpm3", "f16"},   {"mamba", "f16"},         {"mamba2", "f16"},
+             {"jamba", "f16"},      {"granitehybrid", "f16"}, {"rwkv6", "f16"},
+             {"rwkv7", "f16"},      {"qwen3next", "q8_0"},    {"lfm2", "f16"},
+             {"minimax-01", "f16"}, {"kimi-linear", "f16"},   {"falcon-h1", "f16"}};
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
 static const struct way {
@@ -291,10 +292,10 @@ static void test_beside(void)
 
 /* ---------------------------------------------------------------- recurrent layers */
 
-static const char *const recurrent[] = {"mamba",     "mamba2",        "jamba",       "granitehybrid",
-                                        "rwkv6",     "rwkv7",         "arwkv7",      "rwkv6qwen2",
-                                        "qwen3next", "lfm2",          "minimax-01",  "nemotron_h",
-                                        "plamo2",    "falcon-h1",     "kimi-linear", "kimi-k3"};
+static const char *const recurrent[] = {"mamba",     "mamba2",    "jamba",       "granitehybrid",
+                                        "rwkv6",     "rwkv7",     "arwkv7",      "rwkv6qwen2",
+                                        "qwen3next", "lfm2",      "minimax-01",  "nemotron_h",
+                                        "plamo2",    "falcon-h1", "kimi-linear", "kimi-k3"};
 enum { N_RECURRENT = sizeof recurrent / sizeof *recurrent };
 
 /* All of `token` in pieces, of which none says anything about a tree. */
@@ -310,7 +311,8 @@ static void feed_pieces(pith_session *s, const int32_t *token, int32_t n)
 
 static void alike(pith_session *s, pith_session *fed, const char *what, int round)
 {
-    CHECK_MSG(pith_logits(s, 0) && !memcmp(pith_logits(s, 0), pith_logits(fed, 0), V * sizeof(float)),
+    CHECK_MSG(pith_logits(s, 0) &&
+                  !memcmp(pith_logits(s, 0), pith_logits(fed, 0), V * sizeof(float)),
               "%s: logits differ in round %d, at %lld positions", what, round,
               (long long)pith_length(s, 0));
     CHECK(pith_length(s, 0) == pith_length(fed, 0));
@@ -402,12 +404,11 @@ static void test_memory_runs_out(void)
             CHECK(hook_grant() && err.code == PITH_NOMEM);
             continue;
         }
-        long refused = atomic_load(&hook.refused);
         pith_status st = pith_feed(s, 0, before, 70, &err);
         if (st != PITH_OK)
             st = pith_feed(s, 0, before, 70, &err);
         CHECK_MSG(st == PITH_OK, "%s", err.msg);
-        refused = atomic_load(&hook.refused);
+        long refused = atomic_load(&hook.refused);
         st = try(s, &err);
         in_step += st != PITH_OK;
         CHECK(st == (atomic_load(&hook.refused) > refused ? PITH_NOMEM : PITH_OK));
@@ -462,7 +463,8 @@ static void test_lanes(void)
     sp.n_tree_rows = 3;
     pith_session *s = pith_session_open(m, &sp, &err);
     REQUIRE(s, "%s", err.msg);
-    CHECK(pith_feed(s, 2, before, 20, &err) == PITH_OK && pith_feed(s, 2, path, 2, &err) == PITH_OK);
+    CHECK(pith_feed(s, 2, before, 20, &err) == PITH_OK &&
+          pith_feed(s, 2, path, 2, &err) == PITH_OK);
     memcpy(want, pith_logits(s, 0), sizeof want);
     for (int round = 0; round < 4 && !test_bad; round++) {
         for (int q = 0; q < 2; q++)
@@ -472,7 +474,8 @@ static void test_lanes(void)
         int first = round != 1;
         CHECK_MSG(submit(s, 0, first, &err) == PITH_OK, "%s", err.msg);
         if (round == 2)
-            CHECK(submit(s, 1, 1, &err) == PITH_STATE && strstr(err.msg, "tree of rows is under way"));
+            CHECK(submit(s, 1, 1, &err) == PITH_STATE &&
+                  strstr(err.msg, "tree of rows is under way"));
         CHECK_MSG(submit(s, 1, !first, &err) == PITH_OK, "%s", err.msg);
         CHECK(pith_wait(s, &err) == PITH_OK);
         check_blocks(s, "one under way");
@@ -519,8 +522,9 @@ static void test_set_aside(void)
             random_tree(6);
             tree.n = 6;
             CHECK(try(s, &err) == PITH_RANGE &&
-                  strstr(err.msg, "6 rows of trees in a step, recurrent states are set aside for 5; "
-                                  "open the session with a larger n_tree_rows"));
+                  strstr(err.msg,
+                         "6 rows of trees in a step, recurrent states are set aside for 5; "
+                         "open the session with a larger n_tree_rows"));
             tree.n = 5;
             CHECK_MSG(try(s, &err) == PITH_OK, "%s", err.msg);
             CHECK(s->recurrent.n_tree == 5 && pith_truncate(s, 0, 0, &err) == PITH_OK);
@@ -620,6 +624,7 @@ static void test_refused(void)
         s = m ? pith_session_open(m, &sp, &err) : NULL;
         REQUIRE(s, "no session: %s", err.msg);
         refused(&b, s, PITH_UNSUPPORTED, cannot[i][1]);
+        CHECK(s->recurrent.n_tree_rows == 0); /* nothing is set aside in vain */
         pith_session_close(s);
         pith_model_close(m);
     }

@@ -29,8 +29,7 @@ uint64_t recurrent_layout(struct state *states, int32_t n_states, uint64_t bytes
  * so one a sequence and one for each `every` rows of the batch. Beside these are those of trees. */
 static int64_t limit(const struct recurrent *r, const struct recurrent_params *p)
 {
-    return (int64_t)p->n_seq * (r->cap + 4) + p->n_batch / r->every + p->n_stored +
-           p->n_tree_rows;
+    return (int64_t)p->n_seq * (r->cap + 4) + p->n_batch / r->every + p->n_stored + p->n_tree_rows;
 }
 
 pith_status recurrent_shape(struct recurrent *r, struct state *states, int32_t n_states,
@@ -348,8 +347,8 @@ pith_status recurrent_reserve(struct recurrent *r, int32_t seq, int32_t n, int32
     pith_status st = PITH_OK;
     if (!r->n_blocks)
         return st;
-    int32_t freed = seq < 0 ? r->n_made - r->n_free - n_stored - r->n_tree
-                            : freed_by(r, &r->seq[seq]);
+    int32_t freed =
+        seq < 0 ? r->n_made - r->n_free - n_stored - r->n_tree : freed_by(r, &r->seq[seq]);
     if (r->n_free + freed + r->n_blocks - r->n_made < n)
         return error_set(err, PITH_NOMEM,
                          "%d blocks of recurrent state wanted, %d are free; empty a sequence first",

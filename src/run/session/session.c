@@ -151,9 +151,6 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
         return error_set(err, PITH_UNSUPPORTED, "pooling %d; known are none, mean, cls, last, rank",
                          pooling);
     s->pooled = pooling != PITH_POOL_NONE;
-    s->n_tree_rows = p->n_tree_rows < s->n_batch ? p->n_tree_rows : s->n_batch;
-    if (s->pooled || !s->causal)
-        s->n_tree_rows = 0;
     s->ranks = pooling == PITH_POOL_RANK;
     if (s->ranks && !arch_n_labels(&m->arch))
         return error_set(err, PITH_UNSUPPORTED,
@@ -561,6 +558,7 @@ static pith_status take_states(struct pith_session *s, const struct pith_session
     st = model_place_states(m, s->arch, s->states, err);
     if (st != PITH_OK)
         return st;
+    s->n_tree_rows = tree_rows(s, params->n_tree_rows);
     uint64_t state_bytes = recurrent_layout(s->states, s->n_states, device_bytes);
     if (s->causal && !s->pooled)
         cp->state_bytes = state_bytes;

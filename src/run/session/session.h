@@ -248,10 +248,12 @@ pith_status session_submit(struct pith_session *s, const struct pith_batch *b,
                            struct pith_error *err);
 /* tree.c: see pith_batch.parent and pith_accept. check: the parents of a batch. fill: positions and
  * what is seen of the rows of segment k, a tree's. forget: nothing of the last step's is accepted
- * any more; no step with trees is under way. */
+ * any more; no step with trees is under way. rows: of so many that are asked for states are set
+ * aside, where layers are recurrent; 0: there are no trees. */
 pith_status tree_check(struct pith_session *s, const struct pith_batch *b, struct pith_error *err);
 void tree_fill(struct pith_session *s, int32_t k);
 void tree_forget(struct pith_session *s);
+int32_t tree_rows(const struct pith_session *s, int32_t asked);
 pith_status session_accept(struct pith_session *s, int32_t seq, int32_t row,
                            struct pith_error *err);
 /* 1: row i of a batch is of a tree. */

@@ -6,34 +6,45 @@
 
 #include <string.h>
 
-/* What this session cannot try trees with; NULL: nothing. */
+/* What this session cannot try trees with, whatever it was opened with; NULL: nothing. */
 static const char *refuses(const struct pith_session *s)
 {
     if (!s->causal || s->pooled)
         return "it takes a sequence whole";
-    if (s->recurrent.n_blocks && !s->n_tree_rows)
-        return "recurrent layers need states for its rows; open the session with n_tree_rows";
     for (int32_t i = 0; i < s->n_states; i++)
         if (s->states[i].ratio > 1 || state_is(&s->states[i], STATE_CHOOSES))
             return "layers choose slots, or keep one row for several tokens";
     return NULL;
 }
 
+/* A state on a device that has no trees; NULL: there is none. */
+static const struct state *elsewhere(const struct pith_session *s)
+{
+    for (const struct state *t = s->states; t < s->states + s->n_states; t++)
+        if (!s->model->devices[t->device]->backend->trees)
+            return t;
+    return NULL;
+}
+
+int32_t tree_rows(const struct pith_session *s, int32_t asked)
+{
+    return refuses(s) || elsewhere(s) ? 0 : asked < s->n_batch ? asked : s->n_batch;
+}
+
 pith_status tree_refuses(const struct pith_session *s, struct pith_error *err)
 {
     const struct pith_model *m = s->model;
+    const struct state *t = elsewhere(s);
     const char *why = refuses(s);
-    if (why)
-        return error_set(err, PITH_UNSUPPORTED, "a tree of rows for %s: %s", m->info.arch, why);
-    for (int32_t i = 0; i < s->n_states; i++) {
-        const struct device *d = m->devices[s->states[i].device];
-        if (!d->backend->trees)
-            return error_set(err, PITH_UNSUPPORTED,
-                             "a tree of rows: layer %d is on %s, which goes from a row to the next "
-                             "alone; open the model without that device",
-                             s->states[i].layer, d->name);
-    }
-    return PITH_OK;
+    if (!why && t)
+        return error_set(err, PITH_UNSUPPORTED,
+                         "a tree of rows: layer %d is on %s, which goes from a row to the next "
+                         "alone; open the model without that device",
+                         t->layer, m->devices[t->device]->name);
+    if (!why && s->recurrent.n_blocks && !s->n_tree_rows)
+        why = "recurrent layers need states for its rows; open the session with n_tree_rows";
+    return why ? error_set(err, PITH_UNSUPPORTED, "a tree of rows for %s: %s", m->info.arch, why)
+               : PITH_OK;
 }
 
 static pith_status check_row(struct pith_session *s, const struct pith_batch *b, int32_t i,
