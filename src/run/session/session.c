@@ -134,9 +134,6 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
                          (long long)p->store_bytes, (long long)p->store_limit);
     if (p->n_lanes < 0 || p->n_lanes > SESSION_LANES)
         return error_set(err, PITH_RANGE, "n_lanes is %d, wanted 0..%d", p->n_lanes, SESSION_LANES);
-    if (p->n_tree_rows < 0)
-        return error_set(err, PITH_RANGE, "n_tree_rows is %d, wanted 0 (no trees) or more",
-                         p->n_tree_rows);
     if (p->n_tokens < 0)
         return error_set(err, PITH_RANGE, "n_tokens is %lld, wanted at least 1",
                          (long long)p->n_tokens);
@@ -558,6 +555,9 @@ static pith_status take_states(struct pith_session *s, const struct pith_session
     st = model_place_states(m, s->arch, s->states, err);
     if (st != PITH_OK)
         return st;
+    if (params->n_tree_rows < 0)
+        return error_set(err, PITH_RANGE, "n_tree_rows is %d, wanted 0 (no trees) or more",
+                         params->n_tree_rows);
     s->n_tree_rows = tree_rows(s, params->n_tree_rows);
     uint64_t state_bytes = recurrent_layout(s->states, s->n_states, device_bytes);
     if (s->causal && !s->pooled)
