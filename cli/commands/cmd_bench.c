@@ -321,9 +321,9 @@ static double grown(const json_t *before, const json_t *after, const char *key)
            json_number_value(json_object_get(before, key));
 }
 
-/* Share of a product or attention in what h allows, of the bandwidth or of the arithmetic, whichever
- * is more; of a GPU, whose arithmetic is not measured, of the bandwidth. *of: which; NULL: h does
- * not say, and the share is null. */
+/* Share of a product or attention in what h allows, of the bandwidth or of the arithmetic,
+ * whichever is more; of a GPU, whose arithmetic is not measured, of the bandwidth. *of: which;
+ * NULL: h does not say, and the share is null. */
 static json_t *share_of(double ns, double bytes, double ops, int is_float,
                         const struct pith_machine *h, const char **of)
 {
