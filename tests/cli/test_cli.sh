@@ -753,6 +753,9 @@ fi
 # clock, is what it may take.
 "$pith" synth "$dir/slow.gguf" --layers 8 --embd 512 --heads 8 --ff 2048 --vocab 2000 --ctx 4096
 # Shells start background jobs with SIGINT ignored; the program's own handler replaces that.
+# What the file had before is no text of this run, and a shell that has not become the program yet
+# would end at the signal, and take the folder with it.
+rm -f "$out"
 "$pith" run "$dir/slow.gguf" -p a -n -2 --ignore-eog -c 4096 >"$out" 2>"$err" &
 pid=$!
 comes test -s "$out"

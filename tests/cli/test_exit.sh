@@ -70,6 +70,7 @@ if ls "$dir"/l* >/dev/null 2>&1; then fail logits_nothing_left "$(ls "$dir")"; e
 # A model that is cut short while it runs: its embedding is read from the file, row by row.
 if [ "$asan" -eq 0 ]; then
     cp "$m" "$dir/cut.gguf"
+    rm -f "$out" # what it had is no text of this run
     timeout 60 "$pith" run "$dir/cut.gguf" -p a -n -2 --ignore-eog -c 1000000 --override-kv \
         llama.context_length=int:1000000 >"$out" 2>"$err" &
     pid=$!
