@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <poll.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -64,7 +65,7 @@ size_t cli_visible(const char *p, size_t n, size_t *plain, char shown[2])
     return n;
 }
 
-static char text_end; /* the last byte of text on stdout */
+static _Atomic(char) text_end; /* the last byte of text on stdout */
 
 int cli_write_text(int fd, int is_terminal, const char *p, size_t n)
 {
@@ -135,10 +136,9 @@ void cli_draw(const char *text, const char *brief)
 static int on_a_text(void)
 {
     struct stat out, err;
-    int open = text_end && text_end != '\n' && !isatty(STDOUT_FILENO) &&
-               !fstat(STDOUT_FILENO, &out) && !fstat(STDERR_FILENO, &err) &&
-               out.st_dev == err.st_dev && out.st_ino == err.st_ino;
-    text_end = 0;
+    char end = atomic_exchange(&text_end, 0); /* servers load models in a thread of their own */
+    int open = end && end != '\n' && !isatty(STDOUT_FILENO) && !fstat(STDOUT_FILENO, &out) &&
+               !fstat(STDERR_FILENO, &err) && out.st_dev == err.st_dev && out.st_ino == err.st_ino;
     return open;
 }
 
