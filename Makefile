@@ -237,7 +237,7 @@ run: $(B)/pith
 
 ## check: the quick loop: tests at their smallest, the rules of the house; no network, no GPU
 check: all $(TESTS)
-	@B=$(B) TEST_QUICK=1 TEST_SCALE=1 TEST_LIMIT=180 TEST_JOBS=$$(($$(nproc) + 1)) scripts/run_tests.sh
+	@B=$(B) TEST_QUICK=1 TEST_SCALE=1 TEST_LIMIT=180 TEST_JOBS=$$(($$(nproc) + 2)) scripts/run_tests.sh
 
 ## test: everything at reduced counts, with the default model (what CI runs)
 test: all $(TESTS)

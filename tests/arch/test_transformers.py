@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# In make test alone: packages are imported, and make check has test_models.c.
 """test_transformers.py -- `pith logits` gives what the Python package transformers computes, for
 tiny random models of families that it has.
 

@@ -2,6 +2,7 @@
  * operation, so that threads lose their core where it hurts. Runs of many and of few threads follow
  * each other at once, each with a job that is over when it returns: a thread that touches one
  * later, or that its run does not count, is found here, and by the thread sanitizer. */
+/* In make test alone: make check has test_pool.c. */
 #include <stdatomic.h>
 #include <stdint.h>
 #include <sys/wait.h>

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# In make test alone: it compiles programs.
 # What `make install` leaves is enough to build and run the program in pith.h's first comment, with
 # the shared and the static library.
 . "$(dirname "$0")"/../report.sh

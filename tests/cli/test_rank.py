@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# In make test alone: make check has test_serve.py.
 """test_rank.py -- /rerank in the shapes of Jina, Cohere and TEI gives the scores of pith rerank;
 vectors of inputs longer than 8,192 tokens; prefixes that a model's file has for texts."""
 import json

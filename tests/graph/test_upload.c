@@ -1,6 +1,7 @@
 /* test_upload.c -- weights of the CPU that steps of many rows bring to a GPU: far devices stand for
  * it, and wherever a product runs the bits are those of the CPU. What cannot be brought, does not
  * fit or fails in the middle is named, and the step is run without. */
+/* In make test alone: make check has other far devices (test_far.c). */
 #include "backend/far/far.h"
 #include "model_file.h"
 #include "run/session/session.h"

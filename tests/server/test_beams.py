@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# In make test alone: make check has test_serve.py.
 """test_beams.py -- beam search over HTTP: its texts, and what is told of them, are those of a
 search that is written down here and asks for one token at a time, whatever else runs and however
 little room there is."""

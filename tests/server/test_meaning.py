@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# In make test alone: make check has test_serve.py.
 """test_meaning.py -- what requests mean over HTTP: formats with tools beside them, messages without
 content, media where a tool has returned some, tools of the service's own, tokens that repeat,
 what a model is without loading it."""
