@@ -52,7 +52,7 @@ static void draw_one(const struct draws *d, int32_t i)
     const float *logits = d->s->output[r.output];
     int32_t n_vocab = (int32_t)d->s->n_cols;
     if (r.sampler) {
-        if (d->n == 1) { /* the other threads have nothing to do */
+        if (d->n == 1 && d->s->n_threads > 1) { /* the others have nothing to do */
             r.sampler->list.pool = d->s->model->pool;
             r.sampler->list.n_threads = d->s->n_threads;
         }

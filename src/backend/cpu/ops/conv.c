@@ -22,28 +22,36 @@ static int64_t conv_units(const struct call *c, const struct exec *x)
     return (x->step->T + CONV_ROWS - 1) / CONV_ROWS * conv_blocks(c, x);
 }
 
+/* The row alone, on top of the window `before` (NULL: zeros), channels [c0, c1). */
+static struct conv_job job_of(const struct call *c, const struct exec *x, int64_t row,
+                              const float *before, int64_t c0, int64_t c1)
+{
+    const struct conv_op *p = c->p;
+    return (struct conv_job){.x = value_row(x, &c->src[0], row) + c0,
+                             .before = before ? before + c0 : NULL,
+                             .w = c->w ? (const float *)c->w_data + c0 * p->width : NULL,
+                             .b = c->b ? (const float *)c->b_data + c0 : NULL,
+                             .y = value_row(x, &c->dst, row) + c0,
+                             .x_ld = c->src[0].ld,
+                             .before_ld = c->dst.cols,
+                             .y_ld = c->dst.ld,
+                             .n = c1 - c0,
+                             .width = p->width,
+                             .left = p->left,
+                             .step = p->step,
+                             .n_rows = 1,
+                             .end = 1};
+}
+
 /* Rows [r0, r1) of the step, all of segment seg, channels [c0, c1). */
 static void conv_part(const struct call *c, const struct exec *x, int32_t seg, int64_t r0,
                       int64_t r1, int64_t c0, int64_t c1)
 {
-    const struct conv_op *p = c->p;
     int64_t first = step_first(x->step)[seg];
-    const float *before = c->n_states ? state_before(x, c, seg) : NULL;
-    struct conv_job j = {.x = value_row(x, &c->src[0], first) + c0,
-                         .before = before ? before + c0 : NULL,
-                         .w = c->w ? (const float *)c->w_data + c0 * p->width : NULL,
-                         .b = c->b ? (const float *)c->b_data + c0 : NULL,
-                         .y = value_row(x, &c->dst, first) + c0,
-                         .x_ld = c->src[0].ld,
-                         .before_ld = c->dst.cols,
-                         .y_ld = c->dst.ld,
-                         .n = c1 - c0,
-                         .width = p->width,
-                         .left = p->left,
-                         .step = p->step,
-                         .n_rows = (int32_t)(step_first(x->step)[seg + 1] - first),
-                         .first = (int32_t)(r0 - first),
-                         .end = (int32_t)(r1 - first)};
+    struct conv_job j = job_of(c, x, first, c->n_states ? state_before(x, c, seg) : NULL, c0, c1);
+    j.n_rows = (int32_t)(step_first(x->step)[seg + 1] - first);
+    j.first = (int32_t)(r0 - first);
+    j.end = (int32_t)(r1 - first);
     kern_of(c)->conv(&j);
     for (int64_t r = r0; r < r1; r++)
         conv_keep(c, x, r, 0, c0, c1);
@@ -54,23 +62,8 @@ static void conv_part(const struct call *c, const struct exec *x, int32_t seg, i
 static void conv_tree_row(const struct call *c, const struct exec *x, int64_t r, int64_t c0,
                           int64_t c1)
 {
-    const struct conv_op *p = c->p;
     conv_keep(c, x, r, 1, c0, c1);
-    const float *before = state_kept(x, c, r);
-    struct conv_job j = {.x = value_row(x, &c->src[0], r) + c0,
-                         .before = before + c0,
-                         .w = c->w ? (const float *)c->w_data + c0 * p->width : NULL,
-                         .b = c->b ? (const float *)c->b_data + c0 : NULL,
-                         .y = value_row(x, &c->dst, r) + c0,
-                         .x_ld = c->src[0].ld,
-                         .before_ld = c->dst.cols,
-                         .y_ld = c->dst.ld,
-                         .n = c1 - c0,
-                         .width = p->width,
-                         .left = p->left,
-                         .step = p->step,
-                         .n_rows = 1,
-                         .end = 1};
+    struct conv_job j = job_of(c, x, r, state_kept(x, c, r), c0, c1);
     kern_of(c)->conv(&j);
     conv_keep(c, x, r, 0, c0, c1);
 }
