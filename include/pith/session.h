@@ -74,7 +74,8 @@ struct pith_session_params {
      * it has, but nothing is there before this visit. */
     const char *const *taps;
     /* What its rows go through; its states, sequences, outputs, taps and edits are this role's
-     * alone. Draft heads and projectors have no adapters, no prefix store, and do not pool.
+     * alone. Draft heads and projectors have no prefix store (what they keep is of vectors, and
+     * pages are found by tokens) and do not pool; projectors have no adapters.
      *   PITH_ROLE_DECODER    the model, with its encoder if it has one
      *   PITH_ROLE_DRAFT      draft head `draft`, 0 .. n_nextn - 1. Its rows are tokens, each with
      *                        the vector [E] of the row before it (pith_batch.both), which is not

@@ -495,9 +495,9 @@ static void refused(void)
     sp.draft = 1;
     no_session(m, sp, PITH_RANGE, "draft is 1, the session has draft heads 0..0");
     sp.draft = 0;
-    sp.n_adapters = 1;
-    no_session(m, sp, PITH_UNSUPPORTED, "no adapters");
-    sp.n_adapters = 0;
+    sp.store_bytes = 1 << 20;
+    no_session(m, sp, PITH_UNSUPPORTED, "a draft head has no prefix store");
+    sp.store_bytes = 0;
     sp.pooling = PITH_POOL_MEAN;
     no_session(m, sp, PITH_UNSUPPORTED, "does not pool");
     sp.pooling = PITH_POOL_FILE;

@@ -2,6 +2,7 @@
  *
  *   merged     every architecture of the list: logits with an adapter of all its products are about
  *              those of a model whose weights have the adapter's product added
+ *   draft heads   the same of their logits, with one adapter for them and their decoder
  *   same bits  rows without an adapter have the bits of a session without; rows with one have the
  *              same alone, in pieces, on two threads, beside others, by the plain C reference and
  *              on devices whose memory the host cannot touch
@@ -77,25 +78,42 @@ static void role_pairs(const struct graph *g, struct rng *r, float size)
     }
 }
 
-static int make_pairs(const char *path, uint64_t seed, float size)
+/* role: of the session, whose products they are. */
+static void session_pairs(pith_model *m, int32_t role, struct rng *r, float size)
+{
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    struct pith_error err = {PITH_OK, ""};
+    sp.n_ctx = 64;
+    sp.n_adapters = 1;
+    sp.role = role;
+    pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+    CHECK_MSG(s, "role %d: %s", role, err.msg);
+    for (int i = 0; s && i < s->n_roles; i++)
+        role_pairs(&s->role[i].graph, r, size);
+    pith_session_close(s);
+}
+
+static int make_pairs_with(const char *path, int draft_heads, uint64_t seed, float size)
 {
     struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
-    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
     struct pith_error err;
     struct rng r;
     drop_pairs();
     mp.n_threads = 1;
-    sp.n_ctx = 64;
-    sp.n_adapters = 1;
+    mp.draft_heads = draft_heads;
     pith_model *m = pith_model_open(path, &mp, &err);
-    pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
-    CHECK_MSG(s, "%s: %s", path, err.msg);
+    CHECK_MSG(m, "%s: %s", path, err.msg);
     rng_init(&r, seed);
-    for (int role = 0; s && role < s->n_roles; role++)
-        role_pairs(&s->role[role].graph, &r, size);
-    pith_session_close(s);
+    session_pairs(m, PITH_ROLE_DECODER, &r, size);
+    if (draft_heads)
+        session_pairs(m, PITH_ROLE_DRAFT, &r, size);
     pith_model_close(m);
     return n_pairs > 0;
+}
+
+static int make_pairs(const char *path, uint64_t seed, float size)
+{
+    return make_pairs_with(path, 0, seed, size);
 }
 
 /* What a test makes wrong. */
@@ -363,6 +381,84 @@ static void merged(void)
         for (int experts = 0; experts < 2; experts++)
             if (test_scale() >= 10 || i++ % 9 == 0 || !strcmp(*a, "deepseek2") || !strcmp(*a, "t5"))
                 merged_of(*a, experts);
+}
+
+/* ---------------------------------------------------------------- draft heads */
+
+/* Logits of a draft head's rows: tokens, each with a vector. */
+static int run_head(const char *path, const char *adapter, int piece, float *out)
+{
+    static float vector[N_ROWS][32];
+    static const uint8_t all[N_ROWS] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    struct pith_error err = {PITH_OK, ""};
+    int32_t ids[N_ROWS];
+    for (int i = 0; i < N_ROWS; i++) {
+        ids[i] = token(i);
+        for (int k = 0; k < 32; k++)
+            vector[i][k] = sinf((float)(i * 32 + k));
+    }
+    mp.n_threads = 1;
+    mp.draft_heads = 1;
+    sp.n_ctx = 64;
+    sp.cache_type_k = sp.cache_type_v = "f32";
+    sp.n_adapters = adapter ? 1 : 0;
+    sp.role = PITH_ROLE_DRAFT;
+    pith_model *m = pith_model_open(path, &mp, &err);
+    pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+    pith_adapter *a = s && adapter ? pith_adapter_open(m, adapter, &err) : NULL;
+    struct pith_adapter_use use = use_of(a, 0.5f);
+    int ok = s && (!adapter || (a && pith_adapt(s, 0, &use, 1, &err) == PITH_OK));
+    for (int at = 0; ok && at < N_ROWS; at += piece) {
+        struct pith_batch b = PITH_BATCH_INIT;
+        b.n = at + piece < N_ROWS ? piece : N_ROWS - at;
+        b.token = ids + at;
+        b.embd = vector[at];
+        b.both = b.want = all;
+        ok = pith_step(s, &b, &err) == PITH_OK;
+        for (int i = 0; ok && i < b.n; i++)
+            memcpy(out + (at + i) * N_VOCAB, pith_logits(s, i), N_VOCAB * sizeof *out);
+    }
+    CHECK_MSG(ok, "%s: %s", path, err.msg);
+    pith_session_close(s);
+    pith_adapter_close(a);
+    pith_model_close(m);
+    return ok;
+}
+
+/* An adapter of the decoder and of the head: each session takes what is of its own products, also
+ * where heads were not opened. */
+static void draft_heads(void)
+{
+    static float want[N_OUT], got[N_OUT], base[N_OUT];
+    static const char *const keys[] = {"nextn_predict_layers=1", NULL};
+    const struct way whole = {.name = "whole", .piece = N_ROWS, .n_threads = 1};
+    struct tiny t = tiny_of("llama", 0);
+    char path[300], adapter[300], merged[300];
+    int64_t cols = 0;
+    t.keys = keys;
+    snprintf(path, sizeof path, "%s", tiny_write(&t, 11));
+    snprintf(adapter, sizeof adapter, "%s", tmp_path("adapter.gguf"));
+    snprintf(merged, sizeof merged, "%s", tmp_path("merged.gguf"));
+    REQUIRE(make_pairs(path, 5, 0.08f), "no products");
+    int n_decoder = n_pairs;
+    REQUIRE(make_pairs_with(path, 1, 5, 0.08f) && n_pairs > n_decoder + 7, "%d products", n_pairs);
+    REQUIRE(write_adapter(adapter, "llama", &(struct wrong){0}), "not written");
+    REQUIRE(write_merged(path, merged, 0.5f), "not merged");
+    if (run_head(path, adapter, N_ROWS, got) && run_head(merged, NULL, N_ROWS, want) &&
+        run_head(path, NULL, N_ROWS, base)) {
+        double off = distance(want, got, N_OUT), by = distance(base, got, N_OUT);
+        CHECK_MSG(off < 2e-4 && by > 10 * off, "%g from the merged, %g from the plain", off, by);
+    }
+    if (run_head(path, adapter, 7, want))
+        CHECK(!memcmp(want, got, sizeof got));
+    if (run_way(path, adapter, 0.5f, &whole, got, &cols) &&
+        run_way(merged, NULL, 0, &whole, want, &cols))
+        CHECK(distance(want, got, N_OUT) < 2e-4);
+    unlink(path);
+    unlink(adapter);
+    unlink(merged);
 }
 
 /* ---------------------------------------------------------------- same bits */
@@ -970,6 +1066,7 @@ int main(void)
     hook_install();
     tmp_make();
     TEST(merged);
+    TEST(draft_heads);
     TEST(same_bits);
     TEST(stored);
     TEST(snapshots);

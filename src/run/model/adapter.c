@@ -65,10 +65,12 @@ static const struct tensor *tensor_named(const struct pith_model *m, struct slic
     return NULL;
 }
 
-/* A weight of another stage. */
+/* A weight of another stage, or of draft heads that were not opened. */
 static int is_elsewhere(const struct pith_model *m, struct slice name)
 {
     int32_t i = 0;
+    if (m->arch.hp.n_nextn && !m->arch.drafts && gguf_tensor_find(m->gguf, name))
+        return 1;
     while (i < m->n_elsewhere && !slice_eq_z(name, m->elsewhere[i]->name))
         i++;
     return i < m->n_elsewhere;

@@ -72,16 +72,22 @@ void adapt_deinit(struct pith_session *s)
 
 /* ---------------------------------------------------------------- sets */
 
-static int product_of(const struct pith_session *s, const struct tensor *w)
+/* Does the session use w, and nowhere in a product that takes adapters? */
+static int used_bare(const struct pith_session *s, const struct tensor *w)
 {
-    for (int i = 0; i < s->n_roles; i++)
+    int used = 0;
+    for (int i = 0; i < s->n_roles; i++) {
         for (const struct adapted *a = s->role[i].graph.adapted; a; a = a->next)
             if (a->w == w)
-                return 1;
-    return 0;
+                return 0;
+        for (const struct node *n = s->role[i].graph.first; n && !used; n = n->next)
+            used = n->w == w;
+    }
+    return used;
 }
 
-/* What this session leaves out of a model is left out of its adapters, too; all else counts. */
+/* What this session leaves out of a model (a head, the output) is left out of its adapters, too;
+ * all else counts. */
 static pith_status check_use(const struct pith_session *s, const struct pith_adapter_use *u,
                              struct pith_error *err)
 {
@@ -96,7 +102,7 @@ static pith_status check_use(const struct pith_session *s, const struct pith_ada
                          "an adapter of rank %d, the session was opened for %d; set adapter_rank",
                          a->rank, s->adapter_rank);
     for (int32_t i = 0; i < a->n; i++)
-        if (!product_of(s, a->pair[i].w) && a->pair[i].w->use != TENSOR_OUTPUT)
+        if (used_bare(s, a->pair[i].w))
             return error_set(err, PITH_UNSUPPORTED,
                              "the adapter has numbers for %s, with which nothing is multiplied",
                              a->pair[i].w->name);

@@ -74,9 +74,12 @@ static pith_status take_role(struct pith_session *s, const struct pith_session_p
     if (p->draft && (role != ROLE_DRAFT || p->draft < 0 || p->draft >= m->hp.n_nextn))
         return error_set(err, PITH_RANGE, "draft is %d, the session has draft heads 0..%d",
                          p->draft, role == ROLE_DRAFT ? m->hp.n_nextn - 1 : 0);
-    if (role != ROLE_DECODER && (p->n_adapters || p->store_bytes || p->store_dir))
+    if (role == ROLE_PROJECTOR && p->n_adapters)
+        return error_set(err, PITH_UNSUPPORTED, "a session of a projector has no adapters");
+    if (role != ROLE_DECODER && (p->store_bytes || p->store_dir))
         return error_set(err, PITH_UNSUPPORTED,
-                         "a session of a %s has no adapters and no prefix store",
+                         "a session of a %s has no prefix store: what it keeps is of vectors, and "
+                         "stored pages are found by tokens",
                          role == ROLE_DRAFT ? "draft head" : "projector");
     if (role != ROLE_DECODER && p->pooling != PITH_POOL_FILE && p->pooling != PITH_POOL_NONE)
         return error_set(err, PITH_UNSUPPORTED, "a session of a %s does not pool",
