@@ -83,9 +83,11 @@ static pith_status show_graphs(struct pith_model *m, int32_t rank, int placed, s
         st = show_graph(m, &want[1], placed, see, ctx, err);
     if (st == PITH_OK && arch_n_labels(&m->arch) && arch_ends(&m->arch))
         st = show_graph(m, &want[2], placed, see, ctx, err);
-    for (int32_t k = 0; m->arch.draft && !rank && k < m->arch.hp.n_nextn && st == PITH_OK; k++)
-        st = show_graph(m, &(struct arch_want){.role = ROLE_DRAFT, .draft = k, .logits = 1},
-                        placed, see, ctx, err);
+    for (int32_t k = 0; m->arch.draft && k < m->arch.hp.n_nextn && st == PITH_OK; k++) {
+        const struct arch_want head = {
+            .role = ROLE_DRAFT, .draft = k, .logits = 1, .adapter_rank = rank};
+        st = show_graph(m, &head, placed, see, ctx, err);
+    }
     if (st == PITH_OK && m->arch.projector && !rank)
         st = show_graph(m, &(struct arch_want){.role = ROLE_PROJECTOR}, placed, see, ctx, err);
     return st;
