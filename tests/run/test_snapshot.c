@@ -85,6 +85,35 @@ static uint8_t *snapshot(pith_session *s, int32_t seq, size_t *n)
 
 /* ---------------------------------------------------------------- round trips */
 
+/* Rows that were given positions, which are the next, in models with pages and without, in some
+ * that want nothing else, and in one that is not causal. */
+static void test_given_positions(void)
+{
+    static const char *const archs[] = {"llama", "mamba", "jamba", "deepseek4", "dream"};
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
+        struct pith_error err = {PITH_OK, ""};
+        struct pith_batch b = PITH_BATCH_INIT;
+        const int32_t ids[3] = {5, 6, 7}, pos[3][4] = {{0}, {1, 1, 1, 0}, {2, 2, 2, 0}};
+        pith_model *m = synth(archs[i], 3, NULL);
+        pith_session *a = open_session(m, 2, 250, "f32"), *c = open_session(m, 2, 250, "f32");
+        REQUIRE(a && c, "no session of %s", archs[i]);
+        b.n = 3;
+        b.token = ids;
+        b.pos = pos[0];
+        CHECK_MSG(pith_step(a, &b, &err) == PITH_OK, "%s: %s", archs[i], err.msg);
+        size_t n;
+        uint8_t *one = snapshot(a, 0, &n);
+        CHECK_MSG(pith_load_memory(c, 1, one, n, &err) == PITH_OK, "%s: %s", archs[i], err.msg);
+        CHECK(pith_length(c, 1) == 3);
+        if (m->arch.hp.causal)
+            same_future(archs[i], a, 0, c, 1);
+        free(one);
+        pith_session_close(a);
+        pith_session_close(c);
+        pith_model_close(m);
+    }
+}
+
 static void round_trip(const char *what, pith_model *m, const char *type, int can_edit)
 {
     struct pith_error err;
@@ -1212,6 +1241,7 @@ int main(void)
         return 1;
     TEST(test_streamed); /* first: it looks at the most memory that was taken so far */
     TEST(test_round_trip);
+    TEST(test_given_positions);
     TEST(test_pieces);
     TEST(test_recurrent);
     TEST(test_damage);

@@ -195,7 +195,8 @@ static char *read_to_end(int fd, const char *path, uint64_t max, uint64_t *n, pi
             continue;
         if (cap > SIZE_MAX / 4)
             break;
-        char *more = mem_realloc(p, (size_t)(cap *= 2), purpose);
+        cap = cap > max / 2 ? max + 2 : 2 * cap;
+        char *more = mem_realloc(p, (size_t)cap, purpose);
         if (!more)
             break;
         p = more;

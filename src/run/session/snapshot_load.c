@@ -253,15 +253,17 @@ static pith_status check_layout(struct load *v, struct pith_error *err)
     return PITH_OK;
 }
 
-/* Are the slots of an edited sequence ones that edits can make? */
-static int good_slots(const struct image *m)
+/* Are the slots of an edited sequence ones that edits can make? Where no layer has pages they are
+ * counted, and lie nowhere. */
+static int good_slots(const struct load *v, const struct image *m)
 {
     const struct seq_head *h = &m->h;
+    int64_t n_slots = v->s->cache.n_own ? (int64_t)h->n_tab * STEP_PAGE : h->n;
     int32_t before = 0;
     for (int32_t i = 0; i < h->n; i++) {
         int32_t pos = int_at(m->slot, 3 * (int64_t)i), src = int_at(m->slot, 3 * (int64_t)i + 1),
                 delta = int_at(m->slot, 3 * (int64_t)i + 2);
-        if (pos < before || pos >= POS_MAX || src < 0 || src / STEP_PAGE >= h->n_tab ||
+        if (pos < before || pos >= POS_MAX || src < 0 || src >= n_slots ||
             delta < -POS_MAX || delta > POS_MAX || (!h->pending && (src != i || delta)))
             return 0;
         before = pos;
@@ -350,12 +352,13 @@ static int good_head(const struct seq_head *h)
 }
 
 /* Are its positions ones that this session's sequences can have? Where nothing can be moved or
- * taken out, nothing waits for that; where positions have to follow one another they do. */
+ * taken out, nothing waits for that; where positions have to follow one another they do, from 0 on
+ * if nothing could be moved. */
 static int good_positions(const struct pith_session *s, const struct image *m)
 {
     int fixed = !s->causal || s->pooled || s->recurrent.n_blocks;
     int follow = session_follows(s) != NULL;
-    if (fixed && (m->h.pending || (m->h.edited && follow)))
+    if (fixed && (m->h.pending || (follow && m->h.n && position(m, 0))))
         return 0;
     for (int32_t i = 1; follow && m->h.edited && !m->h.pending && i < m->h.n; i++)
         if (position(m, i) != position(m, i - 1) + 1)
@@ -402,7 +405,7 @@ static pith_status check_sequence(const struct load *v, struct image *m, struct 
     for (int32_t i = 0; i < h->n; i++)
         if (int_at(m->token, i) < -1 || int_at(m->token, i) >= s->model->arch.hp.n_vocab)
             return damaged_section(v, 1, err, "a token is not of the vocabulary");
-    if ((h->edited && (!good_slots(m) || !good_positions(s, m))) || (h->axed && !good_axes(m)) ||
+    if ((h->edited && (!good_slots(v, m) || !good_positions(s, m))) || (h->axed && !good_axes(m)) ||
         !good_tables(v, m))
         return damaged_section(v, 1, err, "slots or pages of a sequence are impossible");
     return PITH_OK;
