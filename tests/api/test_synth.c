@@ -86,6 +86,39 @@ static void synth_keys_and_tensors(void)
 }
 #undef LIST
 
+/* Encoders see the whole text as random models, too, and their files say so. */
+static void synth_encoders(void)
+{
+    static const char *const archs[] = {"bert",           "nomic-bert",   "nomic-bert-moe",
+                                        "jina-bert-v2",   "jina-bert-v3", "modern-bert",
+                                        "neo-bert",       "eurobert",     "gemma-embedding",
+                                        "t5encoder",      "llama-embed"};
+    struct pith_error err = {0};
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
+        struct pith_synth_params sp = small_params(archs[i], 64);
+        struct pith_model_info info = PITH_MODEL_INFO_INIT;
+        pith_model *m = small_model(&sp, 0, NULL);
+        pith_session *s = m ? pith_session_open(m, NULL, &err) : NULL;
+        REQUIRE(s && pith_model_get_info(m, &info, &err) == PITH_OK, "%s: %s", archs[i], err.msg);
+        CHECK_MSG(!info.causal && !info.logits, "%s is causal, or gives logits", archs[i]);
+        float first[64] = {0};
+        REQUIRE(info.n_embd_out <= 64, "%d numbers", info.n_embd_out);
+        for (int32_t last = 5; last < 7; last++) { /* changes what the first row is */
+            struct pith_batch b = PITH_BATCH_INIT;
+            b.token = (int32_t[]){3, 4, last};
+            b.n = 3;
+            b.want = (uint8_t[]){1, 0, 0};
+            REQUIRE(pith_truncate(s, 0, 0, &err) == PITH_OK && pith_step(s, &b, &err) == PITH_OK,
+                    "%s: %s", archs[i], err.msg);
+            size_t n = (size_t)info.n_embd_out * sizeof *first;
+            CHECK_MSG(memcmp(first, pith_embedding(s, 0), n) != 0, "%s does not see it", archs[i]);
+            memcpy(first, pith_embedding(s, 0), n);
+        }
+        pith_session_close(s);
+        pith_model_close(m);
+    }
+}
+
 /* Plans of many calls, each a phase of its own where every op is observed: none is written behind
  * what was made for them. */
 static void observed_plans_have_room(void)
@@ -114,6 +147,7 @@ int main(void)
     tmp_make();
     TEST(synth_params_range);
     TEST(synth_keys_and_tensors);
+    TEST(synth_encoders);
     TEST(observed_plans_have_room);
     return test_end();
 }

@@ -218,6 +218,13 @@ def test_bad(folder):
     code, _, err = pith(STORY, "--tokens", "1,2", "--pooling", "rank", "-o", path, command="logits")
     check("no_head_to_rank", code == 2 and "cls.output.weight" in err, (code, err))
     bad("jsonl_and_texts", 1, ["--jsonl"], "--jsonl", "a")
+    learned = os.path.join(SHARED, "golden", "arch", "bert.gguf") # 64 positions
+    code, _, err = pith(learned, "-c", "65", "a")
+    check("positions_not_learned", code == 2 and "has learned 64" in err, (code, err))
+    for n in 64, 65:
+        code, _, err = pith(learned, "--tokens", ",".join(["5"] * n), "-o", path, command="logits")
+        check("logits_of_" + str(n), code == 0 if n == 64 else code == 2 and "learned 64" in err,
+              (code, err))
 
 
 def main():

@@ -116,6 +116,13 @@ static int has_experts(const struct arch_model *m)
     return variant_of(m)->experts;
 }
 
+/* The key is true where a file leaves it out, so that a random model has to write it. */
+static double sees_all(const struct arch_model *m)
+{
+    (void)m;
+    return 0;
+}
+
 static const struct key_spec keys[] = {
     KEYS_SIZES,
     KEYS_LAYER_NORM,
@@ -129,7 +136,7 @@ static const struct key_spec keys[] = {
     KEYS_EXPERT_GROUPS(has_experts),
     {LAYERS("feed_forward_length", n_ff), RANGE(1, MAX_FF), .required = 1, .size = 1},
     KEYS_ROPE,
-    {BOOL("attention.causal", causal), .def = 1, .synth = 0},
+    {BOOL("attention.causal", causal), .def = 1, .synth_of = sees_all},
     KEYS_POOLING,
     {0},
 };
@@ -140,6 +147,7 @@ static pith_status derive(struct arch_model *m, struct pith_error *err)
     const struct bert_hp *h = m->family;
     struct hparams *hp = &m->hp;
     hp->embeds = 1;
+    hp->n_positions = v->positions ? hp->n_ctx_train : 0;
     int gate = v->gated || (v->alibi && arch_has(m, 0, "ffn_gate.weight", 0));
     m->features = (v->positions ? F_POSITIONS : 0) | (v->alibi ? F_JINA : 0) |
                   (arch_has(m, 0, "attn_qkv.weight", 0) ? F_FUSED_QKV : 0) | (gate ? F_GATE : 0);
