@@ -211,6 +211,15 @@ struct pith_batch {
      * text already, or a step is under way; PITH_UNSUPPORTED: trees of rows beside it. If the call
      * fails, or of pith_submit the pith_wait that ends it, nothing is read. */
     const uint8_t *role;
+    /* [n], or NULL: no row sees one behind it. Images: rows of a sequence, one after the other,
+     * that have the same number above 0 are a span, and each sees all of it, whatever comes before
+     * it, and nothing behind; in layers with a window alone where the model was made so (gemma4).
+     * 0: the row is of none. A span is whole in its batch, which has at most n_batch rows. Tokens
+     * of a span go as those of `both` do: pith_tokens tells -1, prefixes end before it.
+     * PITH_RANGE: more rows, a number below 0, or a row of a tree. PITH_UNSUPPORTED: the model is
+     * not causal, the session pools, or layers are recurrent, choose slots, or keep one row for
+     * several tokens. */
+    const int32_t *span;
 };
 enum { PITH_ROLE_DECODER, PITH_ROLE_ENCODER, PITH_ROLE_DRAFT, PITH_ROLE_PROJECTOR };
 enum { PITH_ADAPTER_SEQUENCE = -1, PITH_ADAPTER_NONE = -2 };

@@ -40,6 +40,7 @@ struct hparams {
     int32_t window;    /* of windowed layers; 0: none */
     int32_t *windowed; /* [n_layer] 1: the layer sees only the window */
     int32_t causal;
+    int32_t spans_in_windows; /* rows of an image see each other in windowed layers alone */
     /* positions */
     int32_t n_rot, n_rot_swa, rope_sections[4];
     int32_t *rotated; /* [n_layer] 0: the layer has no positions; NULL: that is not told */

@@ -1,7 +1,8 @@
 /* test_positions.c -- rows that say more than their token: positions of their own, four each
- * (M-RoPE), or a vector that is added to the token's embedding. The same bits however a prompt is
- * cut into calls and steps, whatever else is in them, at every level and on a far device; what they
- * mean; what is refused; and that snapshots keep them. Edits: test_seq.c. */
+ * (M-RoPE), a vector that is added to the token's embedding, or a span of rows that see each other.
+ * The same bits however a prompt is cut into calls and steps, whatever else is in them, at every
+ * level and on a far device; what they mean; what is refused; and that snapshots keep them. Edits:
+ * test_seq.c. */
 #include "base/rng.h"
 #include "run/cache/cache_impl.h"
 #include "run/session/session.h"
@@ -322,6 +323,158 @@ static void test_refused(void)
     pith_model_close(window);
 }
 
+/* ---------------------------------------------------------------- spans */
+
+/* Of `in`: an image of 42 rows is span 7; rows 70 to 80, tokens, are spans 7 and 8. */
+static int32_t span_at(int i)
+{
+    return i >= 20 && i < 62 ? 7 : i >= 70 && i < 76 ? 7 : i >= 76 && i < 80 ? 8 : 0;
+}
+
+static int32_t span_end(int i)
+{
+    int end = i + 1;
+    while (span_at(i) && end < N && span_at(end) == span_at(i))
+        end++;
+    return end;
+}
+
+/* Logits of rows [from, from + n), as a batch of sequence 0; others of sequence 1 among them. */
+static void step_spans(pith_session *s, int32_t from, int32_t n, int beside, float (*out)[V])
+{
+    static int32_t token[2 * N], seq[2 * N], span[2 * N], at[N];
+    static float embd[2 * N * E];
+    static uint8_t all[2 * N];
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_batch b = PITH_BATCH_INIT;
+    memset(all, 1, sizeof all);
+    for (int32_t i = 0; i < n; i++)
+        for (int q = beside; q >= 0; q--, b.n++) {
+            token[b.n] = q ? 9 : in.token[from + i];
+            seq[b.n] = q;
+            span[b.n] = q ? i % 3 : span_at(from + i);
+            at[i] = b.n;
+            memcpy(embd + (int64_t)b.n * E, in.embd + (from + i) * E, E * sizeof *embd);
+        }
+    b.token = token;
+    b.seq = seq;
+    b.span = span;
+    b.embd = embd;
+    b.want = all;
+    REQUIRE(pith_step(s, &b, &err) == PITH_OK, "%s", err.msg);
+    for (int32_t i = 0; i < n; i++)
+        memcpy(out[from + i], pith_logits(s, at[i]), sizeof *out);
+}
+
+/* By definition: what each row sees, in every group. */
+static void check_seen(const char *arch, const pith_session *s)
+{
+    const struct step *t = s->lane[0].step;
+    for (int g = 0; g < s->cache.n_own; g++) {
+        const struct cache_group *c = &s->cache.group[g];
+        int window = c->range == RANGE_WINDOW, spans = window || strcmp(arch, "gemma4");
+        for (int i = 0; i < N; i++)
+            CHECK_MSG(step_hi(t, g)[i] == (spans ? span_end(i) : i + 1) &&
+                          step_lo(t, g)[i] == (window && i >= c->span ? i - c->span + 1 : 0),
+                      "%s: row %d of group %d sees %d .. %d", arch, i, g, step_lo(t, g)[i],
+                      step_hi(t, g)[i]);
+    }
+}
+
+/* What is kept of the tokens; and that rows before a span are those of no span, others are not. */
+static void check_beside_plain(const char *arch, pith_session *s, float (*got)[V])
+{
+    static float plain[N][V];
+    static uint8_t all[N];
+    int32_t kept[N];
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_batch b = PITH_BATCH_INIT;
+    memset(all, 1, sizeof all);
+    pith_tokens(s, 0, kept, N);
+    for (int i = 0; i < N; i++)
+        CHECK_MSG(kept[i] == (span_end(i) > i + 1 ? -1 : in.token[i]), "%s: row %d is kept as %d",
+                  arch, i, kept[i]);
+    b.n = N;
+    b.token = in.token;
+    b.embd = in.embd;
+    b.want = all;
+    CHECK(pith_truncate(s, 0, 0, &err) == PITH_OK);
+    REQUIRE(pith_step(s, &b, &err) == PITH_OK, "%s", err.msg);
+    for (int i = 0; i < N; i++)
+        memcpy(plain[i], pith_logits(s, i), sizeof plain[i]);
+    CHECK(!memcmp(got, plain, 20 * sizeof *got));
+    CHECK(memcmp(got[20], plain[20], sizeof *got) != 0 &&
+          memcmp(got[N - 1], plain[N - 1], sizeof *got) != 0);
+}
+
+/* Rows see what they are said to; the bits are the same alone and beside others, in one step and in
+ * several, at every level and on a far device. */
+static void test_spans(void)
+{
+    static const char *const archs[] = {"llama", "gemma3", "gemma4", "qwen2vl", "minicpm3"};
+    static const struct way ways[] = {
+        {"as it comes", NULL, NULL, 256, N, 0}, {"beside", NULL, NULL, 256, N, 1},
+        {"in three", NULL, NULL, 256, 62, 0},   {"ref", "ref", NULL, 256, N, 0},
+        {"avx2", "avx2", NULL, 256, 62, 1},     {"far", NULL, "0,1", 256, N, 0}};
+    static float want[N][V], got[N][V];
+    for (size_t k = 0; k < sizeof archs / sizeof *archs; k++)
+        for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+            pith_model *m = open_model(archs[k], &ways[w]);
+            pith_session *s = open_session(m, 2);
+            REQUIRE(s, "%s, %s", archs[k], ways[w].name);
+            for (int32_t at = 0, n = ways[w].chunk; at < N; at += n, n = N - at)
+                step_spans(s, at, n, ways[w].beside, w ? got : want);
+            if (w) {
+                CHECK_MSG(!memcmp(want, got, sizeof got), "%s, %s: other bits", archs[k],
+                          ways[w].name);
+            } else {
+                check_seen(archs[k], s);
+                check_beside_plain(archs[k], s, want);
+            }
+            pith_session_close(s);
+            pith_model_close(m);
+        }
+}
+
+static void span_step(const char *arch, int32_t n, int32_t span, int tree, pith_status st,
+                      const char *says)
+{
+    struct pith_error err = {PITH_OK, ""};
+    const struct way w = {"", NULL, NULL, 64, N, 0};
+    static int32_t token[100], spans[100], parent[100];
+    struct pith_batch b = PITH_BATCH_INIT;
+    pith_model *m = open_model(arch, &w);
+    pith_session *s = open_session(m, 1);
+    REQUIRE(s, "%s", arch);
+    for (int i = 0; i < n; i++) {
+        token[i] = 5;
+        spans[i] = span;
+        parent[i] = i - 1;
+    }
+    b.n = n;
+    b.token = token;
+    b.span = spans;
+    b.parent = tree ? parent : NULL;
+    pith_status got = pith_step(s, &b, &err);
+    CHECK_MSG(got == st && (!says || strstr(err.msg, says)), "%s: %d, \"%s\"", arch, got, err.msg);
+    CHECK(pith_length(s, 0) == (got == PITH_OK ? n : 0));
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
+static void test_spans_refused(void)
+{
+    span_step("llama", 64, 1, 0, PITH_OK, NULL);
+    span_step("llama", 65, 1, 0, PITH_RANGE, "65 rows with spans");
+    span_step("llama", 65, 0, 0, PITH_OK, NULL);
+    span_step("llama", 3, -1, 0, PITH_RANGE, "span -1; wanted 0");
+    span_step("llama", 3, 1, 1, PITH_RANGE, "and of a tree");
+    span_step("mamba", 3, 1, 0, PITH_UNSUPPORTED, "recurrent layers");
+    span_step("mamba", 3, 0, 0, PITH_OK, NULL);
+    span_step("deepseek4", 3, 1, 0, PITH_UNSUPPORTED, "one row for several");
+    span_step("dream", 3, 1, 0, PITH_UNSUPPORTED, "takes a sequence whole");
+}
+
 /* ---------------------------------------------------------------- snapshots */
 
 static void seal_head(uint8_t *p)
@@ -428,6 +581,8 @@ int main(void)
     TEST(test_meaning);
     TEST(test_next);
     TEST(test_both);
+    TEST(test_spans);
+    TEST(test_spans_refused);
     TEST(test_refused);
     TEST(test_snapshot);
     return test_end();

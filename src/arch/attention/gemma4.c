@@ -230,6 +230,7 @@ static pith_status derive(struct arch_model *m, struct pith_error *err)
     const struct gemma4_hp *h = m->family;
     key_pattern(hp->windowed, hp->n_layer, 0);
     hp->embd_scale = sqrtf((float)hp->n_embd);
+    hp->spans_in_windows = 1;
     m->features = h->per_layer ? F_PER_LAYER : 0;
     for (int32_t l = 0; l < hp->n_layer; l++) {
         int own = l < hp->n_layer - h->shared;

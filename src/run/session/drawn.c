@@ -13,7 +13,7 @@
 #include "run/sample/sample.h"
 
 /* Of a batch that is kept, a row. */
-enum { HELD_ROW = sizeof(void *) + (5 + STEP_AXES) * sizeof(int32_t) + 1 };
+enum { HELD_ROW = sizeof(void *) + (6 + STEP_AXES) * sizeof(int32_t) + 1 };
 
 pith_status drawn_init(struct pith_session *s, struct pith_error *err)
 {
@@ -160,6 +160,7 @@ pith_status drawn_hold(struct pith_session *s, const struct pith_batch *b, struc
     s->held.seq = put(&at, b->seq, n * sizeof *b->seq);
     s->held.drawn = put(&at, b->drawn, n * sizeof *b->drawn);
     s->held.adapter = put(&at, b->adapter, n * sizeof *b->adapter);
+    s->held.span = put(&at, b->span, n * sizeof *b->span);
     s->held.pos = put(&at, b->pos, n * (1 + STEP_AXES) * sizeof *b->pos);
     s->held.want = put(&at, b->want, n);
     return PITH_OK;

@@ -8,7 +8,7 @@
 #include "base/mem.h"
 
 /* Of the decoder's batch, a row beside its embedding row. */
-enum { KEPT_ROW = sizeof(void *) + (5 + STEP_AXES) * sizeof(int32_t) + 2 };
+enum { KEPT_ROW = sizeof(void *) + (6 + STEP_AXES) * sizeof(int32_t) + 2 };
 
 static int is_read(const struct pith_batch *b, int32_t i)
 {
@@ -18,13 +18,14 @@ static int is_read(const struct pith_batch *b, int32_t i)
 /* What row i, which the encoder is to read, has beside its token; NULL: nothing. */
 static const char *too_much(const struct pith_batch *b, int32_t i)
 {
-    return is_drawn(b, i)                            ? "is drawn"
-           : is_embd(b, i) || is_both(b, i)          ? "is an embedding row"
-           : b->want && b->want[i]                   ? "wants output"
-           : given(b, i)                             ? "is given a position"
-           : tree_has(b, i)                          ? "is of a tree"
+    return is_drawn(b, i)                              ? "is drawn"
+           : is_embd(b, i) || is_both(b, i)            ? "is an embedding row"
+           : b->want && b->want[i]                     ? "wants output"
+           : given(b, i)                               ? "is given a position"
+           : tree_has(b, i)                            ? "is of a tree"
+           : span_of(b, i)                             ? "is of a span"
            : adapter_of(b, i) != PITH_ADAPTER_SEQUENCE ? "has adapters of its own"
-                                                     : NULL;
+                                                       : NULL;
 }
 
 static pith_status check_row(const struct pith_session *s, const struct pith_batch *b, int32_t i,
@@ -105,6 +106,7 @@ static struct pith_batch decoder_rows(const struct pith_session *s, const struct
     d.pos = kept(b, b->pos, (1 + STEP_AXES) * sizeof *b->pos, &at);
     d.drawn = kept(b, b->drawn, sizeof *b->drawn, &at);
     d.adapter = kept(b, b->adapter, sizeof *b->adapter, &at);
+    d.span = kept(b, b->span, sizeof *b->span, &at);
     d.embd = kept(b, b->embd, row, &at);
     d.want = kept(b, b->want, sizeof *b->want, &at);
     d.both = kept(b, b->both, sizeof *b->both, &at);

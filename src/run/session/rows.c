@@ -42,6 +42,7 @@ static void fill_rows(struct pith_session *s, const struct pith_batch *b, int32_
     for (int32_t i = from; i < from + n; i++) {
         int32_t r = s->seq_rows[seq_of(s, b, i)]++;
         s->order[i - from] = r;
+        s->span[r] = span_of(b, i);
         step_put_plus(t)[r] = is_both(b, i) && s->arch->runs == ROLE_DECODER;
         step_put_adapter(t)[r] = set_of(s, b, i);
         step_put_parent(t)[r] =
@@ -69,6 +70,19 @@ static void see_both_sides(struct step *t, int g, int32_t r, int32_t side)
     int32_t slot = step_slot(t, g)[r], end = step_hi(t, g)[r];
     step_put_lo(t, g)[r] = slot > side ? slot - side : 0;
     step_put_hi(t, g)[r] = slot + side + 1 < end ? slot + side + 1 : end;
+}
+
+/* Rows [first, end) of a segment, whose first slot is `slot`: each of a span sees to its end. */
+static void see_spans(struct pith_session *s, int g, int32_t first, int32_t end, int32_t slot)
+{
+    int32_t sees = end;
+    if (s->arch->hp.spans_in_windows && s->cache.group[g].range != RANGE_WINDOW)
+        return;
+    for (int32_t r = end - 1; r >= first; r--) {
+        sees = r + 1 < end && s->span[r] == s->span[r + 1] ? sees : r + 1;
+        if (s->span[r])
+            step_put_hi(s->step, g)[r] = slot + sees - first;
+    }
 }
 
 /* All rows of segment k see the whole memory of its sequence, and nothing of the encoder's rows. */
@@ -144,6 +158,8 @@ static void fill_positions(struct pith_session *s)
                     see_both_sides(t, g, r, s->cache.group[g].span / 2);
             }
         }
+        for (int g = 0; g < s->cache.n_own && s->causal; g++)
+            see_spans(s, g, first, end, q->n);
         if (step_tree(t)[k])
             tree_fill(s, k);
         int32_t n_pages = (q->n + end - first + STEP_PAGE - 1) / STEP_PAGE;
@@ -152,6 +168,39 @@ static void fill_positions(struct pith_session *s)
         for (int g = s->cache.n_own; g < t->n_groups; g++)
             see_memory(s, g, k, q);
     }
+}
+
+/* Why rows of this session cannot see later ones; NULL: they can. */
+static const char *sees_no_spans(const struct pith_session *s)
+{
+    if (!s->causal || s->pooled)
+        return "it takes a sequence whole";
+    for (int32_t i = 0; i < s->n_states; i++)
+        if (s->states[i].ratio > 1 || state_is(&s->states[i], STATE_CHOOSES))
+            return "layers choose slots, or keep one row for several tokens";
+    return s->recurrent.n_blocks ? "recurrent layers go from row to row" : NULL;
+}
+
+pith_status session_check_spans(const struct pith_session *s, const struct pith_batch *b,
+                                struct pith_error *err)
+{
+    int some = 0;
+    for (int32_t i = 0; i < b->n; i++) {
+        if (span_of(b, i) < 0 || (span_of(b, i) && tree_has(b, i)))
+            return error_set(err, PITH_RANGE, "row %d is of span %d%s", i, span_of(b, i),
+                             span_of(b, i) < 0 ? "; wanted 0 (none) or more"
+                                               : " and of a tree; wanted one of the two");
+        some |= span_of(b, i);
+    }
+    if (some && sees_no_spans(s))
+        return error_set(err, PITH_UNSUPPORTED, "a span of rows that see each other for %s: %s",
+                         s->model->info.arch, sees_no_spans(s));
+    if (some && b->n > s->n_batch)
+        return error_set(err, PITH_RANGE,
+                         "%d rows with spans, which go in one step: at most n_batch = %d; open the "
+                         "session with a larger n_batch",
+                         b->n, s->n_batch);
+    return PITH_OK;
 }
 
 static int some_given(const struct step *t, int32_t k)

@@ -48,6 +48,12 @@ static inline int is_both(const struct pith_batch *b, int32_t i)
     return b->both && b->both[i];
 }
 
+/* The span of rows that see each other that row i is of; 0: none. */
+static inline int32_t span_of(const struct pith_batch *b, int32_t i)
+{
+    return b->span ? b->span[i] : 0;
+}
+
 /* Row i brings numbers, of which all rows have some where the carry comes from another stage. */
 static inline int has_vector(const struct pith_session *s, const struct pith_batch *b, int32_t i)
 {

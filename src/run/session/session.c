@@ -459,9 +459,10 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
     s->seq_read = mem_zalloc((size_t)s->n_seq, PITH_MEM_SCRATCH);
     s->seq_at = mem_array((size_t)s->n_seq, sizeof *s->seq_at, PITH_MEM_SCRATCH);
     s->order = mem_array((size_t)s->n_batch, sizeof *s->order, PITH_MEM_SCRATCH);
+    s->span = mem_array((size_t)s->n_batch, sizeof *s->span, PITH_MEM_SCRATCH);
     s->output = mem_array((size_t)s->cap_outputs, sizeof *s->output, PITH_MEM_SCRATCH);
     if (!s->lane[0].step || !s->kept || !s->seq_rows || !s->seq_last || !s->seq_at ||
-        !s->seq_tried || !s->seq_read || !s->order || !s->output)
+        !s->seq_tried || !s->seq_read || !s->order || !s->span || !s->output)
         return error_set(err, PITH_NOMEM, "out of memory for a session of %d rows a step",
                          s->n_batch);
     st = mem_commit(s->lane[0].step, steps, PITH_MEM_SCRATCH, err);
@@ -752,6 +753,7 @@ void session_close(struct pith_session *s)
     mem_free(s->seq_tried);
     mem_free(s->seq_read);
     mem_free(s->order);
+    mem_free(s->span);
     mem_free((void *)s->output);
     for (int i = 0; i < SESSION_ROLES; i++)
         role_drop(&s->role[i]);
@@ -967,7 +969,9 @@ static pith_status check_batch(struct pith_session *s, const struct pith_batch *
                          "%d outputs asked for, at most %d in one call; ask in parts or open the "
                          "model with a larger n_outputs",
                          n_out, s->cap_outputs);
-    st = b->pos ? check_positions(s, b, n_pos, err) : PITH_OK;
+    st = session_check_spans(s, b, err);
+    if (st == PITH_OK && b->pos)
+        st = check_positions(s, b, n_pos, err);
     return st == PITH_OK && b->parent ? tree_check(s, b, err) : st;
 }
 

@@ -113,6 +113,7 @@ struct pith_session {
     _Atomic(int) cancel;
     /* Sorting a batch by sequence. */
     int32_t *seq_rows, *order; /* [n_seq + 1], [n_batch] */
+    int32_t *span;             /* [n_batch] of each row of the step, 0: none */
     int32_t *seq_last;         /* [n_seq] last row of each sequence in the call */
     uint8_t *seq_tried;        /* [n_seq] 1: its rows in the call are a tree */
     uint8_t *seq_read;         /* [n_seq] 1: read by the encoder for a step that is under way */
@@ -168,13 +169,21 @@ static inline int32_t session_set(const struct pith_session *s, int32_t seq)
     const struct cache_seq *q = &s->cache.seq[seq];
     return q->adapter[0] ? q->adapter_set : -1;
 }
-/* What is kept as the token of row r of a step: -1 where it was not the token alone, or had other
- * adapters than its sequence, whose name stored pages go by. */
+/* Does row r of a step see rows behind it, as a span's do? */
+static inline int session_sees_on(const struct pith_session *s, const struct step *t, int32_t r)
+{
+    int on = 0;
+    for (int g = 0; g < s->cache.n_own && s->causal; g++)
+        on |= step_hi(t, g)[r] > step_slot(t, g)[r] + 1;
+    return on;
+}
+/* What is kept as the token of row r of a step: -1 where it was not the token alone, saw later
+ * ones, or had other adapters than its sequence, whose name stored pages go by. */
 static inline int32_t session_kept_token(const struct pith_session *s, const struct step *t,
                                          int32_t r)
 {
     int32_t seq = step_seq(t)[step_seg(t)[r]];
-    int other = s->arch->runs != ROLE_DECODER || step_plus(t)[r] ||
+    int other = s->arch->runs != ROLE_DECODER || step_plus(t)[r] || session_sees_on(s, t, r) ||
                 step_adapter(t)[r] != session_set(s, seq);
     return other ? -1 : step_token(t)[r];
 }
@@ -250,6 +259,8 @@ pith_status session_submit(struct pith_session *s, const struct pith_batch *b,
  * what is seen of the rows of segment k, a tree's. forget: nothing of the last step's is accepted
  * any more; no step with trees is under way. rows: of so many that are asked for states are set
  * aside, where layers are recurrent; 0: there are no trees. */
+pith_status session_check_spans(const struct pith_session *s, const struct pith_batch *b,
+                                struct pith_error *err);
 pith_status tree_check(struct pith_session *s, const struct pith_batch *b, struct pith_error *err);
 void tree_fill(struct pith_session *s, int32_t k);
 void tree_forget(struct pith_session *s);
