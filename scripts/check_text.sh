@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # check_text.sh -- what a reader meets: lines of at most 100 columns, files that exist where a
-# comment or a document names them, folders that a person can hold in the head.
+# comment or a document names them, folders that a person can hold in the head, rooms as large as
+# they are said to be.
 . "$(dirname "$0")"/rules.sh
 export LC_ALL=C.UTF-8
 
@@ -80,6 +81,34 @@ awk -v tracked="$B/.files" '
 # Of sources: what a web page or a test reads is data.
 ours '\.(c|h|inl|def|py|sh|comp|glsl|cu|cuh|js)$' | sed 's|/[^/]*$||' | sort | uniq -c |
     awk '$1 > 25 {print $2 " has " $1 " files, over 25"}' | rule folders_of_25_files
+
+# The table of how large the rooms are: nobody has to count for each change, but what it says is so.
+if grep -q '^| room | then | now |' ARCHITECTURE.md; then
+    ours . | tr '\n' '\0' | xargs -0 grep -acHs '' >"$B/.lines"
+    awk -F ' *[|] *' '
+        FNR == NR {
+            match($0, /:[0-9]+$/)
+            f = substr($0, 1, RSTART - 1); sub(/^src\//, "", f)
+            lines[f] = substr($0, RSTART + 1)
+            if (/^src\// || /^(cli|server|tests)\//) { sub(/\/.*/, "", f); room[f] = 1 }
+            next
+        }
+        /^\| room \| then \| now \|/ { table = 1 }
+        !/^\|/ { table = 0 }
+        !table || !/^\| `/ { next }
+        {
+            name = $2; then = $3; now = $4; n = 0
+            gsub(/`/, "", name); gsub(/,/, "", then); gsub(/,/, "", now)
+            for (f in lines) if (index(f, name "/") == 1) n += lines[f]
+            off = n > now ? n - now : now - n
+            row = "ARCHITECTURE.md:" FNR ": " name
+            if (off > 50 && off * 20 > n) print row " is said to have " now " lines, and has " n
+            if (n * 10 > then * 11 && $5 == "") print row " grew by over a tenth without a reason"
+            delete room[name]
+        }
+        END { for (r in room) print "ARCHITECTURE.md has no row for the size of " r }
+    ' "$B/.lines" ARCHITECTURE.md | rule rooms_are_as_large_as_told
+fi
 
 # The page of architectures is the list.
 if [ -e docs/archs.md ]; then

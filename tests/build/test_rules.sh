@@ -67,6 +67,25 @@ kept strings_name_nothing check_text.sh named_files_exist
 for i in {1..24}; do echo >"$dir/t/src/base/f$i.c"; done
 broken full_folder check_text.sh folders_of_25_files 'src/base has 26 files'
 
+# sizes ROW...: a tree of three rooms, `base` of over 1,000 lines, and a table of their sizes
+sizes()
+{
+    tree
+    seq -f '/* %g */' 1000 >>"$dir/t/src/base/a.c"
+    printf '%s\n' '| room | then | now | why |' '| --- | ---: | ---: | --- |' "$@" '' \
+        >>"$dir/t/ARCHITECTURE.md"
+}
+small=('| `run` | 2 | 2 | |' '| `graph` | 0 | 0 | |')
+sizes '| `base` | 1,000 | 1,040 | |' "${small[@]}"
+kept sizes_are_near check_text.sh rooms_are_as_large_as_told
+sizes '| `base` | 1,000 | 1,060 | |' "${small[@]}"
+broken size_is_stale check_text.sh rooms_are_as_large_as_told 'base is said to have 1060 .* 1004'
+sizes '| `base` | 900 | 1,000 | |' "${small[@]}"
+broken size_without_a_reason check_text.sh rooms_are_as_large_as_told 'base grew by over a tenth'
+sizes '| `base` | 900 | 1,000 | more |' "${small[@]}"
+kept size_with_a_reason check_text.sh rooms_are_as_large_as_told
+sizes '| `base` | 1,000 | 1,000 | |' "${small[0]}"
+broken size_is_not_told check_text.sh rooms_are_as_large_as_told 'no row for the size of graph'
 
 tree
 for rule in includes_exist layers picture_of_rooms no_loop_of_folders headers_compile_alone; do
