@@ -209,7 +209,9 @@ struct pith_batch {
      * errors this has. Such a row has its token and its sequence, and nothing else of these arrays;
      * outputs, taps and `drawn` know the decoder's rows alone. PITH_STATE: the sequence has read a
      * text already, or a step is under way; PITH_UNSUPPORTED: trees of rows beside it. If the call
-     * fails, or of pith_submit the pith_wait that ends it, nothing is read. */
+     * fails, or of pith_submit the pith_wait that ends it, nothing is read. Draft heads and
+     * projectors are roles of sessions of their own (pith_session_params.role). Towers of vision
+     * and of audio are no roles: a row of an image is a vector that the caller made (embd). */
     const uint8_t *role;
     /* [n], or NULL: no row sees one behind it. Images: rows of a sequence, one after the other,
      * that have the same number above 0 are a span, and each sees all of it, whatever comes before

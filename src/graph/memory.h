@@ -5,6 +5,8 @@
  *
  *     place = (buffer, offset)        what everything outside of a backend keeps
  *
+ * (Another place is that of slots in pages: step.h.)
+ *
  * A backend that computes in the host's memory can say where a buffer lies (buffer_map), so that
  * nothing has to be copied there. What uses that works without it, too: a map is NULL where the
  * host cannot look.

@@ -28,8 +28,9 @@
  * and hi count the slots that a row sees: from that of the segment's first row on, slot i is its
  * ancestor at that depth (step_seen).
  *
- * A place is 4 * page, or 4 * page + i for at most 16 slots that lie in the page from its slot 16i
- * on: a quarter, as the last slots of a sequence may have it.
+ * A place (of slots; memory.h has another, of bytes) is 4 * page, or 4 * page + i for at most 16
+ * slots that lie in the page from its slot 16i on: a quarter, as the last slots of a sequence may
+ * have it.
  */
 #ifndef PITH_GRAPH_STEP_H
 #define PITH_GRAPH_STEP_H

@@ -17,7 +17,7 @@ enum {
 
 /* Attention of one layer, as a model asks for it. What is 0 or NULL is left out. */
 struct attention {
-    node q; /* [T, n_head d_k], scaled already */
+    node q; /* [T, n_head d_k], scaled already, and tempered (graph_temper) */
     int32_t n_head;
     /* The states that one softmax goes over, each after `written` of its rows of this step (NULL:
      * another role wrote them). All have the same heads and the same numbers in a head. */
