@@ -143,6 +143,18 @@ code src/**/*.{c,h,inl} {cli,server,tools}/**/*.{c,h} | grep -v '^src/arch/' |
         -e 'switch *\([^)]*\barch\b' |
     rule no_arch_switch_outside_arch
 
+# Keys of architectures are rows of their tables (arch/hparams.h), and hparams.c alone looks for
+# them: so the tables tell all that a file may say. Others look for keys that all files have, by
+# name. The files that are left out below look for what they are handed: such a key of a table of
+# their own, or one that a caller of the library names.
+grep -nE '\bgguf_find *\(|"%s\..*\barch(->|\.)name\b' src/**/*.{c,h,inl} /dev/null |
+    grep -v -e '^src/arch/hparams\.c:' -e '^src/format/gguf\.[ch]:' |
+    sed -E 's/\bgguf_find *\([^,()]+, *"(general|tokenizer|adapter)\.[^"]*"\)//g' |
+    grep -e '"%s\.' -e 'gguf_find *(' |
+    awk '!/gguf_find *\([^",]+, *[a-z]/ || $0 !~ "^src/(text/vocab/(special|vocab|wpm)|" \
+        "run/model/(model|adapter)|run/sample/sample_defaults|api/pith)\\.c:"' |
+    rule keys_are_read_by_tables
+
 # The names of ops in ops.def.
 ops=$(sed -nE 's/^X\((\w+),.*/\1/p' src/graph/ops.def | paste -sd '|')
 code src/{base,tensor,format,graph,nn,arch,text,run,api}/**/*.{c,h} | grep -v '^src/graph/ops/' |

@@ -88,9 +88,10 @@ static void key_texts(const struct arch *a, const struct key_spec *s, struct pit
     if (s->old)
         snprintf(k->old, sizeof k->old, "%s%s%s", before, dot, s->old);
     snprintf(k->type, sizeof k->type, "%s%s", kinds[s->kind],
-             s->pattern ? ", or the period of a pattern"
-             : s->most  ? ", or the greatest of a list"
-                        : "");
+             s->pattern    ? ", or the period of a pattern"
+             : s->most     ? ", or the greatest of a list"
+             : s->numbered ? ", or its place among these"
+                           : "");
     for (const char *const *n = s->names; n && *n && at < sizeof k->wanted; n++)
         at += (size_t)snprintf(k->wanted + at, sizeof k->wanted - at, "%s%s", at ? ", " : "", *n);
     int whole = s->kind != KEY_F32 && s->kind != KEY_LAYERS_F32;

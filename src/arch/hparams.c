@@ -6,6 +6,8 @@
 #include <string.h>
 
 const char *const rope_scaling_names[] = {"none", "linear", "yarn", "longrope", NULL};
+/* As enum pith_pooling counts them. */
+const char *const rank_pool_names[] = {"none", "mean", "cls", "last", NULL};
 
 const char *arch_path(const struct arch_model *m)
 {
@@ -146,10 +148,21 @@ static int32_t read_name(struct keys *k, const struct key_spec *s, const struct 
     struct slice text = {0};
     char key[128], known[200] = "";
     size_t n = 0;
+    int64_t place = -1;
     key_name(k->m, s, key, sizeof key);
+    if (s->numbered && gguf_i64(k->m->gguf, kv, 0, &place)) {
+        int32_t last = 0;
+        while (s->names[last + 1])
+            last++;
+        if (place < 0 || place > last)
+            k->st = error_set(k->err, PITH_RANGE, "%s: key \"%s\" is %lld, wanted 0..%d",
+                              arch_path(k->m), key, (long long)place, last);
+        return k->st == PITH_OK ? (int32_t)place : 0;
+    }
     if (!gguf_str(k->m->gguf, kv, &text)) {
-        k->st = error_set(k->err, PITH_FORMAT, "%s: key \"%s\" has type %s, wanted a string",
-                          arch_path(k->m), key, gguf_type_name(kv->type));
+        k->st = error_set(k->err, PITH_FORMAT, "%s: key \"%s\" has type %s, wanted a string%s",
+                          arch_path(k->m), key, gguf_type_name(kv->type),
+                          s->numbered ? " or a whole number" : "");
         return 0;
     }
     for (int32_t i = 0; s->names[i]; i++) {
@@ -300,6 +313,24 @@ void key_pattern(int32_t *v, int32_t n, int first_full)
         }
 }
 
+/* What is behind the last item stays 0. */
+static void read_four(struct keys *k, const struct key_spec *s, const struct gguf_kv *kv)
+{
+    int32_t *to = field(k->m, s);
+    uint64_t n = kv ? kv->n : 0;
+    char key[128];
+    key_name(k->m, s, key, sizeof key);
+    if (kv && kv->type != GGUF_ARR)
+        k->st = error_set(k->err, PITH_FORMAT,
+                          "%s: key \"%s\" has type %s, wanted an array of up to 4 whole numbers",
+                          arch_path(k->m), key, gguf_type_name(kv->type));
+    else if (n > 4)
+        k->st = error_set(k->err, PITH_SHAPE, "%s: key \"%s\" has %llu items, wanted at most 4",
+                          arch_path(k->m), key, (unsigned long long)n);
+    for (uint64_t i = 0; i < n && k->st == PITH_OK; i++)
+        to[i] = read_int(k, s, kv, i);
+}
+
 static const struct gguf_kv *find(const struct arch_model *m, const struct key_spec *s)
 {
     char key[128];
@@ -337,7 +368,7 @@ static void read_row(struct keys *k, const struct key_spec *s)
         *(float *)to = kv ? read_float(k, s, kv, 0) : (float)fallback(k, s, 0);
         break;
     case KEY_BOOL: {
-        int v = (int)s->def;
+        int v = (int)default_of(k->m, s, 0);
         if (kv && !gguf_bool(k->m->gguf, kv, 0, &v))
             k->st = error_set(k->err, PITH_FORMAT, "%s: key \"%s\" has type %s, wanted bool",
                               arch_path(k->m), key, gguf_type_name(kv->type));
@@ -348,8 +379,7 @@ static void read_row(struct keys *k, const struct key_spec *s)
         *(int32_t *)to = kv ? read_name(k, s, kv) : (int32_t)fallback(k, s, 0);
         break;
     case KEY_FOUR:
-        for (uint64_t i = 0; kv && kv->type == GGUF_ARR && i < kv->n && i < 4; i++)
-            ((int32_t *)to)[i] = read_int(k, s, kv, i);
+        read_four(k, s, kv);
         break;
     case KEY_I32:
         if (kv && kv->type == GGUF_ARR && s->most) {
@@ -523,7 +553,7 @@ static void choose_asked(struct keys *k, const struct key_spec *s)
     if (!text || k->st != PITH_OK)
         return;
     double v = str_to_double(text, &end);
-    if (s->kind == KEY_WIDE || s->kind == KEY_FOUR || s->kind == KEY_NAME || s->kind == KEY_INTS) {
+    if (s->kind == KEY_WIDE || s->kind == KEY_NAME || s->kind == KEY_INTS) {
         k->st = error_set(k->err, PITH_UNSUPPORTED, "synth: key \"%s\" is not one number",
                           s->suffix);
         return;
@@ -545,7 +575,7 @@ static void choose_asked(struct keys *k, const struct key_spec *s)
         return;
     }
     void *at = field(k->m, s);
-    int32_t n = is_array(s) ? n_of(k->m, s) : 1;
+    int32_t n = is_array(s) ? n_of(k->m, s) : s->kind == KEY_FOUR ? 4 : 1;
     if (is_array(s)) /* its own: the default may be shared with another field */
         at = *(void **)at = arena_array(k->m->arena, (size_t)n, sizeof(int32_t));
     for (int32_t l = 0; at && l < n; l++)

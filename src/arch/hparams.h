@@ -66,7 +66,7 @@ struct hparams {
     int32_t pooling;                 /* enum pith_pooling */
     int32_t hidden_act; /* of hidden_activation: a place in its names */
     int32_t rank_gelu, rank_softmax; /* of the head that ranks: GELU, not tanh; shares of labels */
-    int32_t rank_mean;               /* it looks at the mean where the file does not say at what */
+    int32_t rank_pool; /* what it looks at, enum pith_pooling; 0: what sees most of the text */
     int32_t embeds;                  /* no logits, but an embedding of each row */
     int32_t mask_shift; /* fills in masks, and a row's logits tell the token behind it */
 };
@@ -92,7 +92,7 @@ enum key_kind {
     KEY_LAYERS_F32, /* float * */
     KEY_INTS,       /* int32_t *, an array of as many as the int32_t at `n_at` says */
     KEY_WIDE,       /* uint64_t *, the first `count` of an array of whole numbers */
-    KEY_FOUR        /* int32_t [4]; an array of up to four */
+    KEY_FOUR        /* int32_t [4]; an array of up to four, 0 for those behind them */
 };
 
 struct key_spec {
@@ -101,6 +101,7 @@ struct key_spec {
     enum key_kind kind;
     size_t at, n_at;
     int family;      /* the fields are of m->family, not of m->hp */
+    int numbered;    /* KEY_NAME: the file may have its place among the names, too */
     const char *old; /* another name that older files use */
     int required;
     int size;      /* of a synthetic model: chosen by who asks for it (struct pith_synth_params) */
@@ -192,7 +193,13 @@ struct key_spec {
     {                                                                                              \
         I32("pooling_type", pooling), RANGE(0, 4)                                                  \
     }
-extern const char *const rope_scaling_names[];
+/* Of families whose models may rank texts: what their head looks at. */
+#define KEYS_RANK(otherwise)                                                                       \
+    {                                                                                              \
+        NAME("classifier.pooling_type", rank_pool), .names = rank_pool_names, .numbered = 1,       \
+                                                    .from = otherwise                              \
+    }
+extern const char *const rope_scaling_names[], *const rank_pool_names[];
 double key_like_heads(const struct arch_model *m, int32_t l);
 double key_head_dim(const struct arch_model *m, int32_t l);
 double key_like_d_k(const struct arch_model *m, int32_t l);

@@ -83,6 +83,18 @@ static void synth_keys_and_tensors(void)
     pith_model *m = pith_model_open(path, NULL, &err);
     CHECK_MSG(m, "%s", err.msg);
     pith_model_close(m);
+    /* a list of four */
+    char value[64] = "";
+    sp.arch = "qwen35";
+    sp.keys = LIST("rope.dimension_sections=2");
+    sp.tensors = NULL;
+    REQUIRE(pith_synth(path, &sp, &err) == PITH_OK, "%s", err.msg);
+    f = pith_file_open(path, &err);
+    for (int64_t i = 0; f && i < pith_file_n_keys(f); i++)
+        if (!strcmp(pith_file_key(f, i), "qwen35.rope.dimension_sections"))
+            pith_file_value(f, i, 8, value, sizeof value);
+    CHECK_MSG(!strcmp(value, "[2, 2, 2, 2]"), "\"%s\" (%s)", value, err.msg);
+    pith_file_close(f);
 }
 #undef LIST
 

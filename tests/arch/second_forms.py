@@ -495,6 +495,10 @@ LABELS = {".classifier.output_labels": ["yes", "no", "perhaps"]}
 RANKED = {
     "jina-bert-v2-rank": ("jina-bert-v2", ranked(
         jina_bert_v2("gate"), {"cls.weight": [1, E], "cls.bias": [1]}, jina_score)),
+    "jina-bert-v2-mean": ("jina-bert-v2", ranked(
+        jina_bert_v2("gate"), {"cls.weight": [1, E], "cls.bias": [1]},
+        lambda w, rows: jina_score(w, rows.mean(0, keepdims=True)),
+        **{".classifier.pooling_type": "mean"})),
     "modern-bert-rank": ("modern-bert", ranked(
         modern_bert(), MODERN_HEAD, modern_score, **LABELS)),
     "modern-bert-first": ("modern-bert", ranked(

@@ -10,6 +10,7 @@
  *                    that runs; never a crash */
 #include "backend/far/far.h"
 #include "encoder.h"
+#include "format/gguf.h"
 #include "robust.h"
 
 #include <float.h>
@@ -408,6 +409,46 @@ static void tokens_never_said(void)
     never_said("qwen3tts", 3072, 0, 0);
 }
 
+/* ---------------------------------------------------------------- keys that say nothing known */
+
+/* What is no value of a key, of a model that has it or, without it, goes by its default. */
+static void refused_values(void)
+{
+    static const struct {
+        const char *arch, *spec, *says;
+        pith_status wanted;
+    } each_of[] = {
+        {"qwen35", "qwen35.rope.dimension_sections=int:2", "an array of up to 4", PITH_FORMAT},
+        {"qwen4exp", "qwen4exp.rope.dimension_sections=str:2", "an array of up to 4", PITH_FORMAT},
+        {"bert", "bert.classifier.pooling_type=str:most", "known are none, mean, cls, last",
+         PITH_UNSUPPORTED},
+        {"bert", "bert.classifier.pooling_type=int:4", "is 4, wanted 0..3", PITH_RANGE},
+        {"llama", "llama.classifier.pooling_type=int:-1", "is -1, wanted 0..3", PITH_RANGE},
+        {"modern-bert", "modern-bert.classifier.pooling_type=float:1",
+         "wanted a string or a whole number", PITH_FORMAT},
+        {"dream", "diffusion.shift_logits=str:x", "wanted bool", PITH_FORMAT},
+        {"llada", "diffusion.shift_logits=float:1", "wanted bool", PITH_FORMAT},
+        {"modern-bert", "modern-bert.classifier.pooling_type=str:last", "", PITH_OK},
+        {"llama", "diffusion.shift_logits=str:x", "", PITH_OK}, /* which no llama has */
+    };
+    for (size_t i = 0; i < sizeof each_of / sizeof *each_of; i++) {
+        struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+        struct pith_error err = {PITH_OK, ""};
+        const char *spec[] = {each_of[i].spec, NULL};
+        struct tiny t = tiny_of(each_of[i].arch, 0);
+        const char *path = tiny_write(&t, 3);
+        mp.n_threads = 1;
+        mp.overrides = spec;
+        pith_model *m = path ? pith_model_open(path, &mp, &err) : NULL;
+        CHECK_MSG(!m == (each_of[i].wanted != PITH_OK) && err.code == each_of[i].wanted &&
+                      strstr(err.msg, each_of[i].says),
+                  "%s: error %d, \"%s\"", *spec, err.code, err.msg);
+        pith_model_close(m);
+        if (path)
+            unlink(path);
+    }
+}
+
 /* ---------------------------------------------------------------- keys that disagree */
 
 /* Where the value of a key lies in a file's bytes; 0: it has no such key. */
@@ -440,6 +481,33 @@ static void refused_key(const char *key, size_t at, uint32_t bits, pith_status w
     CHECK_MSG(st == wanted && strstr(err.msg, says), "%s: error %d, \"%s\"", key, st, err.msg);
     free(p);
     unlink(path);
+}
+
+/* The bytes of four numbers are eight of half the width. */
+static void refused_sections(void)
+{
+    static const char *const keys[] = {"qwen35.rope.dimension_sections",
+                                       "qwen3vl.rope.dimension_sections"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const char *key = keys[i];
+        char arch[32];
+        snprintf(arch, sizeof arch, "%.*s", (int)strcspn(key, "."), key);
+        struct tiny t = tiny_of(arch, 0);
+        const char *path = tiny_write(&t, 3);
+        struct pith_error err;
+        size_t n = 0, value = 0;
+        uint8_t *p = path ? file_bytes(path, &n) : NULL;
+        REQUIRE(p && (value = value_of(p, n, key)) != 0, "%s: no such key", key);
+        const uint32_t four[] = {GGUF_I32, 4}, eight[] = {GGUF_I16, 8};
+        CHECK(!memcmp(p + value, four, sizeof four));
+        memcpy(p + value, eight, sizeof eight);
+        CHECK(file_put(path, p, n));
+        pith_status st = short_life(path, &err);
+        CHECK_MSG(st == PITH_SHAPE && strstr(err.msg, "has 8 items, wanted at most 4"),
+                  "%s: error %d, \"%s\"", key, st, err.msg);
+        free(p);
+        unlink(path);
+    }
 }
 
 /* Items of a list: a type and a count go before them. F64: the number of that type. */
@@ -509,6 +577,8 @@ int main(void)
     TEST(damaged);
     TEST(learned_positions);
     TEST(tokens_never_said);
+    TEST(refused_values);
+    TEST(refused_sections);
     TEST(refused_keys);
     return test_end();
 }

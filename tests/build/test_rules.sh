@@ -109,6 +109,17 @@ kept one_way_is_no_loop check_layers.sh no_loop_of_folders
 printf 'int x(void);\n' >"$dir/t/src/text/x/x.h"
 printf '#include "text/x/x.h"\n' >"$dir/t/src/text/y/y.c"
 broken loop_of_folders check_layers.sh no_loop_of_folders 'text/x'
+tree
+printf 'void b(void) { gguf_find(g, "general.name"); }\n' >>"$dir/t/src/run/b.c"
+kept keys_of_all_files check_layers.sh keys_are_read_by_tables
+printf 'void c(void) { gguf_find(g, "llama.block_count"); }\n' >>"$dir/t/src/run/b.c"
+broken key_of_an_architecture check_layers.sh keys_are_read_by_tables 'src/run/b.c:4:'
+tree
+printf 'void b(void) { gguf_find(g, key); }\n' >>"$dir/t/src/run/b.c"
+broken key_made_elsewhere check_layers.sh keys_are_read_by_tables 'src/run/b.c:3:'
+tree
+printf 'void b(void) { f(key, "%%s.x", m->arch->name); }\n' >>"$dir/t/src/run/b.c"
+broken key_put_together check_layers.sh keys_are_read_by_tables 'src/run/b.c:3:'
 
 # What continuous integration runs says that it is that: a skipped test fails there.
 mkdir "$dir/bin"

@@ -42,7 +42,7 @@ static void make_input(void)
 static const struct kind {
     const char *arch;
     int axes;
-} kinds[] = {{"qwen2vl", 4}, {"qwen3vl", 4}, {"qwen35", 1}, {"llama", 1}, {"gemma3", 1}};
+} kinds[] = {{"qwen2vl", 4}, {"qwen3vl", 4}, {"qwen35", 4}, {"llama", 1}, {"gemma3", 1}};
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
 struct way {

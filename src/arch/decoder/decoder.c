@@ -409,6 +409,10 @@ static enum norm_place place_of(const struct arch_model *m)
     return m->hp.swin ? NORM_BEHIND : variant_of(m)->norm_place;
 }
 
+static int fills_masks(const struct arch_model *m)
+{
+    return variant_of(m)->never_causal && !variant_of(m)->embeds;
+}
 static int acts_by_key(const struct arch_model *m)
 {
     return variant_of(m)->act_by_key;
@@ -514,6 +518,16 @@ static double one(const struct arch_model *m, int32_t l)
     (void)m, (void)l;
     return 1;
 }
+static double mask_shift(const struct arch_model *m, int32_t l)
+{
+    (void)l;
+    return variant_of(m)->mask_shift;
+}
+static double rank_pool(const struct arch_model *m, int32_t l)
+{
+    (void)l;
+    return variant_of(m)->rank_pool;
+}
 static double attn_cap(const struct arch_model *m, int32_t l)
 {
     (void)l;
@@ -618,7 +632,10 @@ const struct key_spec decoder_keys[] = {
     {BOOL("swin_norm", swin), .when = may_swin},
     {BOOL("use_parallel_residual", parallel), .when = may_be_parallel, .synth = 1},
     {BOOL("attention.causal", causal), .def = 1, .synth_of = causal},
+    {BOOL("diffusion.shift_logits", mask_shift), .bare = 1, .from = mask_shift,
+     .when = fills_masks},
     KEYS_POOLING,
+    KEYS_RANK(rank_pool),
     {0},
 };
 
@@ -809,7 +826,6 @@ pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
     /* Rows that see later ones mean an embedding model, but where all of a family's do. */
     if (v->never_causal)
         hp->causal = hp->embeds = 0;
-    hp->mask_shift = v->mask_shift;
     hp->embeds |= v->embeds;
     hp->rank_softmax = v->rank_shares;
     if (v->embd_by_width)

@@ -186,10 +186,11 @@ struct variant {
     int embeds; /* an embedding model: no output */
     int output_unused; /* .. but files may have one */
     int rank_shares;   /* models that rank answer with the share of each label */
+    int rank_pool;     /* they look at that (enum pith_pooling) without the key; 0: hparams.h */
     int after_pool;    /* dense_2 and dense_3, which embeddings go through at the end */
     int skips;  /* layers may have no attention, or no feed-forward */
     int never_causal;
-    int mask_shift; /* of those that fill in masks: as hparams.mask_shift */
+    int mask_shift; /* of those that fill in masks: hparams.mask_shift without the key */
     int loops; /* the layers are run num_loops times */
 
     enum scales scales;

@@ -15,18 +15,19 @@ DECODER(arch_eurobert, "eurobert", .rope = ROPE_HALVES, .embeds = 1)
 DECODER_RENAMED(arch_neo_bert, "neo-bert", RENAMED("output_norm.weight", "enc.output_norm.weight"),
                 NO_BIAS, .fused_qkv = MUST, .fused_up = 1, .embeds = 1)
 
-/* The head that ranks looks at the mean, and has GELU and a norm of its own. */
+/* The head that ranks has GELU and a norm of its own. */
 static pith_status ranks_by_gelu(struct arch_model *m, struct pith_error *err)
 {
     (void)err;
-    m->hp.rank_gelu = m->hp.rank_mean = 1;
+    m->hp.rank_gelu = 1;
     return PITH_OK;
 }
 
-DECODER(arch_modern_bert, "modern-bert", NO_BIAS, .tune = ranks_by_gelu, .norms = NORMS_LAYER_W,
-        .embd_norm = 1, .first_bare = 1, .rope = ROPE_HALVES, .fused_qkv = MUST, .fused_up = 1,
-        .act_by_key = 1, .window_period = 3, .full_first = 1, .swa_base = BY_KEY,
-        .swa_base_default = 10000, .swa_unscaled = 1, .embeds = 1)
+DECODER(arch_modern_bert, "modern-bert", NO_BIAS, .tune = ranks_by_gelu,
+        .rank_pool = PITH_POOL_MEAN, .norms = NORMS_LAYER_W, .embd_norm = 1, .first_bare = 1,
+        .rope = ROPE_HALVES, .fused_qkv = MUST, .fused_up = 1, .act_by_key = 1,
+        .window_period = 3, .full_first = 1, .swa_base = BY_KEY, .swa_base_default = 10000,
+        .swa_unscaled = 1, .embeds = 1)
 DECODER(arch_gemma_embedding, "gemma-embedding", .rope = ROPE_HALVES, .act = GLU_GELU,
         .embd_by_width = 1, .out_bias = NEVER, .ffn_bias = NEVER, .norm_place = NORM_SANDWICH,
         .qk_norm = QK_HEAD, .window_period = 6, .window = MUST, .swa_base = BY_KEY,

@@ -138,6 +138,7 @@ static const struct key_spec keys[] = {
     KEYS_ROPE,
     {BOOL("attention.causal", causal), .def = 1, .synth_of = sees_all},
     KEYS_POOLING,
+    KEYS_RANK(NULL),
     {0},
 };
 

@@ -13,8 +13,6 @@
  * far as beta says (graph/ops/scan.c, DELTA); the result is normalised per head and gated. */
 #include "arch/recurrent/parts_delta.h"
 
-#include <stdio.h>
-
 enum {
     /* of the architecture */
     F_MOE = 1,
@@ -86,6 +84,8 @@ static const struct key_spec keys[] = {
     KEYS_FF,
     KEYS_EXPERT_WIDTHS(has_experts),
     KEYS_ROPE,
+    {FOUR("rope.dimension_sections", rope_sections), RANGE(0, MAX_HEAD_DIM), .when = has_sections,
+     .synth = 1},
     KEYS_DELTA,
     KEYS_POOLING,
     {0},
@@ -134,40 +134,18 @@ static void states(struct arch_model *m)
                    h->delta.recurrent[l] ? arch_delta_state(m, l) : arch_kv(&m->hp, l));
 }
 
-/* Positions in sections, pair by pair in turn (time, height, width); NULL: none are told. */
-static pith_status sections(struct arch_model *m, uint8_t **axis, struct pith_error *err)
-{
-    char key[96];
-    int32_t part[4] = {0};
-    snprintf(key, sizeof key, "%s.rope.dimension_sections", m->arch->name);
-    const struct gguf_kv *kv = m->gguf ? gguf_find(m->gguf, key) : NULL;
-    *axis = NULL;
-    for (uint64_t i = 0; kv && i < 4 && i < kv->n; i++) {
-        uint64_t v = 0;
-        if (!gguf_u64(m->gguf, kv, i, &v) || v > MAX_HEAD_DIM)
-            return error_set(err, PITH_RANGE, "%s: key \"%s\": item %d is not in 0..%d",
-                             arch_path(m), key, (int)i, MAX_HEAD_DIM);
-        part[i] = (int32_t)v;
-    }
-    if (!kv || !m->hp.n_rot)
-        return PITH_OK;
-    if (!(*axis = arena_array(m->arena, (size_t)m->hp.n_rot / 2, 1)))
-        return error_set(err, PITH_NOMEM, "out of memory for the sections of positions");
-    rope_axis_interleaved(*axis, m->hp.n_rot / 2, part);
-    return PITH_OK;
-}
-
+/* Positions in sections go pair by pair in turn (time, height, width). */
 static pith_status ready(struct arch_model *m, struct pith_error *err)
 {
-    uint8_t *axis = NULL;
-    pith_status st = has_sections(m) ? sections(m, &axis, err) : PITH_OK;
-    struct rope_params p = {
-        .n_rot = m->hp.n_rot, .neox = 1, .base = m->hp.rope_base, .scaled = 1, .axis = axis};
-    const struct rope_set *set = st == PITH_OK ? rope_set_new(m, &p) : NULL;
+    struct rope_params p = {.n_rot = m->hp.n_rot,
+                            .neox = 1,
+                            .base = m->hp.rope_base,
+                            .scaled = 1,
+                            .axis = rope_axis(m, 1)};
+    const struct rope_set *set = rope_set_new(m, &p);
     for (int32_t l = 0; l < m->hp.n_layer; l++)
         m->rope[l] = set;
-    return st != PITH_OK || set
-               ? st
+    return set ? PITH_OK
                : error_set(err, PITH_NOMEM, "out of memory for the rotation of positions");
 }
 

@@ -18,7 +18,6 @@
 #include "arch/recurrent/parts_delta.h"
 
 #include <math.h>
-#include <string.h>
 
 enum {
     F_FUSED_EXPS = 1, /* of the file: gate and up of the experts in one stack */
@@ -155,7 +154,8 @@ static const struct key_spec keys[] = {
     KEYS_EXPERT_GROUPS(NULL),
     KEYS_FF,
     KEYS_EXPERT_WIDTHS(NULL),
-    KEYS_ROPE,
+    {I32("rope.dimension_count", n_rot), RANGE(0, MAX_HEAD_DIM), .from = key_like_d_k, .synth = 8},
+    KEYS_ROPE_SCALING,
     {FOUR("rope.dimension_sections", rope_sections), RANGE(0, MAX_HEAD_DIM), .synth = 1},
     KEYS_DELTA,
     {OWN(KEY_I32, "hyper_connection.count", streams), RANGE(2, 64), .required = 1, .synth = 3},
@@ -238,8 +238,6 @@ static pith_status synth(struct arch_model *m, struct pith_error *err)
     struct qwen4_hp *h = m->family;
     struct hparams *hp = &m->hp;
     (void)err;
-    hp->n_rot = 8;
-    memcpy(hp->rope_sections, (int32_t[4]){2, 1, 1, 0}, sizeof hp->rope_sections);
     if (!hp->n_expert) {
         hp->n_expert = 4;
         hp->n_expert_used = 2;

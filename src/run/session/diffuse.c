@@ -221,15 +221,6 @@ static pith_status check_blocks(const struct pith_fill *w, struct pith_error *er
     return PITH_OK;
 }
 
-static int32_t is_shifted(const struct pith_model *m)
-{
-    int shift = m->arch.hp.mask_shift;
-    const struct gguf_kv *kv = gguf_find(m->gguf, "diffusion.shift_logits");
-    if (kv)
-        (void)gguf_bool(m->gguf, kv, 0, &shift);
-    return shift != 0;
-}
-
 uint64_t fill_bytes(const struct pith_fill *w)
 {
     return sizeof *w + (uint64_t)w->n * (sizeof *w->token + 1) +
@@ -264,7 +255,7 @@ struct pith_fill *fill_new(struct pith_session *s, const struct pith_fill_params
                             .surest = p->surest,
                             .seq = p->seq,
                             .mask = vocab_role(s->model->vocab, PITH_TOKEN_MASK),
-                            .shift = is_shifted(s->model),
+                            .shift = s->model->arch.hp.mask_shift,
                             .n_vocab = s->model->arch.hp.n_vocab,
                             .n_prompt = (int32_t)p->n_tokens,
                             .n = (int32_t)p->n_tokens + p->n_text,

@@ -30,20 +30,20 @@ static int cache_type(const char *name, enum dtype *out, const char *which, stru
     return 0;
 }
 
-/* What the head of a model that ranks looks at: the first row, or, where rows see no later ones,
- * the last; the mean where the file or, without a word of it, the family says so. */
-static enum pool_kind pool_of_rank(const struct pith_model *m)
+/* What the head of a model that ranks looks at. Without a word of the file or the family: the first
+ * row, or, where rows see no later ones, the last. */
+static enum pool_kind pool_of_rank(const struct hparams *hp)
 {
-    struct slice how = {0};
-    int64_t number = 0;
-    char key[128];
-    snprintf(key, sizeof key, "%s.classifier.pooling_type", m->arch.arch->name);
-    const struct gguf_kv *kv = gguf_find(m->gguf, key);
-    if (kv ? (gguf_str(m->gguf, kv, &how) && slice_eq_z(how, "mean")) ||
-                 (gguf_i64(m->gguf, kv, 0, &number) && number == PITH_POOL_MEAN)
-           : m->arch.hp.rank_mean)
+    switch (hp->rank_pool) {
+    case PITH_POOL_MEAN:
         return POOL_MEAN;
-    return m->arch.hp.causal ? POOL_LAST : POOL_CLS;
+    case PITH_POOL_CLS:
+        return POOL_CLS;
+    case PITH_POOL_LAST:
+        return POOL_LAST;
+    default:
+        return hp->causal ? POOL_LAST : POOL_CLS;
+    }
 }
 
 /* Which role its rows are for. */
@@ -157,7 +157,7 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
                          "%s: pooling rank, but the file has neither cls.weight nor "
                          "cls.output.weight: the model cannot rank",
                          arch_path(&m->arch));
-    s->pool_kind = s->ranks                    ? pool_of_rank(m)
+    s->pool_kind = s->ranks                    ? pool_of_rank(&m->arch.hp)
                    : pooling == PITH_POOL_CLS  ? POOL_CLS
                    : pooling == PITH_POOL_LAST ? POOL_LAST
                                                : POOL_MEAN;
