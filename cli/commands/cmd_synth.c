@@ -37,7 +37,8 @@ static const struct arg args[] = {
     {.name = "--tied", ARG_FIELD(struct opts, tied, ARG_SWITCH),
      .help = "the token embedding is the output matrix too"},
     {.name = "--key", .meta = "NAME=N", ARG_FIELD(struct opts, keys, ARG_TEXTS),
-     .help = "a key of the architecture, without its name: ssm.state_size=128 (repeat it)"},
+     .help = "a key of the architecture, without its name: ssm.state_size=128 (repeat it); one "
+             "number stands for all items of a list by layers or of four"},
     {.name = "--tensor", .meta = "NAME", ARG_FIELD(struct opts, tensors, ARG_TEXTS),
      .help = "an optional tensor, without \"blk.N.\": attn_q.bias (repeat it)"},
     {.name = "--seed", .alias = "-s", ARG_FIELD(struct opts, seed, ARG_INT), .dflt = "0",
