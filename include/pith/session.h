@@ -373,13 +373,19 @@ PITH_API uint64_t pith_cache_bytes(const pith_session *s, int64_t n);
  * there are, -1: no such sequence. */
 PITH_API int64_t pith_tokens(const pith_session *s, int32_t seq, int32_t *ids, size_t cap);
 
-/* Save and load: one sequence, or all of the session with seq -1, with K, V, recurrent state, edits
- * and the last logits. Files are written under another name, synced and renamed. A load checks
- * everything first: another model, cache type, format or numerics version, damage or want of room
- * is an error that names it, and changes nothing, as does pith_cancel. Damage is a number that is
- * not finite, too, whatever the checksums say: PITH_FORMAT. It replaces the sequence, or
- * all of them. A file is read a page at a time, into pages beside those that are replaced where the
- * pool has them. What was said is in a file: its owner alone may read it (mode 0600). */
+/* Save and load: one sequence, or all of the session with seq -1, with K, V, recurrent state and
+ * edits; and with the logits of its last token, if the last step gave them and the sequence has not
+ * changed since (of a whole session: the last output, if it is of a last token). Files are written
+ * under another name, synced and renamed. A load checks everything first: another model, cache
+ * type, format or numerics version, damage or want of room is an error that names it, and changes
+ * nothing, as does pith_cancel. Damage is a number that is not finite, too, whatever the checksums
+ * say: PITH_FORMAT. It replaces the sequence, or all of them. A file is read a page at a time, into
+ * pages beside those that are replaced where the pool has them. What was said is in a file: its
+ * owner alone may read it (mode 0600).
+ *
+ * A load ends the outputs of the last step, those of other sequences, too: behind it there is one,
+ * the logits that it brought, or none (pith_n_outputs). Logits of another sequence are to be copied
+ * before, or made again (pith_prefix with its tokens computes the last one anew). */
 PITH_API pith_status pith_save(pith_session *s, int32_t seq, const char *path,
                                struct pith_error *err);
 PITH_API pith_status pith_load(pith_session *s, int32_t seq, const char *path,
@@ -466,7 +472,7 @@ PITH_API pith_status pith_submit(pith_session *s, const struct pith_batch *batch
 PITH_API pith_status pith_wait(pith_session *s, struct pith_error *err);
 
 /* Outputs of the last step, in the order of its rows that asked. NULL when i is out of range, or
- * was wanted for draws alone (PITH_WANT_DRAWN). Valid until the next step. */
+ * was wanted for draws alone (PITH_WANT_DRAWN). Valid until the next step or load. */
 PITH_API int32_t pith_n_outputs(const pith_session *s);
 /* Most outputs one pith_step can give; a batch that asks for more is PITH_RANGE. */
 PITH_API int32_t pith_max_outputs(const pith_session *s);

@@ -33,16 +33,23 @@ static pith_model *synth(const char *arch, uint64_t seed, const char *const *ove
     return small_model(&p, 0, overrides);
 }
 
-static pith_session *open_session(pith_model *m, int32_t n_seq, int32_t n_ctx, const char *type)
+static pith_session *open_lanes(pith_model *m, int32_t n_seq, int32_t n_ctx, const char *type,
+                                int32_t n_lanes)
 {
     struct pith_error err;
     struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
     sp.n_ctx = n_ctx;
     sp.n_seq = n_seq;
+    sp.n_lanes = n_lanes;
     sp.cache_type_k = sp.cache_type_v = type;
     pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
     CHECK_MSG(s, "%s", err.msg);
     return s;
+}
+
+static pith_session *open_session(pith_model *m, int32_t n_seq, int32_t n_ctx, const char *type)
+{
+    return open_lanes(m, n_seq, n_ctx, type, 0);
 }
 
 static void feed(pith_session *s, int32_t seq, int32_t n, int32_t salt)
@@ -364,6 +371,126 @@ static void test_recurrent(void)
     }
     if (!n)
         SKIP("golden/arch has no recurrent model");
+}
+
+/* ---------------------------------------------------------------- last logits */
+
+enum { LAST_SEQS = 4, LAST_ROWS = 40, LAST_CTX = 64 };
+
+/* One step of four sequences, of 7 to 13 tokens, whose rows lie among each other. Who asks for its
+ * last row: bits of `ask`; all ask for their third. */
+static void step_of_four(pith_session *s, unsigned ask, int by_default, int submitted)
+{
+    static const int32_t length[LAST_SEQS] = {7, 13, 9, 11};
+    int32_t token[LAST_ROWS], seq[LAST_ROWS], at[LAST_SEQS] = {0};
+    uint8_t want[LAST_ROWS];
+    struct pith_error err = {0};
+    struct pith_batch b = PITH_BATCH_INIT;
+    for (int32_t i = 0; b.n < LAST_ROWS; i++) {
+        int32_t q = i * 3 % LAST_SEQS;
+        if (at[q] == length[q])
+            continue;
+        token[b.n] = 1 + (i * 11 + q * 5) % (N_VOCAB - 1);
+        seq[b.n] = q;
+        at[q]++;
+        want[b.n++] = (uint8_t)(at[q] == 3 || (at[q] == length[q] && ask >> q & 1));
+    }
+    b.token = token;
+    b.seq = seq;
+    b.want = by_default ? NULL : want;
+    pith_status st = submitted ? pith_submit(s, &b, &err) : pith_step(s, &b, &err);
+    if (submitted && st == PITH_OK)
+        st = pith_wait(s, &err);
+    REQUIRE(st == PITH_OK, "%s", err.msg);
+}
+
+/* What a snapshot of the sequence brings to session b: `want`, or no logits (NULL). */
+static void brings(const char *what, pith_session *s, int32_t seq, pith_session *b,
+                   const float *want)
+{
+    struct pith_error err;
+    size_t n = 0;
+    uint8_t *p = snapshot(s, seq, &n);
+    CHECK_MSG(pith_load_memory(b, 0, p, n, &err) == PITH_OK, "%s: %s", what, err.msg);
+    const float *got = pith_logits(b, 0);
+    CHECK_MSG(pith_n_outputs(b) == (want != NULL) && !got == !want &&
+                  (!want || !memcmp(got, want, N_VOCAB * sizeof *got)),
+              "%s: sequence %d brings %s", what, seq, got ? "other logits" : "no logits");
+    free(p);
+}
+
+/* Each sequence is saved with the output of its own last token, wherever that lies among those of
+ * its step, and with no other. */
+static void last_logits(const char *what, pith_model *m)
+{
+    static float want[LAST_SEQS][N_VOCAB];
+    struct pith_error err;
+    pith_session *s = open_lanes(m, LAST_SEQS, LAST_CTX, "f32", 2),
+                 *b = open_session(m, 1, LAST_CTX, "f32"),
+                 *alone = open_session(m, 1, LAST_CTX, "f32");
+    REQUIRE(s && b && alone, "%s: no session", what);
+    step_of_four(s, 0, 1, 0);
+    for (int32_t q = 0; q < LAST_SEQS; q++) {
+        int32_t ids[LAST_ROWS], n = (int32_t)pith_tokens(s, q, ids, LAST_ROWS);
+        CHECK(pith_truncate(alone, 0, 0, &err) == PITH_OK &&
+              pith_feed(alone, 0, ids, (size_t)n, &err) == PITH_OK);
+        memcpy(want[q], pith_logits(alone, 0), sizeof want[q]);
+    }
+    for (int32_t q = 0; q < LAST_SEQS; q++)
+        brings(what, s, q, b, want[q]);
+    for (unsigned ask = 0; ask < 1u << LAST_SEQS; ask += 3)
+        for (int submitted = 0; submitted < 2; submitted++) {
+            if (submitted && s->n_batch < LAST_ROWS)
+                continue;
+            for (int32_t q = 0; q < LAST_SEQS; q++)
+                CHECK(pith_truncate(s, q, 0, &err) == PITH_OK);
+            step_of_four(s, ask, 0, submitted);
+            for (int32_t q = 0; q < LAST_SEQS; q++)
+                brings(what, s, q, b, ask >> q & 1 ? want[q] : NULL);
+        }
+    /* What has changed since has none: cut, or another's tokens, as many as it had. */
+    feed(s, 2, 1, 1);
+    for (int32_t q = 0; q < LAST_SEQS; q++)
+        CHECK(pith_truncate(s, q, 0, &err) == PITH_OK);
+    step_of_four(s, 15, 0, 0);
+    CHECK(pith_truncate(s, 3, 10, &err) == PITH_OK && pith_copy(s, 2, 1, 0, 9, &err) == PITH_OK);
+    brings(what, s, 3, b, NULL);
+    brings(what, s, 2, b, NULL);
+    brings(what, s, 1, b, want[1]);
+    /* A load ends the outputs of the step, in its place stands what it brings. */
+    size_t n = 0;
+    uint8_t *p = snapshot(s, 1, &n);
+    CHECK(pith_load_memory(s, 3, p, n, &err) == PITH_OK && pith_n_outputs(s) == 1 &&
+          !memcmp(pith_logits(s, 0), want[1], sizeof want[1]) && !pith_logits(s, 1));
+    brings(what, s, 0, b, NULL);
+    brings(what, s, 3, b, want[1]);
+    free(p);
+    pith_session_close(s);
+    pith_session_close(b);
+    pith_session_close(alone);
+}
+
+static void test_last_logits(void)
+{
+    static const struct {
+        const char *what;
+        int32_t n_batch;
+        const char *far;
+    } ways[] = {{"one step", 64, NULL}, {"parts of 16 rows", 16, NULL}, {"far", 64, "1"},
+                {"far, parts", 16, "1"}, {"half far, parts", 16, "0,1"}};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        struct pith_synth_params p = small_params("llama", N_VOCAB);
+        if (ways[i].far) {
+            setenv("PITH_FAR_DEVICES", "1", 1);
+            setenv("PITH_LAYER_DEVICES", ways[i].far, 1);
+        }
+        pith_model *m = small_model(&p, ways[i].n_batch, NULL);
+        unsetenv("PITH_FAR_DEVICES");
+        unsetenv("PITH_LAYER_DEVICES");
+        REQUIRE(m, "%s: no model", ways[i].what);
+        last_logits(ways[i].what, m);
+        pith_model_close(m);
+    }
 }
 
 /* ---------------------------------------------------------------- damage */
@@ -1244,6 +1371,7 @@ int main(void)
     TEST(test_given_positions);
     TEST(test_pieces);
     TEST(test_recurrent);
+    TEST(test_last_logits);
     TEST(test_damage);
     TEST(test_damaged_file);
     TEST(test_mismatch);

@@ -42,6 +42,8 @@ static void cut(struct pith_session *s, int32_t seq, int32_t n)
 /* Makes the edit that is ready. */
 static void apply(struct pith_session *s, const struct edit_plan *p)
 {
+    if (p->what == EDIT_COPY) /* of as many tokens, maybe */
+        session_forget_last(s, p->seq);
     switch (p->what) {
     case EDIT_CUT:
         cut(s, p->seq, p->at);

@@ -404,7 +404,7 @@ pith_status pipeline_submit(struct pith_session *s, const struct pith_batch *b,
     if (st != PITH_OK)
         return st;
     s->n_outputs = s->last_outputs = s->n_tried = s->n_tapped = 0;
-    s->last_seq = -1;
+    session_forget_last(s, -1);
     if (!s->n_flying)
         tree_forget(s);
     if (s->n_flying) /* the one before goes on, if it can without being waited for by the caller */
@@ -464,7 +464,7 @@ pith_status pipeline_wait(struct pith_session *s, struct pith_error *err)
     session_use_lane(s, i);
     s->n_outputs = s->last_outputs = s->n_drawn = s->n_tapped = s->n_tried = 0;
     s->reads_best = l->reads_best;
-    s->last_seq = -1;
+    session_forget_last(s, -1);
     if (st == PITH_OK)
         st = session_collect(s, err);
     if (st == PITH_OK)

@@ -282,6 +282,40 @@ const float *session_output(struct pith_session *s, int32_t i, struct pith_error
     return s->output[i] = to;
 }
 
+void session_forget_last(struct pith_session *s, int32_t seq)
+{
+    for (int32_t q = seq < 0 ? 0 : seq; q < (seq < 0 ? s->n_seq : seq + 1); q++)
+        s->last[q].output = -1;
+}
+
+int32_t session_last_output(const struct pith_session *s, int32_t seq)
+{
+    const struct last_output *l = &s->last[seq];
+    return l->output < s->n_outputs && s->cache.seq[seq].n == l->n ? l->output : -1;
+}
+
+/* Which of the step's outputs, the first of which is output `from` of the call, are of the last row
+ * so far of a sequence. */
+static void note_last(struct pith_session *s, int32_t from)
+{
+    const struct step *t = s->step;
+    for (int32_t k = 0; k < t->N; k++)
+        session_forget_last(s, step_seq(t)[k]);
+    for (int32_t i = 0; i < t->R && output_value(s)->rows == ROWS_R; i++) {
+        int32_t row = step_out(t)[i], seg = step_seg(t)[row];
+        if (row == step_first(t)[seg + 1] - 1)
+            s->last[step_seq(t)[seg]].output = from + i;
+    }
+}
+
+void session_mark_last(struct pith_session *s)
+{
+    for (int32_t q = 0; q < s->n_seq; q++) {
+        const struct cache_seq *c = &s->cache.seq[q];
+        s->last[q] = (struct last_output){c->n_tree ? -1 : s->last[q].output, c->n};
+    }
+}
+
 /* Outputs of the step just run: where they lie, or, where the host cannot look, read to `kept`;
  * those of earlier steps of the same call were copied there by session_keep_outputs. */
 pith_status session_collect(struct pith_session *s, struct pith_error *err)
@@ -293,6 +327,7 @@ pith_status session_collect(struct pith_session *s, struct pith_error *err)
     float *to = s->kept + (int64_t)before * s->n_cols;
     s->outputs_of = s->lane_at;
     taps_show(s);
+    note_last(s, before);
     if (collect_best(s, n))
         return PITH_OK;
     pith_status st = map || !n ? PITH_OK : session_room_for_outputs(s, before + n, err);
@@ -305,19 +340,6 @@ pith_status session_collect(struct pith_session *s, struct pith_error *err)
     s->last_outputs = n;
     s->n_outputs += n;
     return st;
-}
-
-/* Which sequence the last output is of, for snapshots; rows are committed. */
-void session_mark_last(struct pith_session *s)
-{
-    const struct step *t = s->step;
-    s->last_seq = -1;
-    if (output_value(s)->rows == ROWS_R && t->R) {
-        int32_t row = step_out(t)[t->R - 1], seg = step_seg(t)[row];
-        s->last_n = s->cache.seq[step_seq(t)[seg]].n;
-        if (row == step_first(t)[seg + 1] - 1 && !s->cache.seq[step_seq(t)[seg]].n_tree)
-            s->last_seq = step_seq(t)[seg];
-    }
 }
 
 pith_status session_room_for_outputs(struct pith_session *s, int32_t n, struct pith_error *err)

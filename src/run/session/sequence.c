@@ -125,8 +125,10 @@ pith_status session_reuse(struct pith_session *s, int32_t seq, const int32_t *to
     follow_cut(s, seq, keep < q->n ? cache_pos(q, keep) : cache_next(q, keep));
     cache_cut(&s->cache, seq, stored > keep ? 0 : keep);
     recurrent_cut(&s->recurrent, seq, keep);
-    if (stored > keep)
+    if (stored > keep) {
         store_take(&s->store, &s->cache, seq, tokens, keep = stored);
+        session_forget_last(s, seq); /* of others, there may be as many tokens as before */
+    }
     if (n_kept)
         *n_kept = (size_t)keep;
     return PITH_OK;

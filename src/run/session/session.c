@@ -458,13 +458,15 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
     s->seq_tried = mem_zalloc((size_t)s->n_seq, PITH_MEM_SCRATCH);
     s->seq_read = mem_zalloc((size_t)s->n_seq, PITH_MEM_SCRATCH);
     s->seq_at = mem_array((size_t)s->n_seq, sizeof *s->seq_at, PITH_MEM_SCRATCH);
+    s->last = mem_array((size_t)s->n_seq, sizeof *s->last, PITH_MEM_SCRATCH);
     s->order = mem_array((size_t)s->n_batch, sizeof *s->order, PITH_MEM_SCRATCH);
     s->span = mem_array((size_t)s->n_batch, sizeof *s->span, PITH_MEM_SCRATCH);
     s->output = mem_array((size_t)s->cap_outputs, sizeof *s->output, PITH_MEM_SCRATCH);
     if (!s->lane[0].step || !s->kept || !s->seq_rows || !s->seq_last || !s->seq_at ||
-        !s->seq_tried || !s->seq_read || !s->order || !s->span || !s->output)
+        !s->seq_tried || !s->seq_read || !s->last || !s->order || !s->span || !s->output)
         return error_set(err, PITH_NOMEM, "out of memory for a session of %d rows a step",
                          s->n_batch);
+    session_forget_last(s, -1);
     st = mem_commit(s->lane[0].step, steps, PITH_MEM_SCRATCH, err);
     if (st != PITH_OK)
         return st;
@@ -752,6 +754,7 @@ void session_close(struct pith_session *s)
     mem_free(s->seq_at);
     mem_free(s->seq_tried);
     mem_free(s->seq_read);
+    mem_free(s->last);
     mem_free(s->order);
     mem_free(s->span);
     mem_free((void *)s->output);
@@ -1046,7 +1049,7 @@ static pith_status step(struct pith_session *s, const struct pith_batch *b, stru
         return st;
     s->n_outputs = s->last_outputs = s->n_tapped = 0;
     tree_forget(s);
-    s->last_seq = -1;
+    session_forget_last(s, -1);
     s->reads_best = b->n <= s->n_batch && (s->wants_best || only_drawn(b));
     for (int32_t i = 0; i < b->n; i++)
         s->seq_tried[seq_of(s, b, i)] = (uint8_t)tree_has(b, i);

@@ -63,6 +63,12 @@ struct uploading {
 /* What an edit will do to a session, once it is ready: keep the first `at` slots of seq; put the
  * cache's draft in its place; make it a copy of another, or of the other's memory alone; or empty
  * all but seq. */
+/* Of a sequence whose last token the last call was asked an output of: which that is, and how many
+ * tokens there were. output -1: there is none. */
+struct last_output {
+    int32_t output, n;
+};
+
 enum edit_what { EDIT_NOTHING, EDIT_CUT, EDIT_DRAFT, EDIT_COPY, EDIT_MEMORY, EDIT_KEEP };
 struct edit_plan {
     enum edit_what what;
@@ -143,8 +149,7 @@ struct pith_session {
     uint8_t *held_rows;          /* NULL: there is one lane */
     int32_t n_tried; /* rows of the last step, if it had trees, which are still in the step of */
     int tree_lane;   /* this lane */
-    int32_t last_seq,
-        last_n; /* the last output is of the last of last_n tokens of last_seq; -1: of none */
+    struct last_output *last; /* [n_seq] */
 };
 
 enum { SLOT_EMPTY = -2 };
@@ -208,7 +213,12 @@ pith_status session_make_rows(struct pith_session *s, const struct pith_batch *b
 void session_commit_rows(struct pith_session *s);
 pith_status session_collect(struct pith_session *s, struct pith_error *err);
 pith_status session_keep_outputs(struct pith_session *s, struct pith_error *err);
+/* The output of a sequence's last token, -1: the last call gave none, or the sequence has changed
+ * since. mark: all outputs are collected, their rows are committed. forget: there is none of this
+ * sequence any more (-1: of any). */
+int32_t session_last_output(const struct pith_session *s, int32_t seq);
 void session_mark_last(struct pith_session *s);
+void session_forget_last(struct pith_session *s, int32_t seq);
 static inline struct plan_run *session_lane(struct pith_session *s, int i)
 {
     return i                  ? &s->role[ROLE_DECODER].beside[i - 1]

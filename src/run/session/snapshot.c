@@ -10,7 +10,8 @@
  *       3 pages      per cache group: count u32, then its pages: per layer of the group K and V in
  *                    canonical form (kv_page.h)
  *       4 recurrent  per sequence: count u32, then so many times: positions u32, 0 u32, block
- *       5 logits     the last ones: sequence i32 (-1: none), count u32, then as many floats
+ *       5 logits     of the sequence's last token, of all sequences of the last output, if it is
+ *                    of a last token: sequence i32 (-1: none), count u32, then as many floats
  *       6 sampler    nothing, or struct sampler_state (sample.h) and the tokens accepted as ids,
  *                    ~id if its grammar did not take it
  *       7 note       bytes of whoever saved; files without one are of version 5 and end before it
@@ -107,7 +108,7 @@ struct save {
     const struct pith_sampler *sampler; /* NULL: none */
     struct sampler_state state;
     struct session_note note;
-    int without_logits;
+    int32_t logits_of, output; /* of the session: a sequence, -1: none, and its last output */
 };
 
 /* Entries of the page tables that matter. */
@@ -200,19 +201,12 @@ static void put_recurrent(struct out *o, const struct save *v)
 static void put_logits(struct out *o, const struct save *v)
 {
     const struct pith_session *s = v->s;
-    int32_t q = s->n_outputs ? s->last_seq : -1, none = -1;
-    uint32_t n = 0;
-    if (v->without_logits || q < 0 || s->cache.seq[q].n != s->last_n ||
-        (v->seq >= 0 && q != v->seq)) {
-        put(o, &none, sizeof none);
-        put(o, &n, sizeof n);
-        return;
-    }
-    n = (uint32_t)s->n_cols;
-    q -= v->first;
+    int32_t q = v->logits_of < 0 ? -1 : v->logits_of - v->first;
+    uint32_t n = q < 0 ? 0 : (uint32_t)s->n_cols;
     put(o, &q, sizeof q);
     put(o, &n, sizeof n);
-    put(o, s->output[s->n_outputs - 1], (uint64_t)n * sizeof(float));
+    if (n)
+        put(o, s->output[v->output], (uint64_t)n * sizeof(float));
 }
 
 static void put_sampler(struct out *o, const struct save *v)
@@ -269,6 +263,22 @@ static void mark_slots(struct save *v, int g, const struct cache_seq *q)
     }
 }
 
+/* Finds the logits that are saved, and has them read from their device. */
+static pith_status find_logits(struct save *v, struct pith_session *s, struct pith_error *err)
+{
+    v->logits_of = -1;
+    for (int32_t q = v->first; q < v->first + v->n_seq; q++) {
+        int32_t i = session_last_output(s, q);
+        if (i >= 0 && (v->seq >= 0 || i == s->n_outputs - 1)) {
+            v->logits_of = q;
+            v->output = i;
+        }
+    }
+    return v->logits_of < 0 || session_output(s, v->output, err) ? PITH_OK
+           : err                                                ? err->code
+                                                                : PITH_DEVICE;
+}
+
 /* Numbers the pages in use. */
 static pith_status save_init(struct save *v, struct pith_session *s, int32_t seq,
                              struct pith_error *err)
@@ -279,8 +289,9 @@ static pith_status save_init(struct save *v, struct pith_session *s, int32_t seq
     if (seq < -1 || seq >= s->n_seq)
         return error_set(err, PITH_RANGE, "sequence %d, the session has 0..%d; -1 is all of it",
                          seq, s->n_seq - 1);
-    if (s->n_outputs && !session_output(s, s->n_outputs - 1, err))
-        return err ? err->code : PITH_DEVICE;
+    pith_status st = find_logits(v, s, err);
+    if (st != PITH_OK)
+        return st;
     v->page = mem_alloc(snapshot_longest_part(s) + 1, PITH_MEM_SCRATCH);
     int ok = v->page != NULL;
     for (int g = 0; g < c->n_groups; g++) {
@@ -431,7 +442,7 @@ struct pith_saver *session_saver(struct pith_session *s, int32_t seq, size_t *n,
         session_saver_free(w);
         return NULL;
     }
-    w->v.without_logits = 1; /* they are of the last step, and others will be */
+    w->v.logits_of = -1; /* they are of the last step, and others will be */
     w->state = snapshot_state(s, seq);
     put_all(&count, &w->v);
     *n = w->n_all = count.n;

@@ -813,7 +813,7 @@ static pith_status load_all(struct load *v, struct pith_error *err)
     pith_status blocks = load_recurrent(v, st == PITH_OK ? err : NULL);
     st = st == PITH_OK ? blocks : st;
     s->n_outputs = s->last_outputs = s->n_tapped = 0;
-    s->last_seq = -1;
+    session_forget_last(s, -1);
     if (st != PITH_OK) {
         empty_sequences(v);
         return error_prefix(err, "%s: what was to be loaded is empty now", v->name);
@@ -821,8 +821,8 @@ static pith_status load_all(struct load *v, struct pith_error *err)
     if (v->logits_of >= 0) {
         memcpy(s->kept, v->logits, (size_t)s->n_cols * sizeof *s->kept);
         s->output[s->n_outputs++] = s->kept;
-        s->last_seq = v->first + v->logits_of;
-        s->last_n = s->cache.seq[s->last_seq].n;
+        int32_t q = v->first + v->logits_of;
+        s->last[q] = (struct last_output){0, s->cache.seq[q].n};
     }
     return st;
 }
