@@ -144,6 +144,10 @@ static int load_session(struct opts *o, pith_session *s, pith_sampler *sampler)
     const char *given = o->grammar.grammar ? o->grammar.grammar : o->grammar.schema;
     if (st == PITH_STATE && given && strstr(err.msg, "does not fit its grammar"))
         return cli_say(CLI_INPUT, "%s %s: %s", cli_grammar_flag(&o->grammar), given, err.msg);
+    if (st == PITH_STATE && strstr(err.msg, "without adapters"))
+        return cli_say(CLI_INPUT, "%s; leave --lora out, as when it was saved", err.msg);
+    if (st == PITH_STATE && strstr(err.msg, "adapters"))
+        return cli_say(CLI_INPUT, "%s; give the --lora flags it was saved with", err.msg);
     if (st == PITH_STATE) /* of another model: the file is wrong here, not the machine */
         return cli_say(CLI_INPUT, "%s", err.msg);
     return st == PITH_OK ? CLI_OK : cli_fail(&err);

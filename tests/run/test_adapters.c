@@ -620,6 +620,13 @@ static void stored(void)
     close_two();
 }
 
+static void not_loaded(const uint8_t *image, size_t n, const char *says)
+{
+    struct pith_error err = {PITH_OK, ""};
+    pith_status st = pith_load_memory(two.s, 1, image, n, &err);
+    CHECK_MSG(st == PITH_STATE && strstr(err.msg, says), "%d, \"%s\"", st, err.msg);
+}
+
 static void snapshots(void)
 {
     static uint8_t image[4 << 20];
@@ -633,13 +640,18 @@ static void snapshots(void)
     CHECK(pith_save_memory(two.s, 0, image, sizeof image, &n, &err) == PITH_OK);
     CHECK(pith_feed(two.s, 0, ids + 3, 1, &err) == PITH_OK);
     memcpy(want, pith_logits(two.s, 0), sizeof want);
-    CHECK(pith_load_memory(two.s, 1, image, n, &err) == PITH_STATE && strstr(err.msg, "adapter"));
+    not_loaded(image, n, "computed with adapters, and sequence 1 has none: set the same ones");
     CHECK(adapt(1, second, 1, &err) == PITH_OK);
-    CHECK(pith_load_memory(two.s, 1, image, n, &err) == PITH_STATE);
+    not_loaded(image, n, "computed with other adapters or scales than sequence 1 has");
+    CHECK(adapt(1, two.a, 0.5f, &err) == PITH_OK);
+    not_loaded(image, n, "computed with other adapters or scales than sequence 1 has");
     CHECK(adapt(1, two.a, 1, &err) == PITH_OK);
     CHECK_MSG(pith_load_memory(two.s, 1, image, n, &err) == PITH_OK, "%s", err.msg);
     CHECK(pith_feed(two.s, 1, ids + 3, 1, &err) == PITH_OK);
     CHECK(!memcmp(want, pith_logits(two.s, 0), sizeof want));
+    CHECK(pith_feed(two.s, 2, ids, 3, &err) == PITH_OK);
+    CHECK(pith_save_memory(two.s, 2, image, sizeof image, &n, &err) == PITH_OK);
+    not_loaded(image, n, "computed without adapters, and sequence 1 has some: take them off first");
     close_two();
 }
 
@@ -977,6 +989,15 @@ static void bad_files(void)
         pith_adapter *a = pith_adapter_open(two.m, to, &err);
         CHECK_MSG(!a && err.code == c[i].st && strstr(err.msg, c[i].says), "case %zu: %d, \"%s\"",
                   i, err.code, err.msg);
+        if (c[i].x.turned) {
+            const struct pair *q = &pairs[0];
+            char says[300];
+            snprintf(says, sizeof says,
+                     "%s.lora_a is [%d, %d], wanted [%d, %d], for %s is [%d, %d]", q->name,
+                     (int)q->k, (int)q->rank, (int)q->k, (int)q->k, q->name, (int)q->m, (int)q->k);
+            CHECK_MSG(q->stack == 1 && strstr(err.msg, says), "\"%s\", wanted \"%s\"", err.msg,
+                      says);
+        }
         pith_adapter_close(a);
     }
     CHECK(!pith_adapter_open(two.m, model_path, &err) && err.code == PITH_FORMAT);

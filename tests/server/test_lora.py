@@ -58,6 +58,19 @@ def test_run(model, one):
           and said("--lora", one + ":0.5", "--lora", one + ":0.5")[0] == 0)
     bad = said("--lora", model)
     check("run_refuses", bad[0] == 2 and "is no adapter: it has no general.type" in bad[2], bad)
+    with_session = ["--session", one + ".session"]
+    said("--lora", one, *with_session)
+    for name, flags, words in (
+            ("none", [], "with adapters, and sequence 0 has none"),
+            ("other", ["--lora", one + ":0.5"], "with other adapters or scales")):
+        other = said(*with_session, *flags)
+        check("run_session_" + name, other[0] == 2 and words in other[2]
+              and "give the --lora flags it was saved with" in other[2], other)
+    check("run_session_goes_on", said("--lora", one, *with_session)[0] == 0)
+    said("--session", one + ".plain")
+    other = said("--lora", one, "--session", one + ".plain")
+    check("run_session_without", other[0] == 2 and "without adapters, and" in other[2]
+          and "leave --lora out" in other[2], other)
     check("run_missing", said("--lora", one + ".none")[0] != 0)
 
 

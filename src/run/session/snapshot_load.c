@@ -366,6 +366,21 @@ static int good_positions(const struct pith_session *s, const struct image *m)
     return 1;
 }
 
+static pith_status other_adapters(const struct load *v, const struct seq_head *h,
+                                  const struct cache_seq *q, int32_t seq, struct pith_error *err)
+{
+    int had = h->adapter[0] || h->adapter[1], has = q->adapter[0] || q->adapter[1];
+    return error_set(err, PITH_STATE, "%s holds a sequence that was computed %s sequence %d %s",
+                     v->name,
+                     !had  ? "without adapters, and"
+                     : has ? "with other adapters or scales than"
+                           : "with adapters, and",
+                     (int)seq,
+                     !had  ? "has some: take them off first (pith_adapt with n = 0)"
+                     : has ? "has: set the same ones first (pith_adapt)"
+                           : "has none: set the same ones first (pith_adapt)");
+}
+
 static pith_status check_sequence(const struct load *v, struct image *m, struct cursor *c,
                                   struct pith_error *err)
 {
@@ -387,11 +402,7 @@ static pith_status check_sequence(const struct load *v, struct image *m, struct 
     if (s->cache.n_memory && (p = cursor_bytes(c, sizeof m->memory, "memory")))
         memcpy(&m->memory, p, sizeof m->memory);
     if ((h->n || m->memory.n) && memcmp(h->adapter, q->adapter, sizeof h->adapter) != 0)
-        return error_set(err, PITH_STATE,
-                         "%s holds a sequence that was computed with %s adapters than sequence %d "
-                         "has; set them first (pith_adapt)",
-                         v->name, h->adapter[0] ? "other" : "fewer",
-                         (int)(v->first + (m - v->image)));
+        return other_adapters(v, h, q, (int32_t)(v->first + (m - v->image)), err);
     if (m->memory.n < 0 || m->memory.zero || (s->cache.n_memory && h->n && !m->memory.n))
         return damaged_section(v, 1, err, "the memory of a sequence is impossible");
     if (m->memory.n > s->cache.n_memory)
