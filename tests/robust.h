@@ -61,7 +61,6 @@ struct tiny {
     const char *arch, *type;
     int32_t n_embd, n_head, head_dim, n_ff, n_vocab, n_expert, tied, n_layer;
     int32_t n_head_kv; /* 0: one */
-    const char *const *keys; /* KEY=VALUE of the file, NULL behind the last; NULL: none */
 };
 
 /* Two heads and 32 columns; experts: 4 of them. */
@@ -102,7 +101,6 @@ static const char *tiny_write(const struct tiny *t, uint64_t seed)
     p.n_vocab = t->n_vocab;
     p.n_expert = t->n_expert;
     p.tied = t->tied;
-    p.keys = t->keys;
     p.n_ctx = 128;
     p.seed = seed;
     snprintf(name, sizeof name, "%s.gguf", tiny_name(t));
