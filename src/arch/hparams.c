@@ -463,7 +463,7 @@ static void check_common(struct keys *k)
 pith_status keys_read(struct arch_model *m, struct pith_error *err)
 {
     struct keys k = {.m = m, .err = err, .st = PITH_OK};
-    m->hp.causal = m->hp.n_loops = 1;
+    m->hp.causal = 1;
     read_vocab(&k);
     for (const struct key_spec *s = m->arch->keys; s->suffix && k.st == PITH_OK; s++)
         if (!s->when || s->when(m))
@@ -651,7 +651,7 @@ static void write_rows(const struct arch_model *m, struct gguf_writer *w)
 pith_status keys_synthesise(struct arch_model *m, struct gguf_writer *w, struct pith_error *err)
 {
     struct keys k = {.m = m, .err = err, .st = PITH_OK};
-    m->hp.causal = m->hp.n_loops = 1;
+    m->hp.causal = 1;
     drop_sizes(m);
     for (const struct key_spec *s = m->arch->keys; s->suffix && k.st == PITH_OK; s++)
         if (!s->when || s->when(m)) {

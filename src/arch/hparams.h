@@ -25,10 +25,8 @@ struct hparams {
     int32_t n_layer, n_nextn; /* layers run; those after them that predict further on, which
                                  per-layer arrays cover, too (arch_blocks) */
     int32_t *n_head, *n_head_kv, *n_ff; /* [n_layer] */
-    int32_t d_k, d_v;                   /* head dimensions; of windowed layers */
-    int32_t d_k_swa, d_v_swa;
+    int32_t d_k, d_v;                   /* head dimensions */
     float norm_eps;
-    float rms_eps; /* of families whose norms may be either kind; 0: they are the other */
     /* experts */
     int32_t n_expert, n_expert_used, n_ff_exp, n_expert_shared, n_ff_shexp;
     int32_t expert_gating, expert_norm, n_expert_groups, n_groups_used;
@@ -42,29 +40,22 @@ struct hparams {
     int32_t causal;
     int32_t spans_in_windows; /* rows of an image see each other in windowed layers alone */
     /* positions */
-    int32_t n_rot, n_rot_swa, rope_sections[4];
-    int32_t *rotated; /* [n_layer] 0: the layer has no positions; NULL: that is not told */
+    int32_t n_rot, rope_sections[4];
     int32_t n_factors; /* divisors of frequencies that the file may have; 0: one for each pair */
-    float rope_alpha;
     float rope_base, rope_base_swa, rope_factor, rope_attn_factor;
     int32_t rope_scaling, rope_ctx_orig, rope_finetuned;
     float yarn_ext, yarn_attn, yarn_beta_fast, yarn_beta_slow, yarn_log;
     float alibi_max;
     int32_t n_positions; /* of a table that is added to the embedding; 0: there is none */
     /* scales */
-    float embd_scale, residual_scale, logit_scale, attn_scale, value_scale;
+    float embd_scale, residual_scale, logit_scale, attn_scale;
     /* Tokens that are embedded as others: [n_swapped] each. */
     int32_t n_swapped, *swap_from, *swap_to;
     /* Tokens that are never said, n_unsaid of them from the first on: of images, say. */
     int32_t unsaid_first, n_unsaid;
     int32_t n_said; /* rows of the output matrix, which has none of these; 0: it has all */
-    float attn_softcap, logit_softcap, qkv_clamp;
-    float temper; /* of queries, by spans of rope_ctx_orig positions; 0: none */
-    float *skip_scale; /* [n_layer] of the embedding that each layer adds */
-    float *xielu[4]; /* [n_layer] each: constants of GLU_XIELU, those of n and p raw in the file */
-    int32_t parallel, swin, n_loops, loops_as_they_are;
+    float attn_softcap, logit_softcap;
     int32_t pooling;                 /* enum pith_pooling */
-    int32_t hidden_act; /* of hidden_activation: a place in its names */
     int32_t rank_gelu, rank_softmax; /* of the head that ranks: GELU, not tanh; shares of labels */
     int32_t rank_pool; /* what it looks at, enum pith_pooling; 0: what sees most of the text */
     int32_t embeds;                  /* no logits, but an embedding of each row */

@@ -231,7 +231,8 @@ static int may_be_rms(const struct arch_model *m)
 }
 static int by_rms(const struct arch_model *m)
 {
-    return variant_of(m)->norms <= NORMS_RMS_BARE || (may_be_rms(m) && m->hp.rms_eps != 0);
+    return variant_of(m)->norms <= NORMS_RMS_BARE ||
+           (may_be_rms(m) && decoder_own(m)->rms_eps != 0);
 }
 static int has_rms_eps(const struct arch_model *m)
 {
@@ -406,7 +407,7 @@ static int may_swin(const struct arch_model *m)
 }
 static enum norm_place place_of(const struct arch_model *m)
 {
-    return m->hp.swin ? NORM_BEHIND : variant_of(m)->norm_place;
+    return decoder_own(m)->swin ? NORM_BEHIND : variant_of(m)->norm_place;
 }
 
 static int fills_masks(const struct arch_model *m)
@@ -424,7 +425,7 @@ static enum glu_act act_of(const struct arch_model *m)
 {
     static const enum glu_act by_name[] = {GLU_GELU, GLU_GELU, GLU_SILU,
                                            GLU_SILU, GLU_SILU, GLU_RELU};
-    return variant_of(m)->act_by_key ? by_name[m->hp.hidden_act] : variant_of(m)->act;
+    return variant_of(m)->act_by_key ? by_name[decoder_own(m)->hidden_act] : variant_of(m)->act;
 }
 
 static double width_of_expert(const struct arch_model *m, int32_t l)
@@ -539,17 +540,17 @@ static double logit_cap(const struct arch_model *m, int32_t l)
     return variant_of(m)->logit_cap;
 }
 
+#define OWN(kind, suffix, field) KEY_AT(kind, suffix, struct decoder_hp, field), .family = 1
 #define XIELU(name, i, value)                                                                      \
     {                                                                                              \
-        KEY_AT(KEY_LAYERS_F32, "xielu." name, struct hparams, xielu[i]), .bare = 1, .required = 1, \
-                                                                         .when = acts_by_xielu,    \
-                                                                         .synth = value            \
+        OWN(KEY_LAYERS_F32, "xielu." name, xielu[i]), .bare = 1, .required = 1,                    \
+                                                      .when = acts_by_xielu, .synth = value        \
     }
 const struct key_spec decoder_keys[] = {
     KEYS_SIZES,
     {F32("attention.layer_norm_rms_epsilon", norm_eps), .required = 1, .when = has_rms_eps,
      .synth = 1e-5},
-    {F32("attention.layer_norm_rms_epsilon", rms_eps), .when = may_be_rms},
+    {OWN(KEY_F32, "attention.layer_norm_rms_epsilon", rms_eps), .when = may_be_rms},
     {F32("attention.layer_norm_epsilon", norm_eps), .required = 1, .when = by_layer_norm,
      .synth = 1e-5},
     {LAYERS("attention.head_count", n_head), RANGE(1, MAX_HEADS), .required = 1, .size = 1,
@@ -599,16 +600,17 @@ const struct key_spec decoder_keys[] = {
      .from = window_period, .pattern = 1, .when = pattern_may},
     {LAYERS("attention.sliding_window_pattern", windowed), RANGE(0, 1), .from = every_second,
      .required = 1, .when = pattern_must},
-    {I32("attention.key_length_swa", d_k_swa), RANGE(1, MAX_HEAD_DIM), .from = d_k_of_all,
+    {OWN(KEY_I32, "attention.key_length_swa", d_k_swa), RANGE(1, MAX_HEAD_DIM), .from = d_k_of_all,
      .when = swa_alike},
-    {I32("attention.value_length_swa", d_v_swa), RANGE(1, MAX_HEAD_DIM), .from = d_v_of_all,
-     .when = swa_alike},
-    {I32("rope.dimension_count_swa", n_rot_swa), RANGE(0, MAX_HEAD_DIM), .from = rot_of_full,
-     .when = swa_rotates_otherwise},
-    {I32("rope.dimension_count_swa", n_rot_swa), RANGE(0, MAX_HEAD_DIM), .from = rot_of_full,
-     .when = swa_alike},
-    {LAYERS("attention.rope_pattern", rotated), RANGE(0, 1), .from = one, .when = pattern_of_rope},
-    {F32("rope.scaling.alpha", rope_alpha), RANGE(0, 1e6), .when = has_sections},
+    {OWN(KEY_I32, "attention.value_length_swa", d_v_swa), RANGE(1, MAX_HEAD_DIM),
+     .from = d_v_of_all, .when = swa_alike},
+    {OWN(KEY_I32, "rope.dimension_count_swa", n_rot_swa), RANGE(0, MAX_HEAD_DIM),
+     .from = rot_of_full, .when = swa_rotates_otherwise},
+    {OWN(KEY_I32, "rope.dimension_count_swa", n_rot_swa), RANGE(0, MAX_HEAD_DIM),
+     .from = rot_of_full, .when = swa_alike},
+    {OWN(KEY_LAYERS, "attention.rope_pattern", rotated), RANGE(0, 1), .from = one,
+     .when = pattern_of_rope},
+    {OWN(KEY_F32, "rope.scaling.alpha", rope_alpha), RANGE(0, 1e6), .when = has_sections},
     {F32("rope.freq_base_swa", rope_base_swa), .from = swa_base_default, .when = swa_base_by_key},
     {FOUR("rope.dimension_sections", rope_sections), RANGE(0, MAX_HEAD_DIM), .when = has_sections,
      .synth = 1},
@@ -617,20 +619,21 @@ const struct key_spec decoder_keys[] = {
     {F32("logit_scale", logit_scale), .from = logit_scale, .when = scales_logits_by_key},
     {F32("logit_scale", logit_scale), .required = 1, .when = scales_logits, .synth = 0.5},
     {F32("attention.scale", attn_scale), .when = scales_scores},
-    {F32("attention.value_scale", value_scale), .when = scales_values, .synth = 0.75},
+    {OWN(KEY_F32, "attention.value_scale", value_scale), .when = scales_values, .synth = 0.75},
     {F32("attn_logit_softcapping", attn_softcap), .from = attn_cap, .when = scores_capped},
     {F32("final_logit_softcapping", logit_softcap), .from = logit_cap, .when = logits_capped},
-    {I32("num_loops", n_loops), RANGE(1, 64), .def = 1, .when = loops, .synth = 2},
-    {BOOL("skip_loop_final_norm", loops_as_they_are), .when = loops},
+    {OWN(KEY_I32, "num_loops", n_loops), RANGE(1, 64), .def = 1, .when = loops, .synth = 2},
+    {OWN(KEY_BOOL, "skip_loop_final_norm", loops_as_they_are), .when = loops},
     {BOOL("rope.scaling.finetuned", rope_finetuned), .def = 1, .when = may_switch_rope},
     {F32("attention.max_alibi_bias", alibi_max), RANGE(0, 64), .when = alibi_by_keys, .synth = 8},
-    {F32("attention.clamp_kqv", qkv_clamp), RANGE(0, 1e30), .when = alibi_by_keys},
-    {F32("attention.clamp_kqv", qkv_clamp), RANGE(0, 1e30), .required = 1, .when = clamps_by_key,
-     .synth = 1},
-    {F32("attention.temperature_scale", temper), .when = tempers_by_key, .synth = 0.125},
-    {NAME("hidden_activation", hidden_act), .names = activation_names, .when = acts_by_key},
-    {BOOL("swin_norm", swin), .when = may_swin},
-    {BOOL("use_parallel_residual", parallel), .when = may_be_parallel, .synth = 1},
+    {OWN(KEY_F32, "attention.clamp_kqv", qkv_clamp), RANGE(0, 1e30), .when = alibi_by_keys},
+    {OWN(KEY_F32, "attention.clamp_kqv", qkv_clamp), RANGE(0, 1e30), .required = 1,
+     .when = clamps_by_key, .synth = 1},
+    {OWN(KEY_F32, "attention.temperature_scale", temper), .when = tempers_by_key, .synth = 0.125},
+    {OWN(KEY_NAME, "hidden_activation", hidden_act), .names = activation_names,
+     .when = acts_by_key},
+    {OWN(KEY_BOOL, "swin_norm", swin), .when = may_swin},
+    {OWN(KEY_BOOL, "use_parallel_residual", parallel), .when = may_be_parallel, .synth = 1},
     {BOOL("attention.causal", causal), .def = 1, .synth_of = causal},
     {BOOL("diffusion.shift_logits", mask_shift), .bare = 1, .from = mask_shift,
      .when = fills_masks},
@@ -657,7 +660,7 @@ static uint64_t norm_features(const struct arch_model *m, const struct variant *
         f |= F_POST;
     if (v->norm_place == NORM_OF_SUM)
         f |= F_OF_SUM;
-    if (m->hp.swin)
+    if (decoder_own(m)->swin)
         f |= F_SWIN;
     if (v->parallel == PARALLEL_FALCON && arch_has(m, 0, "attn_norm_2.weight", 1))
         f |= F_FALCON_NORMS;
@@ -749,7 +752,7 @@ static int is_moe(const struct arch_model *m, int32_t l)
 /* The layers several times over; each time has states of its own. */
 static int loop(struct arch_model *m)
 {
-    m->n_visits = m->hp.n_loops * m->hp.n_layer;
+    m->n_visits = decoder_own(m)->n_loops * m->hp.n_layer;
     m->layer_of = arena_array(m->arena, (size_t)m->n_visits, sizeof *m->layer_of);
     for (int32_t i = 0; m->layer_of && i < m->n_visits; i++)
         m->layer_of[i] = i % m->hp.n_layer;
@@ -773,12 +776,13 @@ static uint64_t layer_kind(const struct hparams *hp, int32_t l, int moe)
 static pith_status check_alike(const struct arch_model *m, struct pith_error *err)
 {
     const struct hparams *hp = &m->hp;
-    if (hp->d_k_swa == hp->d_k && hp->d_v_swa == hp->d_v && hp->n_rot_swa == hp->n_rot)
+    const struct decoder_hp *own = decoder_own(m);
+    if (own->d_k_swa == hp->d_k && own->d_v_swa == hp->d_v && own->n_rot_swa == hp->n_rot)
         return PITH_OK;
     return error_set(err, PITH_RANGE,
                      "%s: heads of windowed layers have %d, %d and %d elements in keys, values and "
                      "rotated ones, wanted %d, %d and %d as in all",
-                     arch_path(m), hp->d_k_swa, hp->d_v_swa, hp->n_rot_swa, hp->d_k, hp->d_v,
+                     arch_path(m), own->d_k_swa, own->d_v_swa, own->n_rot_swa, hp->d_k, hp->d_v,
                      hp->n_rot);
 }
 
@@ -810,7 +814,7 @@ pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
         m->features |= F_UNGATED_EXPS;
     key_pattern(hp->windowed, arch_blocks(m), v->full_first);
     if (may_be_rms(m) && by_rms(m))
-        hp->norm_eps = hp->rms_eps;
+        hp->norm_eps = decoder_own(m)->rms_eps;
     if (hp->n_expert && !hp->n_ff_exp)
         hp->n_ff_exp = (int32_t)width_of_expert(m, 0);
     if (v->shared == SHARED_BY_BOTH)
@@ -857,7 +861,7 @@ static int is_rotated(const struct arch_model *m, int32_t l)
     const struct variant *v = variant_of(m);
     int dense = v->rotates == ROTATES_WINDOWED && v->dense_rotates && l < m->hp.n_dense;
     return m->hp.n_rot && v->rope != ROPE_NONE &&
-           (!m->hp.rotated || m->hp.rotated[l]) &&
+           (!decoder_own(m)->rotated || decoder_own(m)->rotated[l]) &&
            (v->rotates != ROTATES_WINDOWED || !m->hp.window || m->hp.windowed[l] || dense) &&
            (v->rotates != ROTATES_BY_STEP || (l + 1) % v->rotate_step);
 }
@@ -865,14 +869,15 @@ static int is_rotated(const struct arch_model *m, int32_t l)
 /* The numbers that the embedding is times when layers add it once more. */
 static pith_status skip_scales(struct arch_model *m, struct pith_error *err)
 {
-    struct hparams *hp = &m->hp;
-    hp->skip_scale = arena_array(m->arena, (size_t)hp->n_layer, sizeof *hp->skip_scale);
-    for (int32_t l = 0; l < hp->n_layer; l++) {
+    int32_t n = m->hp.n_layer;
+    float *scale = arena_array(m->arena, (size_t)n, sizeof *scale);
+    decoder_own(m)->skip_scale = scale;
+    for (int32_t l = 0; l < n; l++) {
         const struct decoder_layer *w = arch_layer(m, l);
         const float *s = arch_floats(m, w->out_scale);
-        if (!hp->skip_scale || !s)
+        if (!scale || !s)
             return error_set(err, PITH_NOMEM, "out of memory while reading %s", arch_path(m));
-        hp->skip_scale[l] = s[0];
+        scale[l] = s[0];
     }
     return PITH_OK;
 }
@@ -908,7 +913,7 @@ pith_status decoder_ready(struct arch_model *m, struct pith_error *err)
     p.neox |= v->sections == SECTIONS_PAIR_HALVES && p.axis;
     const struct rope_set *full = rope_set_new(m, &p), *local = full;
     if (hp->window && (hp->rope_base_swa > 0 || v->swa_unscaled || v->swa_rot)) {
-        p.n_rot = v->swa_rot ? hp->n_rot_swa : hp->n_rot;
+        p.n_rot = v->swa_rot ? decoder_own(m)->n_rot_swa : hp->n_rot;
         p.base = hp->rope_base_swa > 0 ? hp->rope_base_swa : hp->rope_base;
         p.scaled = !v->swa_unscaled;
         if (v->swa_unscaled)
@@ -988,8 +993,8 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t i, no
                                 .q_scale = query_scale(m, l),
                                 .softcap = m->hp.attn_softcap,
                                 .alibi = m->hp.alibi_max,
-                                .clamp = m->hp.qkv_clamp,
-                                .temper = {m->hp.temper, m->hp.rope_ctx_orig, 0},
+                                .clamp = decoder_own(m)->qkv_clamp,
+                                .temper = {decoder_own(m)->temper, m->hp.rope_ctx_orig, 0},
                                 .rope = m->rope[l],
                                 .sinks = w->sinks,
                                 .state = m->state_of[i][SELF]};
@@ -1022,7 +1027,7 @@ static node dense(const struct arch_model *m, struct graph *g, int32_t l, node x
                          .act = activation(m, hp->clamp_shexp, l, &limit),
                          .act_c = {limit}};
     for (int i = 0; i < 4 && ffn.act == GLU_XIELU; i++)
-        ffn.act_c[i] = hp->xielu[i][l];
+        ffn.act_c[i] = decoder_own(m)->xielu[i][l];
     return nn_ffn(g, &ffn, x);
 }
 
@@ -1118,7 +1123,8 @@ static node parallel(const struct arch_model *m, struct graph *g, int32_t i, nod
 static int is_parallel(const struct arch_model *m)
 {
     enum parallel p = variant_of(m)->parallel;
-    return p == PARALLEL || p == PARALLEL_FALCON || (p == PARALLEL_BY_KEY && m->hp.parallel) ||
+    return p == PARALLEL || p == PARALLEL_FALCON ||
+           (p == PARALLEL_BY_KEY && decoder_own(m)->parallel) ||
            (p == PARALLEL_STABLE && !own_ffn_norm(m, variant_of(m)));
 }
 
@@ -1127,7 +1133,7 @@ static node between_loops(const struct arch_model *m, struct graph *g, int32_t i
 {
     struct nn_norm norm = norm_of(m, m->io.output_norm, m->io.output_norm_b);
     int begins = i > 0 && i % m->hp.n_layer == 0;
-    return begins && !m->hp.loops_as_they_are ? nn_norm(g, x, &norm, "loop_norm") : x;
+    return begins && !decoder_own(m)->loops_as_they_are ? nn_norm(g, x, &norm, "loop_norm") : x;
 }
 
 /* x + dense(norm(x)) + experts(norm(first)), first being what the layer was given, of these rows */
@@ -1145,7 +1151,7 @@ static node side_by_side(const struct arch_model *m, struct graph *g, int32_t l,
 /* x and once more the embedding, which goes no further than the last visit */
 static node skip(const struct arch_model *m, struct graph *g, int32_t i, node x, struct carry *c)
 {
-    float s = m->hp.skip_scale[arch_layer_of(m, i)];
+    float s = decoder_own(m)->skip_scale[arch_layer_of(m, i)];
     node e = graph_scale(g, nn_tail(g, c->x[1]), s, "layer_output_scale");
     if (i == m->n_visits - 1)
         c->x[1] = NULL;
@@ -1177,8 +1183,9 @@ void decoder_visit(const struct arch_model *m, struct graph *g, int32_t i, struc
         h = m->layer_features[l] & F_LINEAR
                 ? graph_matmul(g, w->wo, NULL, nn_tail(g, h), "attn_output")
                 : attention(m, g, i, h);
-        if (m->hp.value_scale != 0 && m->hp.value_scale != 1)
-            h = graph_scale(g, h, m->hp.value_scale, "attn_value_scale");
+        float scale = decoder_own(m)->value_scale;
+        if (scale != 0 && scale != 1)
+            h = graph_scale(g, h, scale, "attn_value_scale");
         first = x = nn_tail(g, x);
         if (w->post_attn_norm && !of_sum)
             h = nn_norm(g, h, &post_attn, "post_attention_norm");

@@ -208,6 +208,23 @@ struct variant {
     pith_status (*tune)(struct arch_model *m, struct pith_error *err);
 };
 
+/* Hyper-parameters that only rows of decoder_keys read. */
+struct decoder_hp {
+    float rms_eps; /* of norms that may be either kind; 0: they are the other */
+    int32_t d_k_swa, d_v_swa, n_rot_swa; /* of windowed layers */
+    int32_t *rotated; /* [n_layer] 0: the layer has no positions; NULL: that is not told */
+    float rope_alpha, value_scale, qkv_clamp;
+    float temper;      /* of queries, by spans of rope_ctx_orig positions; 0: none */
+    float *skip_scale; /* [n_layer] of the embedding that each layer adds */
+    float *xielu[4];   /* [n_layer] each: constants of GLU_XIELU, those of n and p raw in files */
+    int32_t parallel, swin, n_loops, loops_as_they_are;
+    int32_t hidden_act; /* of hidden_activation: a place in its names */
+};
+static inline struct decoder_hp *decoder_own(const struct arch_model *m)
+{
+    return m->family;
+}
+
 extern const struct key_spec decoder_keys[];
 extern const struct tensor_spec decoder_tensors[];
 pith_status decoder_derive(struct arch_model *m, struct pith_error *err);
@@ -235,7 +252,8 @@ extern const size_t decoder_layer_bytes;
                                 .renamed = names,                                                  \
                                 DECODER_PARTS};
 #define DECODER_PARTS                                                                              \
-    .keys = decoder_keys, .tensors = decoder_tensors, .layer_bytes = sizeof(struct decoder_layer), \
+    .keys = decoder_keys, .tensors = decoder_tensors, .family_bytes = sizeof(struct decoder_hp),   \
+    .layer_bytes = sizeof(struct decoder_layer),                                                   \
     .derive = decoder_derive, .states = decoder_states, .ready = decoder_ready,                    \
     .role = {[ROLE_DECODER] = &decoder_role, [ROLE_DRAFT] = &decoder_draft}
 

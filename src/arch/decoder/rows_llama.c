@@ -56,7 +56,7 @@ static double softplus(double x)
 /* Files have what softplus makes slopes of; beta is added to the second. */
 static pith_status slopes(struct arch_model *m, struct pith_error *err)
 {
-    float *const *c = m->hp.xielu;
+    float *const *c = decoder_own(m)->xielu;
     (void)err;
     for (int32_t l = 0; l < arch_blocks(m); l++) {
         c[0][l] = (float)softplus((double)c[0][l]);

@@ -142,11 +142,12 @@ static pith_status first_of_four_bare(struct arch_model *m, struct pith_error *e
     if (!hp->window)
         return PITH_OK;
     hp->window = 4096;
-    hp->rotated = arena_array(m->arena, (size_t)arch_blocks(m), sizeof *hp->rotated);
-    if (!hp->rotated)
+    int32_t *rotated = arena_array(m->arena, (size_t)arch_blocks(m), sizeof *rotated);
+    decoder_own(m)->rotated = rotated;
+    if (!rotated)
         return error_set(err, PITH_NOMEM, "out of memory while reading %s", arch_path(m));
     for (int32_t l = 0; l < arch_blocks(m); l++)
-        hp->rotated[l] = l % 4 != 0 || hp->n_layer == 4;
+        rotated[l] = l % 4 != 0 || hp->n_layer == 4;
     return PITH_OK;
 }
 DECODER(arch_smallthinker, "smallthinker", PLAIN, .rope = ROPE_HALVES, .no_factors = 1,

@@ -88,9 +88,10 @@ DECODER(arch_hunyuan_moe, "hunyuan-moe", PLAIN, .qk_norm = QK_HEAD, .norm_last =
 static pith_status stretched(struct arch_model *m, struct pith_error *err)
 {
     struct hparams *hp = &m->hp;
+    float alpha = decoder_own(m)->rope_alpha;
     (void)err;
-    if (hp->rope_alpha > 0 && hp->d_k > 2)
-        hp->rope_base *= (float)fmath_pow(hp->rope_alpha, (double)hp->d_k / (hp->d_k - 2));
+    if (alpha > 0 && hp->d_k > 2)
+        hp->rope_base *= (float)fmath_pow(alpha, (double)hp->d_k / (hp->d_k - 2));
     return PITH_OK;
 }
 DECODER(arch_hunyuan_vl, "hunyuan_vl", PLAIN, .qk_norm = QK_HEAD, .norm_last = 1,
