@@ -4,6 +4,7 @@
 #include "op_bench.h"
 
 #include <float.h>
+#include "backend/gpu/gpu.h"
 #include "base/fmath.h"
 
 static float in[1 << 17], want[1 << 18];
@@ -1371,6 +1372,7 @@ static void rows_are_pooled(void)
 
 #include "ops_rows.h"
 #include "ops_seq.h"
+#include "ops_gpu.h"
 
 /* ---------------------------------------------------------------- all of them */
 
@@ -1449,6 +1451,9 @@ int main(void)
     TEST(states_are_scanned);
     TEST(attention_is_linear);
     TEST(sequences_become_rows);
+    TEST(gpus_know_activations_by_number);
+    TEST(gpus_refuse_what_they_do_not_know);
+    TEST(gpus_have_kernels_for_most_ops);
 #ifndef BENCH_DEVICE
     TEST(every_op_has_a_test);
 #endif

@@ -155,16 +155,16 @@ enum {
     R_MOE_PICK
 };
 
-/* As common.cuh and act.glsl number them; -1: there is no kernel with it. */
+/* As common.cuh and act.glsl number them, from 1 here: what is not in the list has no kernel, -1. */
 static int act_of(const struct glu_op *p)
 {
-    static const int8_t acts[] = {
-        [GLU_SILU] = 0,      [GLU_GELU] = 1,      [GLU_GELU_ERF] = 2, [GLU_GELU_QUICK] = 3,
-        [GLU_RELU] = 4,      [GLU_RELU2] = 5,     [GLU_SIGMOID] = 6,  [GLU_TANH] = 7,
-        [GLU_EXP] = 8,       [GLU_SOFTPLUS] = 9,  [GLU_ROUND] = 10,   [GLU_XIELU] = 11,
-        [GLU_SILU_MIN] = 12, [GLU_SILU_CAP] = 13, [GLU_OAI] = 14,
-        [GLU_SITU] = 15,     [GLU_ROOT] = 16};
-    return (size_t)p->act < sizeof acts / sizeof *acts ? acts[p->act] : -1;
+    static const int8_t acts[GLU_N] = {
+        [GLU_SILU] = 1,      [GLU_GELU] = 2,      [GLU_GELU_ERF] = 3, [GLU_GELU_QUICK] = 4,
+        [GLU_RELU] = 5,      [GLU_RELU2] = 6,     [GLU_SIGMOID] = 7,  [GLU_TANH] = 8,
+        [GLU_EXP] = 9,       [GLU_SOFTPLUS] = 10, [GLU_ROUND] = 11,   [GLU_XIELU] = 12,
+        [GLU_SILU_MIN] = 13, [GLU_SILU_CAP] = 14, [GLU_OAI] = 15,     [GLU_SITU] = 16,
+        [GLU_ROOT] = 17};
+    return (unsigned)p->act < GLU_N ? acts[p->act] - 1 : -1;
 }
 
 static int rows_kernel(const struct op_view *v, struct gpu_kernel *k)
@@ -362,7 +362,7 @@ static int embed_kernel(const struct op_view *v, struct gpu_kernel *k)
     int by = v->op == OP_EMBED ? 5 : (int)((const struct gather_op *)v->p)->by;
     *k = (struct gpu_kernel){GPU_embed, {type_of(v->w->type), by}};
     if (v->op == OP_GATHER)
-        return k->spec[0] >= 0;
+        return k->spec[0] >= 0 && by <= GATHER_INTS;
     return k->spec[0] >= 0 && v->w->type != DT_I32;
 }
 
@@ -449,9 +449,8 @@ static void columns_launch(const struct call *c, const struct gpu_places *at, st
 
 static int pool_kernel(const struct op_view *v, struct gpu_kernel *k)
 {
-    (void)v;
     *k = (struct gpu_kernel){GPU_pool, {0}};
-    return 1;
+    return ((const struct pool_op *)v->p)->kind <= POOL_LAST;
 }
 
 static void pool_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
@@ -736,7 +735,7 @@ static int index_kernel(const struct op_view *v, struct gpu_kernel *k)
 {
     const struct index_op *p = v->p;
     *k = (struct gpu_kernel){GPU_index, {0}};
-    if (!page_kernel(v->kv, k))
+    if (!page_kernel(v->kv, k) || p->of > INDEX_SLOTS)
         return 0;
     k->spec[4] = p->block;
     k->spec[5] = (int32_t)p->of | (v->n_src > 2) << 2 | p->local << 3;
@@ -810,7 +809,7 @@ static int linear_kernel(const struct op_view *v, struct gpu_kernel *k)
     const struct linear_op *p = v->p;
     *k = (struct gpu_kernel){GPU_linear, {(int32_t)p->rule, v->w_per_key, p->tiled != 0}};
     k->spec[3] = p->decay != NULL;
-    return is_f32(v->w);
+    return is_f32(v->w) && p->rule <= SCAN_RANK1;
 }
 
 enum { LINEAR_OPERANDS = 6 };
@@ -858,8 +857,8 @@ static int topk_kernel(const struct op_view *v, struct gpu_kernel *k)
     const struct topk_op *p = v->p;
     *k = (struct gpu_kernel){GPU_topk, {(int32_t)p->gating}};
     k->spec[1] = (p->norm != 0) | (v->b != NULL) << 1 | (v->w2 != NULL) << 2 | (v->w != NULL) << 3;
-    return is_f32(v->b) && is_f32(v->w2) && v->in_cols <= MOST_EXPERTS &&
-           p->k <= MOST_CHOSEN && p->n_group <= 64;
+    return p->gating <= MOE_SQRT_SOFTPLUS && is_f32(v->b) && is_f32(v->w2) &&
+           v->in_cols <= MOST_EXPERTS && p->k <= MOST_CHOSEN && p->n_group <= 64;
 }
 
 static void topk_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
@@ -1055,7 +1054,7 @@ static int adapt_kernel(const struct op_view *v, struct gpu_kernel *k)
 {
     const struct adapt_op *p = v->p;
     *k = (struct gpu_kernel){GPU_adapt, {(int32_t)p->kind}};
-    return p->rank <= MOST_RANK;
+    return p->rank <= MOST_RANK && p->kind <= ADAPT_EXPERTS;
 }
 
 static void adapt_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)

@@ -333,9 +333,17 @@ float ref_act(enum glu_act act, float x)
     case GLU_ROOT:
         r = sqrtf(fabsf(x) > 1e-6f ? fabsf(x) : 1e-6f);
         return x > 0 ? r : x < 0 ? -r : x;
-    default: /* GLU_SOFTPLUS: log(1 + e^x), x itself above 20 */
+    case GLU_SOFTPLUS: /* log(1 + e^x), x itself above 20 */
         return x > 20 ? x : (float)fmath_log(1 + fmath_exp(x));
+    case GLU_XIELU: /* has constants */
+    case GLU_SILU_MIN:
+    case GLU_SILU_CAP:
+    case GLU_OAI:
+    case GLU_SITU:
+    case GLU_N:
+        break;
     }
+    return NAN;
 }
 
 static float clamp(float x, float lo, float hi)
@@ -355,8 +363,10 @@ static float gated(const struct glu_op *p, float x, float y)
     case GLU_SITU:
         x = c[0] * ref_tanh(x / c[0]) * ref_act(GLU_SIGMOID, x);
         return c[1] != 0 ? x * (c[1] * ref_tanh(y / c[1])) : x * y;
-    default: /* GLU_OAI */
+    case GLU_OAI:
         return ref_act(GLU_GELU_QUICK, clamp(x, -INFINITY, c[0])) * (clamp(y, -c[0], c[0]) + 1);
+    default:
+        return NAN;
     }
 }
 

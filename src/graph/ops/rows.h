@@ -21,7 +21,8 @@ enum glu_act {
     GLU_SILU_MIN, /* silu(min(x, c0)) clamp(y, -c0, c0) */
     GLU_SILU_CAP, /* min(silu(x), c0) clamp(y, -c0, c0) */
     GLU_OAI,      /* gelu_quick(min(x, c0)) (clamp(y, -c0, c0) + 1) */
-    GLU_SITU      /* c0 tanh(x / c0) sigmoid(x) c1 tanh(y / c1); c1 0: y as it is */
+    GLU_SITU,     /* c0 tanh(x / c0) sigmoid(x) c1 tanh(y / c1); c1 0: y as it is */
+    GLU_N
 };
 
 struct scale_op {
