@@ -32,14 +32,13 @@ enum op_flags {
     OP_BESIDE = 4,        /* its units may stand in one phase with those of others like it */
     OP_READS_STATE = 8,   /* of a sequence */
     OP_WRITES_STATE = 16, /* of a sequence */
-    OP_ORDERED = 32,      /* rows of a sequence one after the other */
     OP_ALIAS = 64,        /* its result lies in its operand's memory */
     OP_TRANSFER = 128,    /* takes a value to another device: run by the plan, not by a kernel */
     OP_OPAQUE = 256,      /* its result is no matrix of numbers: nobody is shown it */
     OP_FUSED = 512,       /* made by fusion alone, and so without a reference */
     OP_HEADS = 1024,      /* reads values whose heads lie apart (graph.h, head) as they are */
     OP_PARTS = 4096,      /* reads w row by row (weight_row): it may lie in parts */
-    OP_MOVER = 2048,      /* moves or sorts a few numbers: its reference is not slow anywhere */
+    OP_MOVER = 2048,      /* moves, sorts or makes few numbers: its reference is not slow anywhere */
     OP_BY_ROWS = 8192,    /* a column of its result is of one row of w and of b: cut.h */
     OP_BY_COLUMNS = 16384, /* a column of its result is of the same columns of its operands */
     OP_BY_EXPERTS = 32768  /* what it does for some experts stands by itself; p is a moe_op */

@@ -22,7 +22,7 @@ enum state_rows {
     STATE_N_ROWS
 };
 #undef STATE_ROWS
-#define STATE_RANGE(name, first, most) RANGE_##name,
+#define STATE_RANGE(name, called, first, most) RANGE_##name,
 enum state_range {
 #include "graph/state.def"
     RANGE_N
@@ -106,7 +106,7 @@ static inline int32_t state_rows_of(const struct state *s, int32_t n)
 static inline int64_t state_first_seen(enum state_range range, int32_t span, int64_t pos)
 {
     switch (range) {
-#define STATE_RANGE(name, first, most)                                                             \
+#define STATE_RANGE(name, called, first, most)                                                     \
     case RANGE_##name:                                                                             \
         return first;
 #include "graph/state.def"
@@ -120,7 +120,7 @@ static inline int64_t state_first_seen(enum state_range range, int32_t span, int
 static inline int64_t state_reach(enum state_range range, int64_t span)
 {
     switch (range) {
-#define STATE_RANGE(name, first, most)                                                             \
+#define STATE_RANGE(name, called, first, most)                                                     \
     case RANGE_##name:                                                                             \
         return most;
 #include "graph/state.def"
@@ -147,6 +147,15 @@ static inline const char *state_called(const struct state *s)
     };
 #undef STATE_ROWS
     return of[s->rows];
+}
+static inline const char *state_range_called(enum state_range range)
+{
+#define STATE_RANGE(name, called, first, most) called,
+    static const char *const of[] = {
+#include "graph/state.def"
+    };
+#undef STATE_RANGE
+    return of[range];
 }
 
 #endif

@@ -19,7 +19,7 @@ extern const struct backend backend_cpu;
 enum {
     MAX_T = 40,
     MAX_PAGES = 60,
-    N_GROUPS = 2,
+    N_GROUPS = ATTN_STATES,
     MAX_CALL = 1 << 23,
     POOL_BYTES = 1 << 24,
     SEQS = 3,
@@ -51,7 +51,8 @@ static int32_t new_page(int g, int64_t page_bytes)
     }
 }
 
-/* T rows of up to SEQS sequences, each after some slots; group 0 sees all, group 1 a window. */
+/* T rows of up to SEQS sequences, each after some slots; group 0 sees all, each other a window
+ * of its own. */
 static void make_step(const int64_t *page_bytes, int longest)
 {
     step->T = 0;
@@ -60,7 +61,9 @@ static void make_step(const int64_t *page_bytes, int longest)
     memset(in_use, 0, sizeof in_use);
     for (int n = 0; n < step->N; n++) {
         int rows = 1 + (int)rng_below(&r, rng_below(&r, 2) ? 1 : MAX_T / SEQS);
-        int before = (int)rng_below(&r, (uint32_t)longest), window = 1 + (int)rng_below(&r, 300);
+        int before = (int)rng_below(&r, (uint32_t)longest), window[N_GROUPS];
+        for (int g = 0; g < N_GROUPS; g++)
+            window[g] = g ? 1 + (int)rng_below(&r, 300) : INT32_MAX;
         step_put_first(step)[n] = step->T;
         for (int i = 0; i < rows; i++) {
             int t = step->T++, slot = before + i;
@@ -71,7 +74,7 @@ static void make_step(const int64_t *page_bytes, int longest)
             for (int g = 0; g < N_GROUPS; g++) {
                 step_put_slot(step, g)[t] = slot;
                 step_put_hi(step, g)[t] = slot + 1;
-                step_put_lo(step, g)[t] = g && slot + 1 > window ? slot + 1 - window : 0;
+                step_put_lo(step, g)[t] = slot + 1 > window[g] ? slot + 1 - window[g] : 0;
             }
         }
         for (int g = 0; g < N_GROUPS; g++)
@@ -181,7 +184,7 @@ static struct exec exec_of(const int64_t *page_bytes, int n_threads)
 /* ---------------------------------------------------------------- attention */
 
 struct problem {
-    struct state states[2];
+    struct state states[ATTN_STATES];
     int64_t page_bytes[N_GROUPS];
     struct attention a;
     int with_table, lists; /* lists: of a row, 0: none */
@@ -228,14 +231,15 @@ static void random_problem(int longest)
     memset(&p.a, 0, sizeof p.a);
     heads = latent || g > 8 ? 1 : heads;
     p.a.n_head = g * heads;
-    p.a.n_states = 1 + (rng_below(&r, 3) == 0);
+    p.a.n_states = 1 + (int)rng_below(&r, ATTN_STATES);
+    int all = p.a.n_states < 3 ? 1 : 1 + (int)rng_below(&r, 2); /* the state that sees all */
     for (int g0 = 0; g0 < N_GROUPS; g0++)
         p.page_bytes[g0] = 0;
     for (int i = 0; i < p.a.n_states; i++) {
         struct state *s = &p.states[i];
         *s = random_state(latent ? STATE_LATENT : STATE_KV, heads, dims[d][0], dims[d][1]);
-        s->group = p.a.n_states == 1 ? (int)rng_below(&r, 2) : 1 - i;
-        if (latent && i && rng_below(&r, 3)) /* the window, and pools of all */
+        s->group = p.a.n_states == 1 ? (int)rng_below(&r, 2) : i == all ? 0 : i ? 2 : 1;
+        if (latent && i == all && rng_below(&r, 3)) /* the window, and pools of all */
             s->ratio = 2 << rng_below(&r, 7);
         p.page_bytes[s->group] = kv_lay_out(s, 64);
         p.a.state[i] = i;
@@ -256,8 +260,9 @@ static void random_problem(int longest)
         p.q[i] = 0.2f * rng_normal(&r);
     p.lists = 0;
     int extra = (int)rng_below(&r, 4);
-    if (p.states[p.a.n_states - 1].ratio > 1)
-        extra |= extra ? 3 : 0;
+    for (int i = 0; i < p.a.n_states; i++)
+        if (p.states[i].ratio > 1)
+            extra |= extra ? 3 : 0;
     if (extra == 3)
         random_lists();
     p.a.alibi = extra == 1 ? 8 : 0;
@@ -283,9 +288,10 @@ static const float *solve(const struct device *d, int n_threads)
     struct pith_error err;
     graph_init(&g);
     g.states = p.states;
-    g.n_states = 2;
+    g.n_states = ATTN_STATES;
     a.q = given(&g, ROWS_T, 1, (int64_t)a.n_head * s->d_k);
-    a.written[0] = a.written[1] = given(&g, ROWS_T, 1, 0);
+    for (int i = 0; i < ATTN_STATES; i++)
+        a.written[i] = i ? a.written[0] : given(&g, ROWS_T, 1, 0);
     if (p.with_table)
         a.table = given(&g, ROWS_ONE, 1, (int64_t)a.n_head * ATTN_TABLE);
     if (p.lists)
@@ -318,10 +324,10 @@ static const float *solve(const struct device *d, int n_threads)
 /* One head of one row in double. */
 static void exact(int row, int h, double *out)
 {
-    double all = 0, sum[1024] = {0}, top = -1e30, score[2][4096];
+    double all = 0, sum[1024] = {0}, top = -1e30, score[ATTN_STATES][4096];
     const struct state *s = &p.states[0];
-    int head_kv = h / (p.a.n_head / s->n_head_kv), n[2] = {0};
-    static int32_t slots[2][4096];
+    int head_kv = h / (p.a.n_head / s->n_head_kv), n[ATTN_STATES] = {0};
+    static int32_t slots[ATTN_STATES][4096];
     for (int k = 0; k < p.a.n_states; k++) {
         s = &p.states[k];
         const int32_t *list =
@@ -445,7 +451,7 @@ static void write_rows(const struct device *d, int i, const float *k, const floa
     struct room room = {0};
     graph_init(&g);
     g.states = p.states;
-    g.n_states = 2;
+    g.n_states = ATTN_STATES;
     node kn = given(&g, ROWS_T, 1, (int64_t)s->n_head_kv * s->d_k);
     node vn = kv_has_v(s) ? given(&g, ROWS_T, 1, (int64_t)s->n_head_kv * s->d_v) : NULL;
     node n = graph_cache_write(&g, kn, vn, i, "write");
@@ -605,7 +611,7 @@ static void large_channels_are_spread(void)
             if (turns)
                 kv_choose_turn(s);
             p.page_bytes[0] = (kv_lay_out(s, 64) + 63) / 64 * 64;
-            p.page_bytes[1] = 1024;
+            p.page_bytes[1] = p.page_bytes[2] = 1024;
             for (step->T = turns ? step->T : 0; step->T < T_ROWS;)
                 make_step(p.page_bytes, 100);
             for (int t = 0, first = 0; t < step->T; t++) { /* what came before is not seen */
@@ -678,7 +684,7 @@ static void tables_are_t5(void)
         REQUIRE(made != NULL, "%s", g.err.msg);
         struct call c = call_of(made, levels[0]);
         float *out = place_value(&room, &c.dst, made, 1);
-        struct exec x = exec_of((const int64_t[]){1024, 1024}, 1);
+        struct exec x = exec_of((const int64_t[N_GROUPS]){1024, 1024, 1024}, 1);
         run_call(&c, &x);
         for (int h = 0; h < heads; h++)
             for (int i = 0; i < ATTN_TABLE; i++) {
@@ -846,7 +852,7 @@ static void indexers_choose_the_best(void)
                 op.top_k = s->ratio * (1 + (int)rng_below(&r, 5));
         }
         int weights = !op.block && (s->ratio <= 1 || round % 8);
-        p.page_bytes[0] = p.page_bytes[1] = (kv_lay_out(s, 64) + 63) / 64 * 64;
+        p.page_bytes[0] = p.page_bytes[1] = p.page_bytes[2] = (kv_lay_out(s, 64) + 63) / 64 * 64;
         memset(pool, 0, sizeof pool);
         make_step(p.page_bytes, 600);
         fill_state(s, p.page_bytes[s->group]);

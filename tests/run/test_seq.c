@@ -455,9 +455,10 @@ static void test_refusals(void)
     static const int64_t deltas[] = {-1, INT64_MIN, INT64_MAX, (int64_t)1 << 30,
                                      -((int64_t)1 << 32)};
     static const int64_t divisors[] = {0, -1, INT64_MIN, INT64_MAX};
+    static const struct kind kind = {"full f16", "llama", "f16", 0, 0, NULL, 0};
     struct pith_error err;
-    pith_model *m = synth(&kinds[0], 2);
-    pith_session *s = m ? open_session(m, &kinds[0], 2) : NULL;
+    pith_model *m = synth(&kind, 2);
+    pith_session *s = m ? open_session(m, &kind, 2) : NULL;
     int32_t token[90] = {0};
     REQUIRE(s && pith_feed(s, 0, token, 90, &err) == PITH_OK, "no session");
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -499,8 +500,9 @@ static void test_refusals(void)
 static void test_trim(void)
 {
     struct pith_error err;
-    pith_model *m = synth(&kinds[6], 2);
-    pith_session *s = m ? open_session(m, &kinds[6], 2) : NULL;
+    static const struct kind kind = {"mixed, short of pages", "gemma2", "f32", 400, 0, NULL, 0};
+    pith_model *m = synth(&kind, 2);
+    pith_session *s = m ? open_session(m, &kind, 2) : NULL;
     int32_t token[200] = {0};
     REQUIRE(s && pith_feed(s, 0, token, 200, &err) == PITH_OK, "no session");
     CHECK(cache_bytes(&s->cache) > 0);

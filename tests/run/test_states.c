@@ -99,6 +99,18 @@ static void ranges_keep_their_word(void)
         }
 }
 
+/* Reports tell ranges apart. */
+static void ranges_have_words(void)
+{
+    for (int a = 0; a < RANGE_N; a++) {
+        const char *word = state_range_called((enum state_range)a);
+        CHECK_MSG(*word, "range %d has no word", a);
+        for (int b = 0; b < a; b++)
+            CHECK_MSG(strcmp(word, state_range_called((enum state_range)b)) != 0, "two are %s",
+                      word);
+    }
+}
+
 /* ---------------------------------------------------------------- composition */
 
 static void composed(void)
@@ -302,6 +314,7 @@ int main(void)
 {
     TEST(first_seen);
     TEST(ranges_keep_their_word);
+    TEST(ranges_have_words);
     TEST(composed);
     TEST(memories);
     TEST(refused);

@@ -149,7 +149,7 @@ static OP_FN(ref_ssm)
 
 const struct op_info op_ssm = {.name = "ssm",
                                .kind = OP_UNITS,
-                               .flags = OP_READS_STATE | OP_WRITES_STATE | OP_ORDERED,
+                               .flags = OP_READS_STATE | OP_WRITES_STATE,
                                .params_bytes = sizeof(struct ssm_op),
                                .shape = shape_ssm,
                                .reference = ref_ssm,
@@ -313,7 +313,7 @@ static void linear_cost(const struct call *c, const struct exec *x, struct op_co
 
 const struct op_info op_linear = {.name = "linear",
                                   .kind = OP_UNITS,
-                                  .flags = OP_READS_STATE | OP_WRITES_STATE | OP_ORDERED,
+                                  .flags = OP_READS_STATE | OP_WRITES_STATE,
                                   .params_bytes = sizeof(struct linear_op),
                                   .shape = shape_linear,
                                   .cost = linear_cost,
@@ -432,7 +432,7 @@ static OP_FN(ref_compress)
 
 const struct op_info op_compress = {.name = "compress",
                                     .kind = OP_UNITS,
-                                    .flags = OP_READS_STATE | OP_WRITES_STATE | OP_ORDERED,
+                                    .flags = OP_READS_STATE | OP_WRITES_STATE,
                                     .params_bytes = sizeof(struct compress_op),
                                     .shape = shape_compress,
                                     .reference = ref_compress,

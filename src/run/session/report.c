@@ -203,9 +203,7 @@ static void put_bits(const struct pith_session *s, int json, struct str *out)
 
 static const char *range_called(const struct state *s)
 {
-    static const char *const called[] = {"all", "window", "chunk", "step"};
-    _Static_assert(sizeof called / sizeof *called == RANGE_N, "a range without a word");
-    return state_is(s, STATE_PAGED) ? called[s->range] : "";
+    return state_is(s, STATE_PAGED) ? state_range_called(s->range) : "";
 }
 
 /* Heads that devices share are told by the shares. */
