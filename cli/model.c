@@ -211,20 +211,31 @@ static void tell_room(const pith_session *s, pith_model *m, const struct model_o
             left);
 }
 
-/* Names, once, the weight types whose products run as plain C: the second word of the report's
- * lines that end in FALLBACK. */
+/* Adds a name to a list that has it not. */
+static void put_once(char *list, size_t cap, const char *name)
+{
+    size_t at = strlen(list), n = strlen(name);
+    for (const char *p = list; (p = strstr(p, name)); p += n)
+        if ((p == list || p[-1] == ' ') && (!p[n] || p[n] == ','))
+            return;
+    snprintf(list + at, cap - at, "%s%s", at ? ", " : "", name);
+}
+
+/* Names, once, what runs as plain C by the report's lines that end in FALLBACK: the weight types of
+ * products (the second word), and ops (the first). */
 static void tell_slow(const pith_session *s)
 {
-    char types[200] = "", type[24], tail[16];
+    char types[200] = "", ops[200] = "", op[24], type[24];
     int64_t n = pith_report(s, 0, NULL, 0);
     char *text = n > 0 ? malloc((size_t)n + 1) : NULL, *save = NULL;
     if (text && pith_report(s, 0, text, (size_t)n + 1) == n)
         for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-            size_t at = strlen(types);
-            const char *last = strrchr(line, ' ');
-            if (last && sscanf(last, " %15s", tail) == 1 && !strcmp(tail, "FALLBACK") &&
-                sscanf(line, "%*[^,], %23[a-zA-Z0-9_],", type) == 1 && !strstr(types, type))
-                snprintf(types + at, sizeof types - at, "%s%s", at ? ", " : "", type);
+            const char *mark = strstr(line, "  FALLBACK");
+            int has = mark ? sscanf(line, "%23[^,], %23[a-zA-Z0-9_],", op, type) : 0;
+            if (has == 2 && !strcmp(mark, "  FALLBACK of its type"))
+                put_once(types, sizeof types, type);
+            else if (has)
+                put_once(ops, sizeof ops, op);
         }
     if (*types)
         cli_say(
@@ -232,6 +243,11 @@ static void tell_slow(const pith_session *s)
             "weights of type %s have no fast kernel on this machine: a file with others may run "
             "many times as fast ('pith bench -v' tells which ops)",
             types);
+    if (*ops)
+        cli_say(CLI_OK,
+                "no kernel on this machine for %s: it runs as plain C, and may take many times as "
+                "long ('pith bench -v' tells how long)",
+                ops);
     free(text);
 }
 

@@ -471,6 +471,22 @@ static pith_status resolve_parts(struct plan *p, const struct node *n, struct ca
     return PITH_OK;
 }
 
+/* What is slow about a product is how its weight lies or what type it has; about another op, that
+ * nobody has written a kernel for it here. */
+static pith_status too_slow(const struct node *n, const struct device *dev, const char *kernel,
+                            struct pith_error *err)
+{
+    if (op_has(n->op, OP_PRODUCT))
+        return error_set(err, PITH_UNSUPPORTED,
+                         "--strict: %s on %s would run by the slow kernel \"%s\"; drop --strict or "
+                         "choose another weight layout or type",
+                         n->name, dev->name, kernel);
+    return error_set(err, PITH_UNSUPPORTED,
+                     "--strict: %s (%s) has no kernel on %s and would run as plain C; drop "
+                     "--strict",
+                     n->name, op_infos[n->op]->name, dev->name);
+}
+
 static pith_status resolve(struct compiler *c, struct pith_error *err)
 {
     struct plan *p = c->plan;
@@ -505,11 +521,7 @@ static pith_status resolve(struct compiler *c, struct pith_error *err)
                              op_infos[n->op]->name, n->w ? ", weight type " : "",
                              n->w ? dtypes[n->w->type].name : "");
         if (call->impl.slow && p->params.strict)
-            return error_set(err, PITH_UNSUPPORTED,
-                             "--strict: %s on %s would run by the slow kernel \"%s\"; drop "
-                             "--strict or choose another "
-                             "weight layout or type",
-                             n->name, dev->name, call->impl.kernel);
+            return too_slow(n, dev, call->impl.kernel, err);
         if (call->impl.scratch > p->scratch_bytes)
             p->scratch_bytes = call->impl.scratch;
     }

@@ -260,6 +260,15 @@ for type in $types; do
     "$pith" run "$dir/fast.gguf" -p a -n 1 >"$out" 2>"$err"
     same "fast_$type" "$? $(grep -c 'fast kernel' "$err")" "0 0"
 done
+# So is an op, which is not the weights' fault: attention with lists over K in blocks has none.
+"$pith" synth "$dir/lists.gguf" --arch minimax-m3 --head-dim 32
+run="run $dir/lists.gguf -p w5 -n 1 --cache-type-k"
+gives op_without_kernel 0 'no kernel on this machine for attn: ' $run q8_0
+same op_has_no_type "$(grep -c 'weights of type' "$err")" 0
+gives op_without_kernel_strict 2 'attn \(attn\) has no kernel on CPU .*; drop --strict$' $run q8_0 \
+    --strict
+gives op_with_kernel 0 '' $run f16 --strict
+same op_with_kernel_is_quiet "$(grep -c 'no kernel' "$err")" 0
 gives synth 0 '' synth "$m" --arch llama --type q8_0 --seed 7
 "$pith" synth "$dir/again.gguf" --arch llama --type q8_0 --seed 7
 "$pith" synth "$dir/other.gguf" --arch llama --type q8_0 --seed 8

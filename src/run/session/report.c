@@ -375,6 +375,15 @@ static void put_note(const struct pith_model *m, int json, struct str *out)
     str_putz(out, json ? ", " : "\n");
 }
 
+/* What a line of the text ends in: of a product its weight's type may be what is slow, of any other
+ * op that it has no kernel. */
+static const char *slow_mark(const struct group *g)
+{
+    if (!g->n_slow)
+        return "";
+    return op_has(g->first->op, OP_PRODUCT) ? "  FALLBACK of its type" : "  FALLBACK";
+}
+
 void session_report(const struct pith_session *s, int json, struct str *out)
 {
     int32_t n_calls = 0, n_phases = 0, n = 0;
@@ -423,7 +432,7 @@ void session_report(const struct pith_session *s, int json, struct str *out)
                    (unsigned long long)g[i].sum.n, (unsigned long long)g[i].sum.bytes,
                    (unsigned long long)g[i].sum.ops, (long long)g[i].sum.ns,
                    (unsigned long long)g[i].sum.brought,
-                   json ? (g[i].n_slow ? "true" : "false") : (g[i].n_slow ? "  FALLBACK" : ""));
+                   json ? (g[i].n_slow ? "true" : "false") : slow_mark(&g[i]));
     }
     if (json)
         str_putz(out, "]}");
