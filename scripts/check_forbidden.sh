@@ -5,7 +5,7 @@
 
 lib=(src/**/*.{c,h,inl})
 ours=({src,include,cli,server,tools,tests,fuzz,bench}/**/*.{c,h,inl,def})
-lib_code=$(code "${lib[@]}" | grep -v '^src/backend/\(vulkan\|cuda\|cann\)/')
+lib_code=$(code "${lib[@]}")
 
 # calls WORDS [FILE-PATTERN]: calls of these functions outside the files that may; x->free(...) and
 # declarations of pointers are none.

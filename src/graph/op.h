@@ -38,7 +38,7 @@ enum op_flags {
     OP_FUSED = 512,       /* made by fusion alone, and so without a reference */
     OP_HEADS = 1024,      /* reads values whose heads lie apart (graph.h, head) as they are */
     OP_PARTS = 4096,      /* reads w row by row (weight_row): it may lie in parts */
-    OP_MOVER = 2048,      /* moves, sorts or makes few numbers: its reference is not slow anywhere */
+    OP_MOVER = 2048,      /* moves, sorts or makes few numbers: its reference is slow nowhere */
     OP_BY_ROWS = 8192,    /* a column of its result is of one row of w and of b: cut.h */
     OP_BY_COLUMNS = 16384, /* a column of its result is of the same columns of its operands */
     OP_BY_EXPERTS = 32768  /* what it does for some experts stands by itself; p is a moe_op */

@@ -9,7 +9,8 @@ tree()
 {
     rm -rf "$dir/t"
     mkdir -p "$dir/t/"{src/base,src/run,src/graph,include,docs,build,scripts}
-    for f in rules check_text check_layers; do # what comments in them name is elsewhere
+    for f in rules check_text check_layers check_forbidden; do
+        # what comments in them name is elsewhere
         sed '2,$ {/^ *#/d}' scripts/$f.sh >"$dir/t/scripts/$f.sh"
     done
     chmod +x "$dir/t/scripts/"*
@@ -120,6 +121,26 @@ broken key_made_elsewhere check_layers.sh keys_are_read_by_tables 'src/run/b.c:3
 tree
 printf 'void b(void) { f(key, "%%s.x", m->arch->name); }\n' >>"$dir/t/src/run/b.c"
 broken key_put_together check_layers.sh keys_are_read_by_tables 'src/run/b.c:3:'
+
+# A backend is known by its folder, and no rule names it but the CPU's and the far device's.
+tree
+mkdir -p "$dir/t/src/backend/"{cpu,far,gpu,new}
+printf 'int g(void);\n' >"$dir/t/src/backend/gpu/g.h"
+printf 'int f(void);\n' >"$dir/t/src/backend/far/f.h"
+printf '#include <no_such_library.h>\n#include "backend/gpu/g.h"\n' >"$dir/t/src/backend/new/n.h"
+kept backends_share_what_gpus_have check_layers.sh layers
+kept a_library_that_is_not_here check_layers.sh headers_compile_alone
+for own in cpu far; do
+    printf '#include "backend/gpu/g.h"\n' >"$dir/t/src/backend/$own/a.c"
+    broken "gpus_are_not_for_$own" check_layers.sh layers "$own/a.c:1 .*backends do not see each"
+done
+printf '#include "backend/far/f.h"\n' >"$dir/t/src/backend/new/n.c"
+broken backends_are_apart check_layers.sh layers 'new/n.c:1 .*backends do not see each other'
+printf 'static size_t n;\n' >"$dir/t/src/backend/new/n.h"
+broken header_that_needs_another check_layers.sh headers_compile_alone 'size_t'
+kept no_output check_forbidden.sh no_output
+printf 'void n(void) { puts(""); }\n' >"$dir/t/src/backend/new/n.c"
+broken backends_are_of_the_library check_forbidden.sh no_output 'new/n.c:1'
 
 # What continuous integration runs says that it is that: a skipped test fails there.
 mkdir "$dir/bin"

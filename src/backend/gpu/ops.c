@@ -155,7 +155,7 @@ enum {
     R_MOE_PICK
 };
 
-/* As common.cuh and act.glsl number them, from 1 here: what is not in the list has no kernel, -1. */
+/* As common.cuh and act.glsl number them, from 1 in the list; -1: there is no kernel with it. */
 static int act_of(const struct glu_op *p)
 {
     static const int8_t acts[GLU_N] = {
