@@ -27,10 +27,10 @@ struct pith_sampler_params { /* zero = default = off, where nothing else is said
     int32_t penalty_last_n; /* history they look at, 0 = 64, -1 = all */
     uint64_t seed;          /* Philox key: the same seed gives the same draws on every machine */
     /* The chain: names and parameters in order, "top_k:k=40;temp:t=0.8;...". What a name does not
-     * set comes from the fields here; the parameters of a name are in pith_sampler_help(). NULL:
-     * the default chain, "logit_bias;penalties;dry;top_n_sigma;top_k;typical;top_p;
-     * min_p;xtc;temp_ext;adaptive_p", or "logit_bias;penalties;dry;temp;mirostat" where mirostat is
-     * on. */
+     * set comes from the fields here; the parameters of a name are in pith_sampler_help(), in the
+     * order that the default chain has, which NULL stands for: biases and penalties, what leaves
+     * tokens out, the temperature. mirostat, where it is on, and a temperature before it stand in
+     * the place of what leaves tokens out. */
     const char *samplers;
     float typical_p; /* 0 or 1 = off */
     float top_n_sigma;

@@ -826,7 +826,7 @@ static void bad_chains(void)
     static const struct {
         const char *chain, *says;
     } bad[] = {
-        {"top_q", "unknown sampler \"top_q\"; wanted some of: greedy top_k"},
+        {"top_q", "unknown sampler \"top_q\"; wanted some of: logit_bias penalties"},
         {";temp", "unknown sampler \"\""},
         {"temp;;temp", "unknown sampler \"\""},
         {"top_p:p=1.5", "top_p: p is 1.5; wanted 0 to 1"},
@@ -901,7 +901,52 @@ static void every_sampler_alone(void)
             pith_sampler_close(s);
         }
     }
-    CHECK(n_names == 15);
+    enum {
+#define SAMPLER(name, ...) NTH_##name,
+#include "run/sample/samplers.def"
+        SAMPLERS
+    };
+    CHECK_MSG(n_names == SAMPLERS, "%d names of %d", (int)n_names, (int)SAMPLERS);
+}
+
+/* The default chains have these, in this order; a sampler that is added may stand between. */
+static void default_chains(void)
+{
+    static const struct {
+        float temperature, adaptive_target;
+        int32_t mirostat;
+        const char *chain, *without;
+    } cases[] = {
+        {0.8f, 0, 0, "logit_bias;penalties;dry;top_n_sigma;top_k;typical;top_p;min_p;xtc;temp_ext;",
+         "adaptive_p;mirostat;mirostat_v2;greedy;temp;"},
+        {0.8f, 0.4f, 0,
+         "logit_bias;penalties;dry;top_n_sigma;top_k;typical;top_p;min_p;xtc;temp_ext;adaptive_p;",
+         "mirostat;mirostat_v2;greedy;temp;"},
+        {0.8f, 0.4f, 1, "logit_bias;penalties;dry;temp;mirostat;",
+         "top_k;top_p;min_p;typical;top_n_sigma;xtc;temp_ext;mirostat_v2;adaptive_p;"},
+        {0.8f, 0, 2, "logit_bias;penalties;dry;temp;mirostat_v2;",
+         "top_k;top_p;min_p;typical;top_n_sigma;xtc;temp_ext;mirostat;adaptive_p;"},
+        {0, 0.4f, 2, "logit_bias;penalties;dry;xtc;temp;",
+         "top_k;top_p;min_p;typical;top_n_sigma;temp_ext;mirostat;mirostat_v2;adaptive_p;"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
+        const char *next = cases[i].chain;
+        p.temperature = cases[i].temperature;
+        p.adaptive_target = cases[i].adaptive_target;
+        p.mirostat = cases[i].mirostat;
+        pith_sampler *s = pith_sampler_open(8, &p, NULL);
+        REQUIRE(s, "case %d", (int)i);
+        for (int k = 0; k < s->n_steps; k++) {
+            char name[64];
+            size_t n = (size_t)snprintf(name, sizeof name, "%s;", s->steps[k].kind->name);
+            next += strncmp(next, name, n) == 0 ? n : 0;
+            const char *at = strstr(cases[i].without, name);
+            CHECK_MSG(!at || (at != cases[i].without && at[-1] != ';'), "case %d has %s", (int)i,
+                      name);
+        }
+        CHECK_MSG(!*next, "case %d lacks %s", (int)i, next);
+        pith_sampler_close(s);
+    }
 }
 
 /* ---------------------------------------------------------------- dry */
@@ -1322,6 +1367,7 @@ int main(void)
     TEST(tells_why_none);
     TEST(bad_chains);
     TEST(every_sampler_alone);
+    TEST(default_chains);
     TEST(dry_is_definition);
     TEST(dry_grows_with_the_text);
     TEST(dry_is_no_search);

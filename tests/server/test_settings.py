@@ -115,7 +115,7 @@ def test_names(s):
     body = {"prompt": "w5 w6", "max_tokens": 3, "temperature": 2, "seed": 7, "adaptive_target": 0.5,
             "dry_multiplier": 1, "presence_penalty": 1, "xtc_probability": 1, "top_n_sigma": 1}
     text = open(TABLE, encoding="utf-8").read()
-    found = re.findall(r"^SAMPLER\((\w+), \w, (?:'(\w)'|0), \"([^\"]*)\"", text, re.M)
+    found = re.findall(r"^SAMPLER\((\w+), \w, [A-Z0-9_ |]+, (?:'(\w)'|0), \"([^\"]*)\"", text, re.M)
     check("samplers_are_read", len(found) == len(re.findall(r"^SAMPLER\(", text, re.M)) > 10)
     for name, letter, others in found:
         plain_name = s.post("/v1/completions", {**body, "samplers": [name]})[1]["choices"]
@@ -127,6 +127,17 @@ def test_names(s):
             a = s.post("/v1/completions", {**body, "samplers": said})
             check("%s is none" % said, a[0] == 200
                   and a[2].getheader("x-pith-ignored") == "samplers " + name, a)
+
+
+def test_chains(all_rows):
+    """What a setting is of comes to its turn without being named: it is in a default chain."""
+    text = open(TABLE, encoding="utf-8").read()
+    chains = dict(re.findall(r"^SAMPLER\((\w+), \w, ([A-Z0-9_ |]+),", text, re.M))
+    check("chains_are_read", len(chains) == len(re.findall(r"^SAMPLER\(", text, re.M)) > 10)
+    for r in all_rows:
+        for sampler, _ in r["to"]:
+            check("%s is of a default chain" % r["name"], chains.get(sampler, "NEVER") != "NEVER",
+                  sampler)
 
 
 def test_page(all_rows):
@@ -141,6 +152,7 @@ def main():
     text = open(TABLE, encoding="utf-8").read()
     check("rows_are_read", len(all_rows) == len(re.findall(r"^SETTING\(", text, re.M)) > 20)
     test_page(all_rows)
+    test_chains(all_rows)
     with tempfile.TemporaryDirectory() as folder:
         model = synth(os.path.join(folder, "m.gguf"))
         test_flags(all_rows, model)

@@ -19,6 +19,7 @@
 /* ---------------------------------------------------------------- the table */
 
 enum { K = 1, W = 2, U = 4 };
+enum { NEVER, BEST, MIROSTAT, MIROSTAT_V2 = 4, CUTS = 8, ADAPTIVE = 16, ALWAYS = 31 };
 #define sampled_U(name)             sampled_##name
 #define sampled_K(name)             NULL
 #define sampled_W(name)             NULL
@@ -26,8 +27,8 @@ enum { K = 1, W = 2, U = 4 };
 #define INT                         1
 #define REAL                        0
 #define P(name, type, lo, hi, dflt) {#name, type, lo, hi, dflt},
-#define SAMPLER(name, traits, letter, others, params)                                              \
-    {#name, traits, sample_##name, sampled_##traits(name), {params}},
+#define SAMPLER(name, traits, chains, letter, others, params)                                      \
+    {#name, traits, chains, sample_##name, sampled_##traits(name), {params}},
 static const struct sample_kind kinds[] = {
 #include "run/sample/samplers.def"
 };
@@ -157,6 +158,16 @@ static pith_status unknown_sampler(const char *text, size_t n, struct pith_error
                      n < 64 ? (int)n : 64, text, list.msg);
 }
 
+static pith_status add_step(struct pith_sampler *s, const struct sample_kind *kind,
+                            const struct pith_sampler_params *q, struct pith_error *err)
+{
+    if (s->n_steps == SAMPLE_MAX_STEPS)
+        return error_set(err, PITH_RANGE, "more than %d samplers in a chain", SAMPLE_MAX_STEPS);
+    struct sample_step *t = &s->steps[s->n_steps++];
+    *t = (struct sample_step){.kind = kind, .place = s->n_steps};
+    return take_fields(t, q, err);
+}
+
 /* "name;name:param=value,param=value;..." */
 static pith_status read_chain(struct pith_sampler *s, const char *text,
                               const struct pith_sampler_params *q, struct pith_error *err)
@@ -165,13 +176,11 @@ static pith_status read_chain(struct pith_sampler *s, const char *text,
     for (const char *end; st == PITH_OK && *text; text = end + (*end == ';')) {
         end = text + strcspn(text, ";");
         size_t n = strcspn(text, ":;");
-        if (s->n_steps == SAMPLE_MAX_STEPS)
-            return error_set(err, PITH_RANGE, "more than %d samplers in a chain", SAMPLE_MAX_STEPS);
-        struct sample_step *t = &s->steps[s->n_steps++];
-        *t = (struct sample_step){.kind = find_kind(text, n), .place = s->n_steps};
-        if (!t->kind)
+        const struct sample_kind *kind = find_kind(text, n);
+        if (!kind)
             return unknown_sampler(text, n, err);
-        st = take_fields(t, q, err);
+        st = add_step(s, kind, q, err);
+        struct sample_step *t = &s->steps[s->n_steps - 1];
         for (text += n; st == PITH_OK && text < end; text += n) {
             n = strcspn(++text, ",;");
             st = take_param(t, text, n, err);
@@ -220,15 +229,15 @@ static pith_status make_chain(struct pith_sampler *s, const struct pith_sampler_
         return st;
     if (q->samplers)
         return read_chain(s, q->samplers, q, err);
-    const char *first = "logit_bias;penalties;dry;";
-    const char *rest = q->temperature == 0 ? "xtc;temp"
-                       : q->mirostat == 1  ? "temp;mirostat"
-                       : q->mirostat == 2  ? "temp;mirostat_v2"
-                       : q->adaptive_target > 0
-                           ? "top_n_sigma;top_k;typical;top_p;min_p;xtc;temp_ext;adaptive_p"
-                           : "top_n_sigma;top_k;typical;top_p;min_p;xtc;temp_ext";
-    st = read_chain(s, first, q, err);
-    return st == PITH_OK ? read_chain(s, rest, q, err) : st;
+    unsigned which = q->temperature == 0      ? BEST
+                     : q->mirostat == 1       ? MIROSTAT
+                     : q->mirostat == 2       ? MIROSTAT_V2
+                     : q->adaptive_target > 0 ? CUTS | ADAPTIVE
+                                              : CUTS;
+    for (int i = 0; i < N_KINDS && st == PITH_OK; i++)
+        if (kinds[i].chains & which)
+            st = add_step(s, &kinds[i], q, err);
+    return st;
 }
 
 int64_t sampler_help(char *buf, size_t cap)

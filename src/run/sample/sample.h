@@ -42,6 +42,7 @@ struct sample_step {
 struct sample_kind {
     const char *name;
     int traits;
+    unsigned chains; /* default ones that it is in */
     sample_fn apply;
     sampled_fn sampled; /* NULL: learns nothing */
     struct {
