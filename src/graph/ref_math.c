@@ -79,16 +79,22 @@ float ref_sum64(const float *x, int64_t n)
     return ref_tree64(a);
 }
 
+float ref_sum16(const float *x, int64_t n)
+{
+    float lane[16] = {0};
+    for (int64_t i = 0; i < n; i++)
+        lane[i % 16] = lane[i % 16] + x[i];
+    return ref_tree16(lane);
+}
+
 void ref_softmax(const float *x, float *y, int64_t n)
 {
-    float m = -INFINITY, lane[16] = {0};
+    float m = -INFINITY;
     for (int64_t i = 0; i < n; i++)
         m = x[i] > m ? x[i] : m;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++)
         y[i] = ref_exp(x[i] - m);
-        lane[i % 16] = lane[i % 16] + y[i];
-    }
-    float k = 1.0f / ref_tree16(lane);
+    float k = 1.0f / ref_sum16(y, n);
     for (int64_t i = 0; i < n; i++)
         y[i] = y[i] * k;
 }

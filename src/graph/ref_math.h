@@ -13,6 +13,7 @@ float ref_tree64(const float v[64]); /* (v0 + v1) + (v2 + v3) by groups of 16, t
 /* 64 interleaved chains, of fma or of sums, and their tree. */
 float ref_dot64(const float *x, const float *y, int64_t n);
 float ref_sum64(const float *x, int64_t n);
+float ref_sum16(const float *x, int64_t n); /* 16 interleaved sums and their tree */
 void ref_softmax(const float *x, float *y, int64_t n); /* 16 interleaved sums and their tree */
 /* Over the 64 slots of a page: the largest; the sum, as ref_tree64. */
 float ref_max_page(const float s[64]);

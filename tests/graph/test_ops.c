@@ -448,6 +448,24 @@ static void experts_are_chosen_every_way(void)
     }
 }
 
+/* More numbers than a vector has, or less than two of them, infinite or none. */
+static void gates_of_any_width(void)
+{
+    struct rng rng;
+    rng_init(&rng, 9);
+    for (int gating = MOE_SOFTMAX; gating <= MOE_SQRT_SOFTPLUS; gating++)
+        for (int n = 1; n < 400; n += n < 36 ? 1 : 119)
+            for (int wild = 0; wild < 2; wild++) {
+                struct moe_case c = {.n_expert = n};
+                c.t.p = (struct topk_op){.k = n < 5 ? n : 5, .gating = (enum moe_gating)gating,
+                                         .norm = n % 2, .scale = 1};
+                bench_fill(&rng, in, 3 * n, wild);
+                bench_check((struct bench_case){
+                                .build = build_topk, .ctx = &c, .in = in, .T = 3, .n = n},
+                            NULL, "gating");
+            }
+}
+
 static void choices_that_cannot_be_are_refused(void)
 {
     static float v[16];
@@ -1415,6 +1433,7 @@ int main(void)
     TEST(parts_of_heads_have_to_be_inside);
     TEST(blocks_are_turned_by_hadamard);
     TEST(experts_are_chosen_every_way);
+    TEST(gates_of_any_width);
     TEST(choices_that_cannot_be_are_refused);
     TEST(experts_have_biases_and_factors);
     TEST(weights_go_before_or_after);

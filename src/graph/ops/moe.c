@@ -53,7 +53,7 @@ static void shape_topk(struct graph *g, struct node *n)
 }
 
 /* p, and what the choice is by; the scores of groups and which are the best. */
-static size_t topk_scratch(const struct node *n)
+size_t moe_choose_scratch(const struct node *n)
 {
     const struct topk_op *p = n->p;
     return (2 * (size_t)n->src[0]->cols + 2 * (size_t)p->n_group) * sizeof(float);
@@ -84,7 +84,7 @@ static void ascending(int32_t *id, int32_t k)
     }
 }
 
-static void gate(enum moe_gating gating, const float *r, float *p, int32_t n)
+void moe_gate(enum moe_gating gating, const float *r, float *p, int32_t n)
 {
     if (gating == MOE_SOFTMAX) {
         ref_softmax(r, p, n);
@@ -171,35 +171,40 @@ void moe_chosen(const struct call *topk, const float *x, float *scratch, int32_t
 {
     const struct topk_op *op = topk->p;
     int32_t n = (int32_t)topk->src[0].cols;
-    gate(op->gating, x, scratch, n);
+    moe_gate(op->gating, x, scratch, n);
     choose(topk, scratch, scratch + n, id);
     group_up(op, id);
 }
 
-static OP_FN(ref_topk)
+void moe_choose(const struct call *c, const struct exec *x, int64_t r, float *p)
 {
     const struct topk_op *op = c->p;
-    int32_t n = (int32_t)c->src[0].cols;
-    float *p = (float *)(x->scratch + (size_t)ith * x->scratch_bytes), *by = p + n;
+    int32_t *id = (int32_t *)value_row(x, &c->dst, r);
+    if (c->w && !step_is_embd(x->step, step_row(x->step, c->dst.rows, r)))
+        look_up(c, x, r, id);
+    else
+        choose(c, p, p + c->src[0].cols, id);
+    group_up(op, id);
+    weigh(c, p, id, (float *)id + op->k);
+}
+
+static OP_FN(ref_topk)
+{
+    float *p = (float *)(x->scratch + (size_t)ith * x->scratch_bytes);
     for (int64_t r = begin; r < end; r++) {
-        int32_t *id = (int32_t *)value_row(x, &c->dst, r);
-        gate(op->gating, value_row(x, &c->src[0], r), p, n);
-        if (c->w && !step_is_embd(x->step, step_row(x->step, c->dst.rows, r)))
-            look_up(c, x, r, id);
-        else
-            choose(c, p, by, id);
-        group_up(op, id);
-        weigh(c, p, id, (float *)id + op->k);
+        moe_gate(((const struct topk_op *)c->p)->gating, value_row(x, &c->src[0], r), p,
+                 (int32_t)c->src[0].cols);
+        moe_choose(c, x, r, p);
     }
 }
 
 const struct op_info op_topk = {.name = "topk",
                                 .kind = OP_ROWS,
-                                .flags = OP_OPAQUE | OP_MOVER | OP_PARTS,
+                                .flags = OP_OPAQUE | OP_PARTS,
                                 .params_bytes = sizeof(struct topk_op),
                                 .shape = shape_topk,
                                 .reference = ref_topk,
-                                .scratch = topk_scratch};
+                                .scratch = moe_choose_scratch};
 
 node graph_topk(struct graph *g, const struct topk_in *in, const char *name)
 {

@@ -3,6 +3,7 @@
 
 #include <string.h>
 #include "base/mem.h"
+#include "graph/ref_math.h"
 
 static int64_t moe_units(const struct call *c, const struct exec *x)
 {
@@ -131,6 +132,33 @@ static OP_FN(cpu_moe_spread)
               value_row(x, &c->src[1], r / k)[k + r % k], value_row(x, &c->dst, r), c->dst.cols);
 }
 
+/* As moe_gate has it: exponentials are a kernel's. */
+static void gate(const struct kern *k, enum moe_gating gating, const float *r, float *p, int32_t n)
+{
+    if (gating == MOE_SIGMOID) {
+        k->sigmoid(r, p, n);
+    } else if (gating == MOE_SOFTMAX) {
+        float most = -__builtin_inff();
+        for (int32_t i = 0; i < n; i++)
+            most = r[i] > most ? r[i] : most;
+        k->scale(r, 1, -most, p, n);
+        k->exp(p, p, n);
+        times(k, p, 1.0f / ref_sum16(p, n), p, n);
+    } else {
+        moe_gate(gating, r, p, n);
+    }
+}
+
+static OP_FN(cpu_topk)
+{
+    float *p = scratch_of(x, ith);
+    for (int64_t r = begin; r < end; r++) {
+        gate(kern_of(c), ((const struct topk_op *)c->p)->gating, value_row(x, &c->src[0], r), p,
+             (int32_t)c->src[0].cols);
+        moe_choose(c, x, r, p);
+    }
+}
+
 static size_t moe_scratch(const struct node *n)
 {
     return cpu_panel_scratch_of(n) + gather_bytes(n);
@@ -144,6 +172,7 @@ const struct cpu_op cpu_moe_ops[] = {
      .units = moe_units,
      .can = cpu_can_multiply,
      .scratch = moe_scratch},
+    {OP_TOPK, "topk", .fn = cpu_topk, .scratch = moe_choose_scratch},
     {OP_MOE_SPREAD, "moe_spread", .fn = cpu_moe_spread},
     {OP_MOE_SUM, "moe_sum", .fn = cpu_moe_sum},
     {.fn = NULL},

@@ -1,8 +1,8 @@
 /* ops.h -- op calls of a plan over the kernel table: one file for each group of graph/ops/, loops
  * over rows, panels and tiles without arithmetic of their own. A group's list has a row for each
- * kernel: the first that can do a node runs it. Ops that move or sort a few numbers (routing,
- * tables of angles, selected rows) have no row: their reference is what runs, and that is not slow.
- */
+ * kernel: the first that can do a node runs it. Ops that move, sort or make few numbers (tables
+ * of angles, experts in order, selected rows) have no row: their reference is what runs, and that
+ * is not slow. */
 #ifndef PITH_CPU_OPS_OPS_H
 #define PITH_CPU_OPS_OPS_H
 
