@@ -549,8 +549,8 @@ same run_bias "$("$pith" run "$text" -p 'Once upon a time' -n 1 --logit-bias 100
 gives run_bad_bias 1 'logit-bias is "x=1"; wanted ID=X' run "$text" -p x --logit-bias x=1
 gives run_bias_range 2 'logit_bias id.* is 5120; wanted 0 to 511' run "$text" -p x --logit-bias \
     5120=1
-gives run_bad_chain 2 'unknown sampler "top_q"; wanted some of: logit_bias penalties' run "$text" -p x \
-    --samplers 'temp;top_q'
+gives run_bad_chain 2 'unknown sampler "top_q"; wanted some of: logit_bias ' \
+    run "$text" -p x --samplers 'temp;top_q'
 gives run_bad_chain_value 2 'temp: t is .*nan; wanted' run "$text" -p x --samplers 'temp:t=nan'
 same run_chain "$("$pith" run "$text" -p 'Once upon a time' -n 8 --samplers 'top_k:k=1;temp:t=2')" \
     "$first"

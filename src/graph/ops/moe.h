@@ -86,8 +86,8 @@ struct moe_sorted {
 /* For who guesses: the experts, ascending, that a TOPK call without a table chooses by a row of x
  * [X]. scratch: 2 X + 2 n_group floats. */
 void moe_chosen(const struct call *topk, const float *x, float *scratch, int32_t *id);
-/* For kernels of TOPK: p [n] of a row's numbers; row r of the result, made of p, which are the first
- * numbers of scratch of that size. */
+/* For kernels of TOPK: p [n] of a row's numbers; row r of the result, made of p, which are the
+ * first numbers of scratch of that size. */
 void moe_gate(enum moe_gating gating, const float *row, float *p, int32_t n);
 void moe_choose(const struct call *topk, const struct exec *x, int64_t r, float *p);
 size_t moe_choose_scratch(const struct node *n);
