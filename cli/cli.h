@@ -71,10 +71,10 @@ int cli_write_all(int fd, const char *p, size_t n); /* 0, or the errno of what f
 /* Writes beside and renames; a device or a pipe is written itself. 0, or the errno of what failed:
  * nothing has changed. */
 int cli_replace_file(const char *path, const char *text);
-/* A file that gets its name when it is complete (out_file.c): it is written beside, and a device or
- * a pipe is written itself. check, before the work is done, refuses a folder. close gives the file
- * its name when code is CLI_OK and removes it otherwise. All return an exit code, the message is
- * out. */
+/* A file that gets its name when it is complete (out_file.c): it is written beside, and a device, a
+ * pipe or stdout ("-") is written itself: tmp is NULL. check, before the work is done, refuses a
+ * folder, and "-" that is a terminal. close gives the file its name when code is CLI_OK and removes
+ * it otherwise. All return an exit code, the message is out. */
 struct cli_out {
     FILE *f;
     char *tmp;
@@ -179,7 +179,8 @@ struct model_opts {
     {.name = "--override-tensor", .alias = "-ot", .meta = "PATTERN=DEVICE",                        \
      ARG_FIELD(opts, m.placements, ARG_TEXTS),                                                     \
      .help = "weights whose names match this extended regular expression go to this device; may "  \
-             "be given several times, the first match counts"},                                    \
+             "be given several times or have several with commas between them, the first match "   \
+             "counts"},                                                                            \
     {.name = "--cpu-moe", .alias = "-cmoe", ARG_FIELD(opts, m.cpu_experts, ARG_SWITCH),            \
      .help = "experts of all layers stay on the CPU"},                                             \
     {.name = "--n-cpu-moe", .alias = "-ncmoe", ARG_FIELD(opts, m.n_cpu_experts, ARG_INT),          \

@@ -8,9 +8,17 @@
 
 #include "cli/cli.h"
 
+static int is_stdout(const char *path)
+{
+    return !strcmp(path, "-");
+}
+
 int cli_out_check(const char *path)
 {
     struct stat sb;
+    if (is_stdout(path) && isatty(STDOUT_FILENO))
+        return cli_say(CLI_USE, "- is a terminal, and what is written are no characters; wanted a "
+                                "file, or stdout to one or a pipe");
     if (stat(path, &sb) == 0 && S_ISDIR(sb.st_mode))
         return cli_say(CLI_INPUT, "%s is a folder; wanted a file to write", path);
     return CLI_OK;
@@ -19,8 +27,8 @@ int cli_out_check(const char *path)
 int cli_out_open(struct cli_out *w, const char *path)
 {
     w->path = path;
-    if (cli_is_device(path)) {
-        w->f = fopen(path, "wb");
+    if (is_stdout(path) || cli_is_device(path)) {
+        w->f = is_stdout(path) ? fdopen(dup(STDOUT_FILENO), "wb") : fopen(path, "wb");
         return w->f ? CLI_OK : cli_say(CLI_SYSTEM, "%s: cannot open: %s", path, strerror(errno));
     }
     if (asprintf(&w->tmp, "%s.tmp-%ld", path, (long)getpid()) < 0) {

@@ -115,7 +115,7 @@ static int set_cpus(const struct arg *a, const char *text, void *field)
 static int set_ints(const struct arg *a, const char *text, void *field)
 {
     struct arg_ints *list = field;
-    for (list->n = 0;; text++) {
+    for (;; text++) { /* behind those of the flag's earlier values */
         int64_t v = -1;
         if (list->n == ARG_LIST_MAX)
             return 0;
@@ -183,6 +183,17 @@ static void say_range(const struct arg *a, FILE *to)
         fprintf(to, " of at least %.15g", a->lo);
 }
 
+/* The flags of a command that take several values. */
+static void say_lists(const struct arg *a)
+{
+    const char *before = "; lists are for ";
+    for (; a->name; a++)
+        if (a->type == ARG_INTS) {
+            fprintf(stderr, "%s%s", before, a->alias);
+            before = " ";
+        }
+}
+
 /* source: the flag, variable or line the text came from */
 static int set_field(const struct args_spec *spec, const struct arg *a, const char *source,
                      const char *text, void *field)
@@ -193,6 +204,8 @@ static int set_field(const struct args_spec *spec, const struct arg *a, const ch
     fprintf(stderr, a->secret ? "not acceptable" : "\"%s\"", text);
     fprintf(stderr, "; wanted %s%s", types[a->type].wanted, a->choices ? a->choices : "");
     say_range(a, stderr);
+    if (a->type < ARG_INTS && strchr(text, ','))
+        say_lists(spec->rows);
     fputc('\n', stderr);
     return 0;
 }

@@ -38,7 +38,7 @@ enum arg_type {
     ARG_REAL,   /* double */
     ARG_TEXT,   /* const char * */
     ARG_CHOICE, /* const char *, one of `choices` */
-    ARG_INTS,   /* struct arg_ints: numbers separated by commas, K M G allowed */
+    ARG_INTS,   /* struct arg_ints: numbers separated by commas, K M G allowed; may be repeated */
     ARG_TEXTS,  /* struct arg_texts: the flag may be repeated */
     ARG_CPUS,   /* const char *, one of `choices` or processors: "0-3,8" */
 };

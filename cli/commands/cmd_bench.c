@@ -43,7 +43,9 @@ struct opts {
 static const struct arg args[] = {
     ARGS_MODEL_FILE(struct opts, model),
     LIST("--prompt", "-p", prompt, 0, 1 << 24, "512", "tokens of a prefill test (pp); 0: none"),
-    LIST("--predict", "-n", predict, 0, 1 << 24, "128", "steps of a decode test (tg); 0: none"),
+    {.name = "--predict", .alias = "-n", .meta = "N,...", ARG_FIELD(struct opts, predict, ARG_INTS),
+     .hi = 1 << 24, .otherwise = "128; none where a model takes its text whole",
+     .help = "steps of a decode test (tg); 0: none"},
     LIST("--depth", "-d", depth, 0, 1 << 24, "0", "tokens that are in the context before a test"),
     LIST("--sequences", "-np", seqs, 1, 4096, "1", "sequences side by side"),
     {.name = "--threads", .alias = "-t", .meta = "N,...", ARG_FIELD(struct opts, threads, ARG_INTS),
@@ -636,6 +638,8 @@ static int bench_session(struct bench *b, int32_t n_threads, int32_t n_seqs, int
     params.n_seq = n_seqs;
     params.n_threads = n_threads;
     params.n_threads_prefill = (int32_t)b->o->model.threads.n_prefill;
+    if (b->info.causal) /* one that pools would take sequences whole */
+        params.pooling = PITH_POOL_NONE;
     pith_session *s =
         cli_session_open(b->m, &b->o->model, (int32_t)(depth + p + n), &params, &code);
     if (!s)
@@ -727,13 +731,42 @@ static int resolve_threads(struct opts *o)
     return code;
 }
 
+/* Can the tests be run of this model? Of one that takes its text whole, prefill alone; tg: decode
+ * tests were asked for. */
+static int check_model(const struct bench *b, struct opts *o, int tg, int32_t n_batch)
+{
+    const char *path = o->model.path;
+    int64_t rows = largest(&o->prompt) * largest(&o->seqs);
+    if (b->info.encoder)
+        return cli_say(CLI_INPUT,
+                       "%s has an encoder beside its decoder; wanted a model without one",
+                       path);
+    if (b->info.causal)
+        return CLI_OK;
+    if (largest(&o->depth))
+        return cli_say(CLI_INPUT, "-d: %s takes a text whole, with nothing before it", path);
+    if ((tg && largest(&o->predict)) || !rows)
+        return cli_say(CLI_INPUT, "-n: %s takes a text whole, and has prefill tests (-p) alone",
+                       path);
+    if (rows > n_batch)
+        return cli_say(CLI_INPUT,
+                       "-b is %d, and %s takes texts whole: wanted %lld (-p times -np) or more",
+                       n_batch, path, (long long)rows);
+    if (largest(&o->predict))
+        cli_say(CLI_OK, "%s takes a text whole: decode tests (tg) are left out", path);
+    o->predict.n = 0;
+    return CLI_OK;
+}
+
 static int run(void *opts)
 {
     struct opts *o = opts;
     struct bench b = {.o = o, .info = {.size = sizeof b.info}};
     struct pith_model_params params = PITH_MODEL_PARAMS_INIT;
     struct pith_error err = {0};
-    int code;
+    int code, tg = o->predict.n;
+    if (!tg)
+        o->predict = (struct arg_ints){.v = {128}, .n = 1};
     int64_t p = largest(&o->prompt), n = largest(&o->predict), n_seqs = largest(&o->seqs);
     int64_t n_rows = n_seqs * most_rows(o);
     if (p == 0 && n == 0)
@@ -759,6 +792,8 @@ static int run(void *opts)
     code = pith_model_get_info(b.m, &b.info, &err) == PITH_OK ? make_tokens(&b, n_rows)
                                                               : cli_fail(&err);
     if (!code)
+        code = check_model(&b, o, tg, params.n_batch);
+    if (!code)
         code = bench_all(&b);
     if (o->format[0] == 'j')
         puts(b.n_shown ? "\n]" : "[]");
@@ -776,8 +811,8 @@ const struct command cmd_bench = {
             .command = "pith bench",
             .about = "Measures tokens per second of prefill (pp) and decode (tg), mean and "
                      "deviation, for "
-                     "every combination of the lists, beside what the machine allows: its read "
-                     "bandwidth "
+                     "every combination of the lists (-p 16,512 is -p 16 -p 512), beside what the "
+                     "machine allows: its read bandwidth "
                      "and arithmetic peaks are measured in the same run. Joules per token (of the "
                      "whole processors) are shown where the system lets the program read them.",
             .example =

@@ -58,8 +58,8 @@ struct run {
     float *vector;
     char *prefix; /* before each text; NULL: nothing */
     struct cli_out out;
-    FILE *rows; /* of --npy: what numbers are written to; out.f, or a file to copy where out.f
-                   cannot go back to its head */
+    FILE *rows; /* of --npy: what numbers are written to; out.f, or a file to copy where out.f is
+                   no file of ours, and may not go back to its head */
 };
 
 /* ---------------------------------------------------------------- vectors out */
@@ -113,7 +113,7 @@ static int begin_npy(struct run *r)
     int code = cli_out_open(&r->out, r->o->npy);
     if (code)
         return code;
-    r->rows = fseek(r->out.f, 0, SEEK_SET) ? tmpfile() : r->out.f;
+    r->rows = r->out.tmp ? r->out.f : tmpfile();
     if (!r->rows)
         return cli_say(CLI_SYSTEM, "--npy %s: no file for what a pipe gets at the end: %s",
                        r->out.path, strerror(errno));
@@ -192,6 +192,11 @@ static int open_all(struct run *r)
     if (code)
         return code;
     const struct pith_model_info *info = &r->pooled.info;
+    if (info->encoder)
+        return cli_say(CLI_INPUT,
+                       "%s has a decoder behind its encoder; wanted a model without one ('pith "
+                       "logits --tap encoder.end' writes what the encoder makes of each token)",
+                       o->model.path);
     r->n_dims = o->n_dims ? (int32_t)o->n_dims : info->n_embd_out;
     if (r->n_dims > info->n_embd_out)
         return cli_say(CLI_USE, "--dimensions is %d, this model has %d", r->n_dims,

@@ -32,7 +32,7 @@ static const struct arg args[] = {
      .help = "of a model with an encoder and a decoder: what the encoder reads; --tokens are the "
              "decoder's, of which the first is its start token"},
     {.name = "--out", .alias = "-o", .required = 1, .meta = "FILE",
-     ARG_FIELD(struct opts, out, ARG_TEXT), .help = "file to write"},
+     ARG_FIELD(struct opts, out, ARG_TEXT), .help = "file to write; - is stdout"},
     {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 0,
      .hi = INT32_MAX,
      .otherwise = "as many as tokens, at least what the model was trained for or 4096",

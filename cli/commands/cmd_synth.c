@@ -1,5 +1,6 @@
 /* cmd_synth.c -- pith synth: writes a random model of any architecture, for tests. */
 #include <string.h>
+#include <strings.h>
 
 #include "cli/cli.h"
 
@@ -23,7 +24,8 @@ static const struct arg args[] = {
     {.name = "--arch", .alias = "-a", .meta = "A", ARG_FIELD(struct opts, arch, ARG_TEXT),
      .dflt = "llama", .help = "architecture; an unknown one lists the known"},
     {.name = "--type", .meta = "T", ARG_FIELD(struct opts, type, ARG_TEXT), .dflt = "f32",
-     .help = "weight type of the matrices: f32, f16, q4_0, q4_K ..."},
+     .help = "weight type of the matrices: f32, f16, q4_0, q4_K ...; where rows are no whole "
+             "blocks of it, q8_0 or f16"},
     SIZE("--layers", n_layer, "layers (sizes that are not given are tiny)"),
     SIZE("--embd", n_embd, "width"),
     SIZE("--heads", n_head, "attention heads"),
@@ -56,6 +58,28 @@ static int is_known(const char *name)
     return 0;
 }
 
+/* Rows that a type of blocks cannot hold have another one, which is said; of a file, as nothing
+ * else can be read back. */
+static void tell_types(const struct opts *o)
+{
+    static const char *const others[] = {"q8_0", "f16"};
+    struct pith_error err = {0};
+    pith_file *f = cli_is_device(o->out) ? NULL : pith_file_open(o->out, &err);
+    for (int k = 0; k < 2 && f; k++) {
+        int n = 0;
+        if (!strcasecmp(o->type, others[k]))
+            continue;
+        for (int64_t i = 0; i < pith_file_n_tensors(f); i++) {
+            struct pith_tensor_info t = PITH_TENSOR_INFO_INIT;
+            n += pith_file_tensor(f, i, &t) == PITH_OK && !strcmp(t.type, others[k]);
+        }
+        if (n)
+            cli_say(CLI_OK, "%d matrices are %s: blocks of %s do not fit into their rows", n,
+                    others[k], o->type);
+    }
+    pith_file_close(f);
+}
+
 static int run(void *opts)
 {
     const struct opts *o = opts;
@@ -79,7 +103,10 @@ static int run(void *opts)
     p.keys = o->keys.v;
     p.tensors = o->tensors.v;
     p.seed = (uint64_t)o->seed;
-    return pith_synth(o->out, &p, &err) == PITH_OK ? CLI_OK : cli_fail_file(o->out, &err);
+    if (pith_synth(o->out, &p, &err) != PITH_OK)
+        return cli_fail_file(o->out, &err);
+    tell_types(o);
+    return CLI_OK;
 }
 
 const struct command cmd_synth = {

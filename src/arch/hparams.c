@@ -596,9 +596,9 @@ static pith_status check_asked(const struct arch_model *m, struct pith_error *er
             s++;
         if (!s->suffix || !(*a)[n])
             return error_set(err, PITH_UNSUPPORTED,
-                             "synth: \"%s\": wanted NAME=NUMBER of a key that %s has in this size, "
-                             "without \"%s.\"",
-                             *a, m->arch->name, m->arch->name);
+                             "synth: \"%.40s\": wanted NAME=NUMBER of a key that %s has in this "
+                             "size, without \"%s.\" (pith inspect --arch %s lists them)",
+                             *a, m->arch->name, m->arch->name, m->arch->name);
     }
     return PITH_OK;
 }

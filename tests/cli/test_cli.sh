@@ -93,6 +93,10 @@ do
     lost="$lost $flag"
 done
 same flags_elsewhere_all_say "$lost" ""
+for c in bench perplexity logits embed; do
+    gives "adapter_of_$c" 1 "unknown flag --lora; adapters work with 'pith run' and 'pith serve'" \
+        $c m --lora x
+done
 gives unknown_flag_prefix 1 'did you mean --temp\?' run m --temperature=1
 gives unknown_flag_far 1 "unknown flag --zzz; 'pith run --help'" run m --zzz
 gives unknown_short_flag 1 'unknown flag -q' run m -q
@@ -141,6 +145,11 @@ gives bad_choice 1 '\-\-cache-type-k is "q8"; wanted one of f32\|f16\|bf16\|q8_0
     --cache-type-k q8
 gives bad_list 1 '\-\-prompt is "1,,2"; wanted whole numbers separated by commas' bench m -p 1,,2
 gives bad_list_end 1 '\-\-depth is "1,"' bench m -d 1,
+lists='; lists are for -p -n -d -np -t$'
+gives no_list 1 "gpu-layers is \"0,99\"; wanted .*$lists" bench m -ngl 0,99
+gives no_list_choice 1 "cache-type-k is \"f16,f32\"; wanted .*$lists" bench m -ctk f16,f32
+gives no_list_size 1 "batch is \"64,512\"; wanted .*$lists" bench m -b 64,512
+gives no_list_elsewhere 1 'ctx is "1,2"; wanted a whole number [^;]*$' run m -c 1,2
 gives bad_threads 1 '\-\-threads is "two"; wanted a whole number or auto, from 1 to 1024' run m -p \
     x -t two
 gives bad_threads_list 1 '\-\-threads is "1,auto,"; wanted whole numbers' bench m -t 1,auto,
@@ -243,7 +252,16 @@ same closed_stderr "$? $(grep -c Usage "$out")" "0 1"
 gives synth_unknown_arch 2 'unknown .*"no-such-arch"; Known are .*qwen3,' synth "$dir/x.gguf" \
     --arch no-such-arch
 gives synth_near_arch 2 'did you mean qwen2' synth "$dir/x.gguf" --arch qwen2s
-gives synth_unknown_type 2 'q99' synth "$dir/x.gguf" --type q99
+gives synth_unknown_type 2 'q99.* is none of: f32 .* q8_0 .* q4_K ' synth "$dir/x.gguf" --type q99
+gives synth_unknown_key 2 'pith inspect --arch qwen3 lists' synth "$dir/x.gguf" -a qwen3 --key foo=1
+gives synth_unknown_tensor 2 'pith inspect --arch llama lists' synth "$dir/x.gguf" --tensor nope
+gives synth_other_type 0 '^pith: 16 matrices are q8_0: blocks of q4_K do not fit' \
+    synth "$dir/x.gguf" --type q4_K
+same synth_other_type_is_there "$("$pith" inspect "$dir/x.gguf" | grep -c ' q8_0 ')" 16
+gives synth_other_types 0 '^pith: 14 matrices are f16: blocks of Q8_0' \
+    synth "$dir/x.gguf" --type Q8_0 --embd 48
+"$pith" synth "$dir/x.gguf" --type q4_K --embd 256 --ff 256 >"$out" 2>&1
+same synth_type_as_asked "$(cat "$out")" ""
 "$pith" synth "$dir/traced.gguf" --vocab 300 >"$out" 2>&1
 traced="logits $dir/traced.gguf --out $dir/l --tokens"
 gives trace_nowhere 2 "none/t.json" $traced 1,2 --trace "$dir/none/t.json"
@@ -287,6 +305,8 @@ PITH_FAR_DEVICES=2 gives split_rows 0 \
 same split_rows_text "$(cat "$out")" "$(cat "$dir/one.txt")"
 PITH_FAR_DEVICES=1 gives split_rows_alone 2 'wants two devices or more, there is FAR0 alone' \
     run "$m" -p a -n 1 --split-mode row
+gives main_gpu_of_none 2 'main_gpu is 3, there are 0 GPUs' run "$m" -p a -n 1 -mg 3 --device CPU
+gives main_gpu_first 0 '' run "$m" -p a -n 1 -mg 0 --device CPU
 gives split_help_tells_of_heads 0 'heads with their cache' run --help
 gives split_unknown 1 'wanted one of layer\|none\|row' run "$m" -p a -sm rows
 
@@ -375,6 +395,8 @@ gives t5_read 0 '' run "$t5" -p 'a b c' -n 0
 gives t5_full 2 'n_prompt = 1, n_ctx = 16' run "$t5" -p 'a b c' -n 40 -c 16 --ignore-eog
 gives t5_prompt_too_long 2 'the encoder.s text exceeds' run "$t5" -p "$(printf 'ab %.0s' \
     $(seq 99))" -n 4 -c 16
+gives t5_bench 2 '^pith: .*t5.gguf has an encoder beside its decoder' bench "$t5" -n 4
+gives t5_embed 2 '^pith: .*t5.gguf has a decoder behind its encoder' embed "$t5" hi
 gives t5_session 1 'found --session' run "$t5" -p 'a b c' -n 5 --session "$dir/t5.session"
 "$pith" synth "$dir/mamba.gguf" --arch mamba2 >"$out" 2>&1
 gives mamba_shifts 1 'found --context-shift, and the positions of .* cannot be shifted' \
@@ -415,6 +437,19 @@ same synth_through_a_pipe "$(cksum <"$dir/piped")" "$(cksum <"$dir/plain.gguf")"
 same the_pipe_stays $? 0
 gives synth_folder 2 'directory' synth "$dir"
 gives run_session_device 0 '' run "$m" -p a -n 1 --session /dev/null
+"$pith" logits "$m" --tokens 1 --out - >"$dir/piped"
+same logits_stdout "$(cksum <"$dir/piped") $([ -e - ] && rm - && echo file)" \
+    "$(cksum <"$dir/file") "
+"$pith" logits "$m" --tokens 1 -o - | cat >"$dir/piped"
+same logits_stdout_pipe "$(cksum <"$dir/piped")" "$(cksum <"$dir/file")"
+"$pith" embed "$m" --npy "$dir/file" a bc && "$pith" embed "$m" --npy - a bc >"$dir/piped"
+same npy_stdout "$(cksum <"$dir/piped")" "$(cksum <"$dir/file")"
+if command -v script >/dev/null 2>&1; then
+    script -qec "'$pith' logits '$m' --tokens 1 -o -" /dev/null >"$out"
+    same logits_no_terminal "$? $(grep -c '^pith: - is a terminal' "$out")" "1 1"
+else
+    skip logits_no_terminal "there is no script"
+fi
 same logits_leave_nothing "$(ls "$dir"/c* "$dir"/*tmp* 2>/dev/null)" ""
 
 # bench
@@ -435,8 +470,21 @@ print("well")' "$out" >"$dir/well" 2>&1
 else
     skip bench_json_parses "no python3"
 fi
+# what sees its text whole decodes nothing
+"$pith" synth "$dir/bert.gguf" --arch bert --key attention.causal=0
+gives bench_whole 0 'bert.gguf takes a text whole: decode tests .tg. are left out$' \
+    bench "$dir/bert.gguf" -p 8 -p 16 -r 1 -t 1 --csv
+same bench_repeated "$(sed 1d "$out" | cut -d, -f1 | tr '\n' ' ')" '"pp8" "pp16" '
+gives bench_whole_steps 2 '^pith: -n: .*takes a text whole' bench "$dir/bert.gguf" -p 8 -n 4 -r 1
+gives bench_whole_nothing 2 '^pith: -n: .*takes a text whole' bench "$dir/bert.gguf" -p 0 -r 1
+gives bench_whole_depth 2 '^pith: -d: .*takes a text whole' bench "$dir/bert.gguf" -p 8 -d 4 -r 1
+gives bench_whole_batch 2 '^pith: -b is 8, and .*wanted 32 ' bench "$dir/bert.gguf" -p 2,16 -b 8 \
+    -np 2
 # Each measures the machine, too: some of the forms in make check, all in make test.
 all_forms() { [ "${TEST_SCALE:-1}" -lt 10 ] || gives "$@"; }
+# a file may say that texts are pooled, which tests of a decoder leave alone
+"$pith" synth "$dir/pools.gguf" --arch qwen3 --key pooling_type=3
+all_forms bench_of_who_pools 0 '^"tg2",' bench "$dir/pools.gguf" -p 0 -n 2 -r 1 -t 1 --csv
 all_forms bench_md 0 '^\| .* \| pp8 \|' bench "$m" -p 8 -n 0 -r 1 -t 1 --md
 all_forms bench_text 0 '^.* pp8 +[0-9.]+ +[0-9.]+ ' bench "$m" -p 8 -n 0 --repeat 1 -t 1
 all_forms bench_lists 0 'tg2@d4x3' bench "$m" -p 8,16 -n 1,2 -d 0,4 -np 1,3 -r 1 -t 1,2 -o csv

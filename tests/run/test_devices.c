@@ -257,12 +257,9 @@ static void check_on(const pith_model *m, const char *name, const char *device)
               device);
 }
 
-static void weights_go_by_name(void)
+static void weights_go_by(const char *const *rules)
 {
-    static const char *const rules[] = {"blk\\.[01]\\.ffn_down=CPU", "ffn_(up|down)=FAR1", NULL};
     struct pith_error err;
-    make_model("llama");
-    record();
     struct pith_model_params mp =
         HOW(.devices = "FAR0,FAR1", .tensor_split = "1,0", .placements = rules);
     pith_model *m = open_on("2", &mp, &err);
@@ -274,6 +271,16 @@ static void weights_go_by_name(void)
     check_on(m, "blk.3.attn_q.weight", "FAR0");
     run_tokens(m, 0, "weights by name");
     pith_model_close(m);
+}
+
+static void weights_go_by_name(void)
+{
+    static const char *const rules[] = {"blk\\.[01]\\.ffn_down=CPU", "ffn_(up|down)=FAR1", NULL};
+    static const char *const at_once[] = {"[01]{1,2}\\.ffn_down=CPU,ffn_(up|down)=FAR1", NULL};
+    make_model("llama");
+    record();
+    weights_go_by(rules);
+    weights_go_by(at_once);
 }
 
 /* The experts' products and what lies between them are on the CPU, the rest is not. */
@@ -367,6 +374,8 @@ static void wrong_ones_are_named(void)
     static const char *const no_device[] = {"ffn=GPU9", NULL},
                              *const no_match[] = {"nobody=CPU", NULL},
                              *const no_rule[] = {"ffn", NULL},
+                             *const no_second[] = {"ffn_.{2,4}=CPU,nobody=CPU", NULL},
+                             *const no_tail[] = {"ffn=CPU,attn", NULL},
                              *const no_regex[] = {"ffn(=CPU", NULL};
     const struct {
         struct pith_model_params how;
@@ -387,6 +396,9 @@ static void wrong_ones_are_named(void)
         {HOW(.placements = no_device), "there is no device \"GPU9\""},
         {HOW(.placements = no_match), "no tensor has such a name"},
         {HOW(.placements = no_rule), "wanted PATTERN=DEVICE"},
+        {HOW(.placements = no_second), "nobody=CPU: no tensor has such a name"},
+        {HOW(.placements = no_tail), "\"attn\": wanted PATTERN=DEVICE"},
+        {HOW(.devices = "CPU", .main_gpu = 9), "main_gpu is 9, there are 0 GPUs"},
         {HOW(.placements = no_regex), "the pattern"},
     };
     make_model("llama");

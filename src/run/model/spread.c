@@ -314,21 +314,31 @@ static pith_status send_matching(struct pith_model *m, const char *pattern, int3
 
 enum { PATTERN_MAX = 200 };
 
+/* The rule at *at, which goes on behind the comma that ends it: the first one behind its "=". */
+static pith_status send_rule(struct pith_model *m, const char **at, struct pith_error *err)
+{
+    char rule[PATTERN_MAX + 64], pattern[PATTERN_MAX + 1];
+    const char *p = *at;
+    size_t n = strcspn(p, "="), all = n + strcspn(p + n, ",");
+    if (!p[n] || !n || n > PATTERN_MAX || all >= sizeof rule)
+        return error_set(err, PITH_RANGE,
+                         "\"%.80s\": wanted PATTERN=DEVICE, the pattern at most %d bytes long", p,
+                         PATTERN_MAX);
+    snprintf(pattern, sizeof pattern, "%.*s", (int)n, p);
+    snprintf(rule, sizeof rule, "%.*s", (int)all, p);
+    *at = p + all + (p[all] == ',');
+    int d = device_named(m, rule + n + 1, rule, err);
+    return d < 0 ? PITH_RANGE : send_matching(m, pattern, d, rule, err);
+}
+
 static pith_status send_by_name(struct pith_model *m, struct pith_error *err)
 {
     for (const char *const *o = m->params.placements; o && *o; o++) {
-        const char *eq = strrchr(*o, '=');
-        char pattern[PATTERN_MAX + 1];
-        if (!eq || eq == *o || (size_t)(eq - *o) > PATTERN_MAX)
-            return error_set(err, PITH_RANGE,
-                             "\"%.80s\": wanted PATTERN=DEVICE, the pattern at most %d bytes long",
-                             *o, PATTERN_MAX);
-        memcpy(pattern, *o, (size_t)(eq - *o));
-        pattern[eq - *o] = 0;
-        int d = device_named(m, eq + 1, *o, err);
-        if (d < 0)
-            return PITH_RANGE;
-        pith_status st = send_matching(m, pattern, d, *o, err);
+        const char *at = *o;
+        pith_status st;
+        do
+            st = send_rule(m, &at, err);
+        while (st == PITH_OK && *at);
         if (st != PITH_OK)
             return st;
     }
@@ -489,7 +499,7 @@ pith_status model_join(struct pith_model *m, struct pith_error *err)
 static pith_status check_main(const struct pith_model *m, int n_gpus, struct pith_error *err)
 {
     int32_t main = m->params.main_gpu;
-    return main >= 0 && (!n_gpus || main < n_gpus)
+    return main >= 0 && main < (n_gpus ? n_gpus : 1)
                ? PITH_OK
                : error_set(err, PITH_RANGE, "main_gpu is %d, there are %d GPUs", main, n_gpus);
 }

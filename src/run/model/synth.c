@@ -97,9 +97,9 @@ static pith_status check_asked(const struct synth *s, struct pith_error *err)
                 found |= !strcmp(t->name, *a) && is_written(s, t, l);
         if (!found)
             return error_set(err, PITH_UNSUPPORTED,
-                             "synth: %s has no tensor \"%s\" in this size (names go without "
-                             "\"blk.N.\")",
-                             s->m.arch->name, *a);
+                             "synth: %s has no tensor \"%.40s\" in this size (names go without "
+                             "\"blk.N.\"; pith inspect --arch %s lists them)",
+                             s->m.arch->name, *a, s->m.arch->name);
     }
     return PITH_OK;
 }
@@ -233,6 +233,16 @@ static pith_status write_vocab(struct synth *s, struct pith_error *err)
     return PITH_OK;
 }
 
+static pith_status no_such_type(struct arena *a, const char *type, struct pith_error *err)
+{
+    const char *all = "";
+    for (int t = 0; t < DT_COUNT && all; t++)
+        if (dtypes[t].quant)
+            all = arena_printf(a, "%s%s%s", all, *all ? " " : "", dtypes[t].name);
+    return error_set(err, PITH_UNSUPPORTED, "synth: weight type \"%.20s\" is none of: %s", type,
+                     all ? all : "");
+}
+
 pith_status synth_write(const char *path, const struct pith_synth_params *p, struct pith_error *err)
 {
     struct synth s = {.p = p};
@@ -249,7 +259,7 @@ pith_status synth_write(const char *path, const struct pith_synth_params *p, str
                       "synth: unknown architecture \"%s\"; pith inspect --arch lists the known",
                       p->arch ? p->arch : ""));
     if (t < 0 || !dtypes[t].quant)
-        TRY(error_set(err, PITH_UNSUPPORTED, "synth: weight type \"%s\" cannot be written", type));
+        TRY(no_such_type(&s.arena, type, err));
     s.type = (enum dtype)t;
     TRY(set_hparams(&s, err));
     s.w = gguf_writer_open(path, err);
