@@ -114,7 +114,8 @@ struct pith_model_params {
                                  of all but others' rows of PITH_SPLIT_ROW, _TENSOR */
     const char *const *placements; /* NULL-terminated list of "PATTERN=DEVICE": weights whose names
                                       hold a match (POSIX extended regular expression), and the
-                                      products with them; the first that matches counts */
+                                      products with them; the first that matches counts. Rules may
+                                      stand in one text, with commas between them */
     int32_t cpu_experts; /* experts of so many first layers stay on the CPU, -1: of all */
     /* 1: on every device a token's logits are the same bits whatever else is in its steps and
      * however its prompt was cut into them. 0: devices may have kernels for steps of many rows that

@@ -38,7 +38,7 @@ struct pith_session_params {
     /* f32 f16 (default) bf16 q8_0 q5_1 q5_0 q4_1 q4_0 iq4_nl; types of blocks need heads of a
      * multiple of 32 elements. */
     const char *cache_type_k, *cache_type_v;
-    pith_pooling pooling;
+    pith_pooling pooling; /* 0 is none, the one field whose 0 is not its default: INIT says _FILE */
     int32_t n_threads;         /* 0 = as the model */
     int32_t n_threads_prefill; /* 0 = n_threads when given, else as the model */
     int64_t store_bytes; /* of full pages kept for prefixes to come, of running and ended sequences,
