@@ -33,21 +33,24 @@ struct opts {
     int json, csv, md, ops, total;
 };
 
-#define LIST(flag, short_flag, member, low, high, standard, what)                                  \
+/* dflt, or otherwise and a value that depends on the model */
+#define LIST(flag, short_flag, member, low, high, by, standard, what)                              \
     {                                                                                              \
         .name = flag, .alias = short_flag, .meta = "N,...",                                        \
-        ARG_FIELD(struct opts, member, ARG_INTS), .lo = low, .hi = high, .dflt = standard,         \
+        ARG_FIELD(struct opts, member, ARG_INTS), .lo = low, .hi = high, .by = standard,           \
         .help = what                                                                               \
     }
 /* clang-format off */
 static const struct arg args[] = {
     ARGS_MODEL_FILE(struct opts, model),
-    LIST("--prompt", "-p", prompt, 0, 1 << 24, "512", "tokens of a prefill test (pp); 0: none"),
-    {.name = "--predict", .alias = "-n", .meta = "N,...", ARG_FIELD(struct opts, predict, ARG_INTS),
-     .hi = 1 << 24, .otherwise = "128; none where a model takes its text whole",
-     .help = "steps of a decode test (tg); 0: none"},
-    LIST("--depth", "-d", depth, 0, 1 << 24, "0", "tokens that are in the context before a test"),
-    LIST("--sequences", "-np", seqs, 1, 4096, "1", "sequences side by side"),
+    LIST("--prompt", "-p", prompt, 0, 1 << 24, otherwise,
+         "512; where a model takes its text whole, at most what it was trained for",
+         "tokens of a prefill test (pp); 0: none"),
+    LIST("--predict", "-n", predict, 0, 1 << 24, otherwise,
+         "128; none where a model takes its text whole", "steps of a decode test (tg); 0: none"),
+    LIST("--depth", "-d", depth, 0, 1 << 24, dflt, "0",
+         "tokens that are in the context before a test"),
+    LIST("--sequences", "-np", seqs, 1, 4096, dflt, "1", "sequences side by side"),
     {.name = "--threads", .alias = "-t", .meta = "N,...", ARG_FIELD(struct opts, threads, ARG_INTS),
      .lo = 1, .hi = 1024, .word = "auto", .otherwise = "the fast cores it may use",
      .help = "threads; auto: see pith run"},
@@ -641,9 +644,11 @@ static int bench_session(struct bench *b, int32_t n_threads, int32_t n_seqs, int
     if (b->info.causal) /* one that pools would take sequences whole */
         params.pooling = PITH_POOL_NONE;
     pith_session *s =
-        cli_session_open(b->m, &b->o->model, (int32_t)(depth + p + n), &params, &code);
+        cli_session_try(b->m, &b->o->model, (int32_t)(depth + p + n), &params, &err);
+    if (!s && strstr(err.msg, "n_ctx is"))
+        return cli_say(CLI_INPUT, "%s: -d, -p and -n want them all", err.msg);
     if (!s)
-        return code;
+        return cli_fail(&err);
     interrupt_watch(s);
     pith_profile(s, b->o->ops);
     pith_status st = find_roof(b, s, &err);
@@ -731,11 +736,14 @@ static int resolve_threads(struct opts *o)
     return code;
 }
 
-/* Can the tests be run of this model? Of one that takes its text whole, prefill alone; tg: decode
- * tests were asked for. */
-static int check_model(const struct bench *b, struct opts *o, int tg, int32_t n_batch)
+/* Can the tests be run of this model? Of one that takes its text whole, prefill alone; pp, tg:
+ * prefill and decode tests were asked for. */
+static int check_model(const struct bench *b, struct opts *o, int pp, int tg, int32_t n_batch)
 {
     const char *path = o->model.path;
+    int32_t most = b->info.n_ctx_train;
+    if (!pp && !b->info.causal && most > 0 && most < o->prompt.v[0])
+        o->prompt.v[0] = most;
     int64_t rows = largest(&o->prompt) * largest(&o->seqs);
     if (b->info.encoder)
         return cli_say(CLI_INPUT,
@@ -764,7 +772,9 @@ static int run(void *opts)
     struct bench b = {.o = o, .info = {.size = sizeof b.info}};
     struct pith_model_params params = PITH_MODEL_PARAMS_INIT;
     struct pith_error err = {0};
-    int code, tg = o->predict.n;
+    int code, pp = o->prompt.n, tg = o->predict.n;
+    if (!pp)
+        o->prompt = (struct arg_ints){.v = {512}, .n = 1};
     if (!tg)
         o->predict = (struct arg_ints){.v = {128}, .n = 1};
     int64_t p = largest(&o->prompt), n = largest(&o->predict), n_seqs = largest(&o->seqs);
@@ -792,7 +802,7 @@ static int run(void *opts)
     code = pith_model_get_info(b.m, &b.info, &err) == PITH_OK ? make_tokens(&b, n_rows)
                                                               : cli_fail(&err);
     if (!code)
-        code = check_model(&b, o, tg, params.n_batch);
+        code = check_model(&b, o, pp, tg, params.n_batch);
     if (!code)
         code = bench_all(&b);
     if (o->format[0] == 'j')
