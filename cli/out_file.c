@@ -17,8 +17,7 @@ int cli_out_check(const char *path)
 {
     struct stat sb;
     if (is_stdout(path) && isatty(STDOUT_FILENO))
-        return cli_say(CLI_USE, "- is a terminal, and what is written are no characters; wanted a "
-                                "file, or stdout to one or a pipe");
+        return cli_say(CLI_USE, "- is a terminal; wanted a file or a pipe");
     if (stat(path, &sb) == 0 && S_ISDIR(sb.st_mode))
         return cli_say(CLI_INPUT, "%s is a folder; wanted a file to write", path);
     return CLI_OK;

@@ -44,10 +44,9 @@ struct opts {
 static const struct arg args[] = {
     ARGS_MODEL_FILE(struct opts, model),
     LIST("--prompt", "-p", prompt, 0, 1 << 24, otherwise,
-         "512; where a model takes its text whole, at most what it was trained for",
-         "tokens of a prefill test (pp); 0: none"),
+         "512; of short encoders less", "tokens of a prefill test (pp); 0: none"),
     LIST("--predict", "-n", predict, 0, 1 << 24, otherwise,
-         "128; none where a model takes its text whole", "steps of a decode test (tg); 0: none"),
+         "128; of encoders none", "steps of a decode test (tg); 0: none"),
     LIST("--depth", "-d", depth, 0, 1 << 24, dflt, "0",
          "tokens that are in the context before a test"),
     LIST("--sequences", "-np", seqs, 1, 4096, dflt, "1", "sequences side by side"),
@@ -646,7 +645,7 @@ static int bench_session(struct bench *b, int32_t n_threads, int32_t n_seqs, int
     pith_session *s =
         cli_session_try(b->m, &b->o->model, (int32_t)(depth + p + n), &params, &err);
     if (!s && strstr(err.msg, "n_ctx is"))
-        return cli_say(CLI_INPUT, "%s: -d, -p and -n want them all", err.msg);
+        return cli_say(CLI_INPUT, "%s (-d, -p, -n)", err.msg);
     if (!s)
         return cli_fail(&err);
     interrupt_watch(s);
@@ -754,8 +753,7 @@ static int check_model(const struct bench *b, struct opts *o, int pp, int tg, in
     if (largest(&o->depth))
         return cli_say(CLI_INPUT, "-d: %s takes a text whole, with nothing before it", path);
     if ((tg && largest(&o->predict)) || !rows)
-        return cli_say(CLI_INPUT, "-n: %s takes a text whole, and has prefill tests (-p) alone",
-                       path);
+        return cli_say(CLI_INPUT, "-n: %s takes a text whole, -p measures it", path);
     if (rows > n_batch)
         return cli_say(CLI_INPUT,
                        "-b is %d, and %s takes texts whole: wanted %lld (-p times -np) or more",
@@ -821,8 +819,8 @@ const struct command cmd_bench = {
             .command = "pith bench",
             .about = "Measures tokens per second of prefill (pp) and decode (tg), mean and "
                      "deviation, for "
-                     "every combination of the lists (-p 16,512 is -p 16 -p 512), beside what the "
-                     "machine allows: its read bandwidth "
+                     "every combination of the lists, beside what the machine allows: its read "
+                     "bandwidth "
                      "and arithmetic peaks are measured in the same run. Joules per token (of the "
                      "whole processors) are shown where the system lets the program read them.",
             .example =

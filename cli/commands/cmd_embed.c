@@ -194,8 +194,7 @@ static int open_all(struct run *r)
     const struct pith_model_info *info = &r->pooled.info;
     if (info->encoder)
         return cli_say(CLI_INPUT,
-                       "%s has a decoder behind its encoder; wanted a model without one ('pith "
-                       "logits --tap encoder.end' writes what the encoder makes of each token)",
+                       "%s has an encoder beside its decoder; wanted a model without one",
                        o->model.path);
     r->n_dims = o->n_dims ? (int32_t)o->n_dims : info->n_embd_out;
     if (r->n_dims > info->n_embd_out)

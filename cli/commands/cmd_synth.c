@@ -24,8 +24,8 @@ static const struct arg args[] = {
     {.name = "--arch", .alias = "-a", .meta = "A", ARG_FIELD(struct opts, arch, ARG_TEXT),
      .dflt = "llama", .help = "architecture; an unknown one lists the known"},
     {.name = "--type", .meta = "T", ARG_FIELD(struct opts, type, ARG_TEXT), .dflt = "f32",
-     .help = "weight type of the matrices: f32, f16, q4_0, q4_K ...; where rows are no whole "
-             "blocks of it, q8_0 or f16"},
+     .help = "weight type of the matrices: f32, f16, q4_0, q4_K ...; of rows that are no whole "
+             "blocks of it q8_0 or f16"},
     SIZE("--layers", n_layer, "layers (sizes that are not given are tiny)"),
     SIZE("--embd", n_embd, "width"),
     SIZE("--heads", n_head, "attention heads"),
@@ -74,7 +74,7 @@ static void tell_types(const struct opts *o)
             n += pith_file_tensor(f, i, &t) == PITH_OK && !strcmp(t.type, others[k]);
         }
         if (n)
-            cli_say(CLI_OK, "%d matrices are %s: blocks of %s do not fit into their rows", n,
+            cli_say(CLI_OK, "%d matrices are %s: their rows are no whole blocks of %s", n,
                     others[k], o->type);
     }
     pith_file_close(f);
