@@ -179,7 +179,7 @@ struct model_opts {
     {.name = "--override-tensor", .alias = "-ot", .meta = "PATTERN=DEVICE",                        \
      ARG_FIELD(opts, m.placements, ARG_TEXTS),                                                     \
      .help = "weights whose names match this extended regular expression go to this device; may "  \
-             "be given several times, or several with commas, the first match counts"},            \
+             "be given several times or with commas, the first match counts"},                     \
     {.name = "--cpu-moe", .alias = "-cmoe", ARG_FIELD(opts, m.cpu_experts, ARG_SWITCH),            \
      .help = "experts of all layers stay on the CPU"},                                             \
     {.name = "--n-cpu-moe", .alias = "-ncmoe", ARG_FIELD(opts, m.n_cpu_experts, ARG_INT),          \

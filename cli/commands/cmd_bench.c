@@ -643,11 +643,9 @@ static int bench_session(struct bench *b, int32_t n_threads, int32_t n_seqs, int
     if (b->info.causal) /* one that pools would take sequences whole */
         params.pooling = PITH_POOL_NONE;
     pith_session *s =
-        cli_session_try(b->m, &b->o->model, (int32_t)(depth + p + n), &params, &err);
-    if (!s && strstr(err.msg, "n_ctx is"))
-        return cli_say(CLI_INPUT, "%s (-d, -p, -n)", err.msg);
+        cli_session_open(b->m, &b->o->model, (int32_t)(depth + p + n), &params, &code);
     if (!s)
-        return cli_fail(&err);
+        return code;
     interrupt_watch(s);
     pith_profile(s, b->o->ops);
     pith_status st = find_roof(b, s, &err);
@@ -750,13 +748,12 @@ static int check_model(const struct bench *b, struct opts *o, int pp, int tg, in
                        path);
     if (b->info.causal)
         return CLI_OK;
-    if (largest(&o->depth))
-        return cli_say(CLI_INPUT, "-d: %s takes a text whole, with nothing before it", path);
-    if ((tg && largest(&o->predict)) || !rows)
-        return cli_say(CLI_INPUT, "-n: %s takes a text whole, -p measures it", path);
+    int deep = largest(&o->depth) > 0;
+    if (deep || (tg && largest(&o->predict)) || !rows)
+        return cli_say(CLI_INPUT, "-%c: %s takes a text whole; -p alone measures it",
+                       deep ? 'd' : 'n', path);
     if (rows > n_batch)
-        return cli_say(CLI_INPUT,
-                       "-b is %d, and %s takes texts whole: wanted %lld (-p times -np) or more",
+        return cli_say(CLI_INPUT, "-b is %d: %s takes a text whole; wanted %lld (-p times -np)",
                        n_batch, path, (long long)rows);
     if (largest(&o->predict))
         cli_say(CLI_OK, "%s takes a text whole: decode tests (tg) are left out", path);
@@ -772,9 +769,9 @@ static int run(void *opts)
     struct pith_error err = {0};
     int code, pp = o->prompt.n, tg = o->predict.n;
     if (!pp)
-        o->prompt = (struct arg_ints){.v = {512}, .n = 1};
+        o->prompt.v[o->prompt.n++] = 512;
     if (!tg)
-        o->predict = (struct arg_ints){.v = {128}, .n = 1};
+        o->predict.v[o->predict.n++] = 128;
     int64_t p = largest(&o->prompt), n = largest(&o->predict), n_seqs = largest(&o->seqs);
     int64_t n_rows = n_seqs * most_rows(o);
     if (p == 0 && n == 0)

@@ -24,8 +24,8 @@ static const struct arg args[] = {
     {.name = "--arch", .alias = "-a", .meta = "A", ARG_FIELD(struct opts, arch, ARG_TEXT),
      .dflt = "llama", .help = "architecture; an unknown one lists the known"},
     {.name = "--type", .meta = "T", ARG_FIELD(struct opts, type, ARG_TEXT), .dflt = "f32",
-     .help = "weight type of the matrices: f32, f16, q4_0, q4_K ...; of rows that are no whole "
-             "blocks of it q8_0 or f16"},
+     .help = "weight type of the matrices: f32, f16, q4_0, q4_K ...; q8_0 or f16 where rows are "
+             "no whole blocks"},
     SIZE("--layers", n_layer, "layers (sizes that are not given are tiny)"),
     SIZE("--embd", n_embd, "width"),
     SIZE("--heads", n_head, "attention heads"),
@@ -62,7 +62,7 @@ static int is_known(const char *name)
  * else can be read back. */
 static void tell_types(const struct opts *o)
 {
-    static const char *const others[] = {"q8_0", "f16"};
+    static const char others[2][8] = {"q8_0", "f16"};
     struct pith_error err = {0};
     pith_file *f = cli_is_device(o->out) ? NULL : pith_file_open(o->out, &err);
     for (int k = 0; k < 2 && f; k++) {
