@@ -90,10 +90,11 @@ case_line()
 }
 export -f case_line
 
-# cases NAME MODEL TOKENS: the lines that case_line takes.
+# cases NAME MODEL TOKENS [CONTEXT]: the lines that case_line takes.
 cases()
 {
-    local l c k all="-c 256 --chunk 256"
+    local l c k ctx=${4:-256}
+    local all="-c $ctx --chunk $ctx"
     emit() { echo "$1/$4/$6|$2|$3|$4|${5:-1}|$7"; }
     local some=("${levels[@]}") types=(f32 f16 bf16 q8_0 q4_0) chunks=(1 7 all)
     if [ $quick = 1 ]; then
@@ -102,38 +103,44 @@ cases()
     for l in "${some[@]}"; do
         for c in "${types[@]}"; do
             for k in "${chunks[@]}"; do
-                [ "$k" = all ] && flags=$all || flags="-c 256 --chunk $k"
+                [ "$k" = all ] && flags=$all || flags="-c $ctx --chunk $k"
                 emit "$1" "$2" "$3" "$l" 1 "$c/$k" "$flags --cache-type-k $c --cache-type-v $c"
             done
         done
     done
     [[ $quick = 0 || $2 != */quant/* ]] || return
-    emit "$1" "$2" "$3" "$best" 2 f16/7/devices "-c 256 --chunk 7"
+    emit "$1" "$2" "$3" "$best" 2 f16/7/devices "-c $ctx --chunk 7"
     for c in mapped packed; do
-        emit "$1" "$2" "$3" "$best" 1 "f16/7/$c" "-c 256 --chunk 7 --weights $c"
+        emit "$1" "$2" "$3" "$best" 1 "f16/7/$c" "-c $ctx --chunk 7 --weights $c"
     done
     for c in mean cls last none; do
-        emit "$1" "$2" "$3" "$best" 1 "f16/all/$c" "-c 256 --pooling $c"
+        emit "$1" "$2" "$3" "$best" 1 "f16/all/$c" "-c $ctx --pooling $c"
     done
 }
 
 # The models with their tokens: those of NAME.json, else the numbers from 3 on.
 all_cases()
 {
-    local m name big
+    local m name big ctx
+    first() { "$pith" logits "$m" --tokens "@$dir/$name.ids" -o "$dir/first" --no-cache-dir \
+        -c $ctx >/dev/null 2>"$dir/why"; }
     for m in "$shared"/golden/{arch,quant}/*.gguf "$shared"/vectors/models/stories260K.gguf; do
         [ -r "$m" ] || continue
         name=$(basename "$m" .gguf)
         sed -n 's/.*"tokens": *\[\([0-9, ]*\)\].*/\1/p' "${m%.gguf}.json" 2>/dev/null \
             >"$dir/$name.ids"
         [ -s "$dir/$name.ids" ] || seq -s , 3 50 >"$dir/$name.ids"
-        if ! "$pith" logits "$m" --tokens "@$dir/$name.ids" -o "$dir/first" --no-cache-dir -c 256 \
-            >/dev/null 2>"$dir/why"; then
+        ctx=256
+        if ! first; then # as many as it has learned
+            ctx=$(sed -n 's/.*has learned \([0-9]*\) positions.*/\1/p' "$dir/why")
+            ctx=${ctx:-256}
+        fi
+        if ! first; then
             echo "skip $name: $(head -n 1 "$dir/why" |
                 sed 's|/[^ ]*/||; s|; known are .*||')" >>"$dir/skipped"
             continue
         fi
-        cases "$name" "$m" "$dir/$name.ids"
+        cases "$name" "$m" "$dir/$name.ids" $ctx
     done
     big=$("$(dirname "$0")"/model.sh --if-present) || {
         echo "skip gemma-3-270m: the file is not here (scripts/model.sh)" >>"$dir/skipped"
