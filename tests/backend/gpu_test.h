@@ -221,11 +221,13 @@ static struct scores reference_scores(const char *path, const json_t *cases, con
                                       int32_t most)
 {
     struct pith_error err = {PITH_OK, ""};
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
     struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
     struct pith_model_info info = {.size = sizeof info};
     struct scores s = {0};
+    mp.n_outputs = 512;
     set_devices("0", layers);
-    pith_model *m = pith_model_open(path, NULL, &err);
+    pith_model *m = pith_model_open(path, &mp, &err);
     set_devices(NULL, NULL);
     sp.n_ctx = 512;
     pith_session *ss = m ? pith_session_open(m, &sp, &err) : NULL;
