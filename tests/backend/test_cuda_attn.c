@@ -23,6 +23,7 @@ struct attn_case {
     int heads, heads_kv, d_k, d_v;
     int rows[SEQS], before[SEQS]; /* of each sequence: in the step, kept from before */
     int window, two_sided;        /* what rows see: so many slots, 0: all; those behind them, too */
+    int span;                     /* so many rows see each other, and then the next; 0: none do */
     float cap;
     int slopes, table, latent, quarter; /* quarter: the last page of a sequence is one of these */
 };
@@ -55,7 +56,12 @@ static struct seen seen(const struct attn_case *c, int r)
     while (s.own >= c->rows[s.seq])
         s.own -= c->rows[s.seq++];
     s.own += c->before[s.seq];
-    s.hi = c->two_sided ? c->before[s.seq] + c->rows[s.seq] : s.own + 1;
+    int end = c->before[s.seq] + c->rows[s.seq];
+    s.hi = c->two_sided ? end : s.own + 1;
+    if (c->span) {
+        int last = s.own - (s.own - c->before[s.seq]) % c->span + c->span;
+        s.hi = last < end ? last : end;
+    }
     s.lo = c->window && s.own >= c->window ? s.own + 1 - c->window : 0;
     return s;
 }
@@ -427,6 +433,14 @@ static void one_case(const struct attn_case *c, int family, int cap_rows)
                worst(c, parts));
 }
 
+/* Many rows by the kernel that every device has. */
+static void one_case_of_many(const struct attn_case *c, int cap_rows)
+{
+    setenv("PITH_CUDA_MASK", "flash_wide", 1);
+    one_case(c, CU_FLASH, cap_rows);
+    unsetenv("PITH_CUDA_MASK");
+}
+
 /* Every size of heads, groups of one and of many, windows, caps, slopes, tables, all kinds of
  * caches, rows that are no whole block, sequences of one row beside others. */
 static void many_rows(void)
@@ -443,7 +457,34 @@ static void many_rows(void)
         {DT_F16, DT_F16, 2, 1, 16, 32, {34, 1, 1}, {0, 1, 5}, .two_sided = 1}};
     rng_init(&rng, 17);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        one_case(&cases[i], CU_FLASH, n_rows(&cases[i]));
+        one_case_of_many(&cases[i], n_rows(&cases[i]));
+}
+
+/* Many rows by four warps together: blocks that are whole, that have a tail or begin in the middle
+ * of a group, rows that see a window or each other, pages of which a quarter is there, V of blocks,
+ * heads that are smaller than the kernel's, parts. */
+static void wide_rows(void)
+{
+    static const struct attn_case cases[] = {
+        {DT_F16, DT_F16, 6, 2, 64, 64, {70, 3, 1}, {0, 90, 130}, .two_sided = 0},
+        {DT_BF16, DT_BF16, 4, 1, 128, 128, {64, 32, 2}, {100, 3, 0}, .cap = 30},
+        {DT_F16, DT_F16, 2, 1, 256, 256, {70, 2, 1}, {60, 126, 0}, .window = 50, .quarter = 2},
+        {DT_BF16, DT_BF16, 2, 1, 256, 256, {33, 2, 1}, {15, 126, 0}, .cap = 50, .quarter = 2},
+        {DT_F16, DT_F16, 2, 2, 64, 64, {150, 1, 1}, {30, 3, 0}, .window = 50, .quarter = 3},
+        {DT_F16, DT_Q5_1, 4, 2, 128, 96, {33, 1, 1}, {40, 2, 0}, .quarter = 1},
+        {DT_BF16, DT_BF16, 6, 2, 64, 64, {50, 5, 2}, {0, 7, 60}, .span = 7, .table = 1},
+        {DT_F16, DT_F16, 3, 1, 128, 128, {90, 40, 9}, {40, 64, 63}, .span = 32, .window = 70},
+        {DT_F16, DT_F16, 2, 2, 128, 128, {100, 20, 9}, {41, 64, 63}, .slopes = 1},
+        {DT_F16, DT_F16, 8, 1, 40, 24, {34, 1, 1}, {0, 1, 5}, .two_sided = 0},
+        {DT_F16, DT_F16, 2, 1, 16, 200, {34, 1, 1}, {0, 1, 5}, .two_sided = 1},
+        {DT_F16, DT_F16, 2, 1, 64, 64, {33, 1, 1}, {1500, 20, 1023}, .two_sided = 0},
+        {DT_BF16, DT_BF16, 2, 1, 128, 128, {40, 1, 1}, {1100, 20, 1500}, .window = 1020}};
+    if (!cu_of(dev)->has_flash_wide)
+        SKIP("hardware: no compute capability 9.0");
+    rng_init(&rng, 37);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int room_for = 1; room_for <= (i < 11 ? 1 : 2); room_for++)
+            one_case(&cases[i], CU_FLASH_WIDE, room_for * n_rows(&cases[i]));
 }
 
 /* The same of few rows, in one part and in several of a span. */
@@ -478,7 +519,10 @@ static void rows_in_parts(void)
     rng_init(&rng, 23);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int room_for = 1; room_for <= 4; room_for *= 2)
-            one_case(&cases[i], i < 3 ? CU_FLASH : CU_FLASH_FEW, room_for * n_rows(&cases[i]));
+            if (i < 3)
+                one_case_of_many(&cases[i], room_for * n_rows(&cases[i]));
+            else
+                one_case(&cases[i], CU_FLASH_FEW, room_for * n_rows(&cases[i]));
 }
 
 /* Latent rows: of few rows, of many, in parts. */
@@ -502,10 +546,11 @@ static void rows_by_themselves(void)
     struct attn_case c = {DT_F16, DT_F16, 4, 2, 64, 64, {70, 3, 1}, {64, 90, 130}, .window = 0};
     int64_t unit, cols = c.heads * (2 + kv_padded(c.d_v));
     struct state kv = state_of(&c, &unit);
-    for (int i = 0; i < 2; i++) {
-        int family = i ? CU_FLASH_FEW : CU_FLASH, few = i ? 5 : 40;
+    for (int i = 0; i < 2 + cu_of(dev)->has_flash_wide; i++) {
+        int family = i == 2 ? CU_FLASH_WIDE : i ? CU_FLASH_FEW : CU_FLASH, few = i == 1 ? 5 : 40;
         rng_init(&rng, 31);
-        c.rows[0] = i ? 20 : 70;
+        setenv("PITH_CUDA_MASK", i == 2 ? "" : "flash_wide", 1);
+        c.rows[0] = i == 1 ? 20 : 70;
         draw(&c, &kv, unit);
         REQUIRE(run(&c, &kv, unit, family, n_rows(&c), parts), "no partials");
         struct step *s = &room.s; /* the first few of the first sequence, and nothing else */
@@ -515,15 +560,49 @@ static void rows_by_themselves(void)
         REQUIRE(run(&c, &kv, unit, family, few, alone), "no partials");
         CHECK(!memcmp(parts, alone, (size_t)(few * cols) * sizeof *parts));
     }
+    unsetenv("PITH_CUDA_MASK");
+}
+
+/* Many rows go by four warps together (`wide`: there is such a device) where K has 16 bits, heads
+ * one of three sizes and a block room enough, and nobody has masked it. */
+static void what_is_wide(int wide)
+{
+    static const struct {
+        enum dtype k;
+        int size, wide;
+    } cases[] = {{DT_F16, 64, 1}, {DT_BF16, 128, 1}, {DT_F16, 250, 1},
+                 {DT_F16, 80, 0}, {DT_BF16, 192, 0}, {DT_Q8_0, 64, 0}};
+    static const char *const masks[] = {"flash_wide", "mma,wgmma", "wgmma"};
+    int64_t unit;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int size = cases[i].size, family = wide && cases[i].wide ? CU_FLASH_WIDE : CU_FLASH;
+        struct attn_case c = {
+            cases[i].k, cases[i].k, 2, 1, size, size, {40, 1, 1}, {0, 9, 0}, .window = 0};
+        struct state kv = state_of(&c, &unit);
+        rng_init(&rng, 41);
+        draw(&c, &kv, unit);
+        run(&c, &kv, unit, family, n_rows(&c), parts);
+        for (int m = 0; m < 3 && i == 0; m++) {
+            setenv("PITH_CUDA_MASK", masks[m], 1);
+            run(&c, &kv, unit, m == 1 ? (int)GPU_attn : CU_FLASH, n_rows(&c), parts);
+            unsetenv("PITH_CUDA_MASK");
+        }
+        uint32_t shared = cu_of(dev)->shared;
+        cu_of(dev)->shared = 99 << 10; /* heads of 64 fit, of 128 do not */
+        run(&c, &kv, unit, size <= 64 ? family : CU_FLASH, n_rows(&c), parts);
+        cu_of(dev)->shared = shared;
+    }
 }
 
 /* The kernel of f32 sums is taken where tensor cores or this use of them are masked, and where the
  * same bits are wanted from steps of any size. */
 static void what_is_taken(void)
 {
+    int many = cu_of(dev)->has_flash_wide ? CU_FLASH_WIDE : CU_FLASH;
     struct attn_case c = {DT_F16, DT_F16, 4, 2, 64, 64, {70, 3, 1}, {0, 90, 130}, .window = 0};
     int64_t unit;
     struct state kv = state_of(&c, &unit);
+    what_is_wide(cu_of(dev)->has_flash_wide);
     rng_init(&rng, 17);
     draw(&c, &kv, unit);
     const char *const masks[] = {"flash", "mma"};
@@ -540,7 +619,7 @@ static void what_is_taken(void)
     run(&c, &kv, unit, CU_FLASH_FEW, n_rows(&c), parts);
     c.rows[0] = 30;
     draw(&c, &kv, unit);
-    run(&c, &kv, unit, CU_FLASH, n_rows(&c), parts);
+    run(&c, &kv, unit, many, n_rows(&c), parts);
     uint32_t shared = cu_of(dev)->shared;
     c.d_k = c.d_v = 192;
     kv = state_of(&c, &unit);
@@ -633,6 +712,7 @@ int main(void)
     }
     attn_slopes(slopes, 4, 8);
     TEST(many_rows);
+    TEST(wide_rows);
     TEST(few_rows);
     TEST(rows_in_parts);
     TEST(latent_rows);

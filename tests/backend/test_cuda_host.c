@@ -57,6 +57,8 @@ static const struct {
     {.name = "multiplies", .shared = BOXES},
     {.name = "multiplies_early", .says = "multiplies shared memory", .shared = BOXES},
     {.name = "multiplies_unwaited", .says = "before its products are done", .shared = BOXES},
+    {.name = "multiplies_written", .shared = BOXES},
+    {.name = "multiplies_not_given", .says = "has not given to products", .shared = BOXES},
     {.name = "multiplies_unbegun", .says = "have not been given to products", .shared = BOXES},
     {.name = "multiplies_what_comes", .says = "that is still multiplied", .shared = BOXES},
     {.name = "multiplies_others", .says = "multiply different things", .shared = BOXES},

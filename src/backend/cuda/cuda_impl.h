@@ -30,9 +30,10 @@ struct cu_stage {
 };
 
 /* Families besides those of gpu.h: products of bytes on tensor cores, of 16 bits, the same by four
- * warps together, rows for them; attention of many rows, of few, over latent rows. */
+ * warps together, rows for them; attention of many rows, of few, over latent rows, of many by
+ * four warps together. */
 enum { CU_MMA = GPU_N_FAMILIES, CU_HALF, CU_WGMMA, CU_HALVE, CU_FLASH, CU_FLASH_FEW,
-       CU_FLASH_LATENT, CU_N_FAMILIES };
+       CU_FLASH_LATENT, CU_FLASH_WIDE, CU_N_FAMILIES };
 /* What a block makes: rows of the weight by rows of x; of half.cu, whose blocks are square. */
 enum { CU_TILE_M = 64, CU_TILE_N = 32, CU_NARROW = 32, CU_WIDE = 128 };
 
@@ -56,6 +57,7 @@ struct cu_gpu {
     int arch;      /* 75, 90 */
     int multiprocessors;
     int has_wgmma; /* kernels for it, and a driver that makes maps */
+    int has_flash_wide; /* kernels for it */
     uint32_t shared; /* bytes of shared memory that a block can ask for */
     uint64_t piece; /* of memory behind addresses that are reserved; 0: there are none */
 
@@ -146,11 +148,17 @@ int cu_impl(const struct device *d, const struct node *n, struct op_impl *out);
 struct attn_op;
 int cu_flash_size(const struct device *d, const struct attn_op *p, int32_t n_states,
                   const struct state *kv, int few);
+/* Looks whether there are kernels of many rows by four warps together (wgmma; compute capability
+ * 9.0); does such an op run by them in a step of many rows. */
+void cu_flash_find(struct cu_gpu *v);
+int cu_flash_is_wide(const struct device *d, const struct attn_op *p, int32_t n_states,
+                     const struct state *kv);
 /* Makes an attention's launch one of flash.cu, if it can be, and that of the merge after it fit.
  * `pick`: the key that decides how many rows there are. */
 void cu_flash_use(const struct device *d, const struct call *c, const struct gpu_key *k,
                   const struct gpu_key *pick, struct gpu_launch *l);
-uint32_t cu_flash_shared(int size, int few); /* bytes of shared memory that a block asks for */
+/* Bytes of shared memory that a block asks for, of a family (CU_FLASH and on) for heads of a size. */
+uint32_t cu_flash_shared(int family, int size);
 
 /* wgmma.c: products of 16 bits in large batches, by four warps together (kernels/wgmma.cu). Looks
  * what there is; could such a weight's products run so, in a step of many rows; makes a launch of

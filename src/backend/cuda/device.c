@@ -144,6 +144,7 @@ static pith_status read_properties(struct cu_gpu *v, struct pith_error *err)
     gpu_optional(&v->dev, env, "mma", 1);
     gpu_optional(&v->dev, env, "flash", 1);
     gpu_optional(&v->dev, env, "wgmma", v->arch >= 90 && v->arch < 100);
+    gpu_optional(&v->dev, env, "flash_wide", v->arch >= 90 && v->arch < 100);
     gpu_optional(&v->dev, env, "vmm", cu.address_reserve != NULL);
     TRY(cu_pools_open(v, err));
     TRY(env_int("PITH_CUDA_MEMORY", 1 << 20, INT64_MAX, 0, &limit, err));

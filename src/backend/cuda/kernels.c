@@ -53,6 +53,7 @@ pith_status cu_kernels_open(struct cu_gpu *v, int driver, struct pith_error *err
     if (own_file()) {
         pith_status st = loaded(v, cu.module_load(&v->module[0], own_file()), own_file(), err);
         cu_wgmma_find(v);
+        cu_flash_find(v);
         return st;
     }
     pith_status st = plugin_open("cuda", KERNELS_BUILD, &p, err);
@@ -63,6 +64,7 @@ pith_status cu_kernels_open(struct cu_gpu *v, int driver, struct pith_error *err
         st = loaded(v, cu.module_data(&v->module[v->n_modules], p.file[i].p), p.file[i].name, err);
     plugin_close(&p);
     cu_wgmma_find(v);
+    cu_flash_find(v);
     return st;
 }
 
@@ -79,7 +81,7 @@ void cu_kernels_close(struct cu_gpu *v)
 static const char families[CU_N_FAMILIES][16] = {
     GPU_FAMILIES(X)[CU_MMA] = "mma", [CU_HALF] = "half", [CU_WGMMA] = "wgmma", [CU_HALVE] = "halve",
     [CU_FLASH] = "flash", [CU_FLASH_FEW] = "flash_few",
-    [CU_FLASH_LATENT] = "flash_latent"};
+    [CU_FLASH_LATENT] = "flash_latent", [CU_FLASH_WIDE] = "flash_wide"};
 #undef X
 /* As types.cuh numbers them. */
 static const char types[][8] = {"f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0",
@@ -116,6 +118,7 @@ static void name_kernel(const struct gpu_kernel *k, char *out, size_t cap)
         break;
     case CU_FLASH:
     case CU_FLASH_FEW:
+    case CU_FLASH_WIDE:
         snprintf(out, cap, "pith_%s_%s_%d", families[k->family],
                  k->spec[0] <= TYPE_BF16 ? types[k->spec[0]] : "rows", (int)k->spec[4]);
         break;
@@ -137,12 +140,17 @@ static void name_kernel(const struct gpu_kernel *k, char *out, size_t cap)
 /* Bytes of shared memory beside what a kernel has of its own. */
 static uint32_t shared_of(const struct gpu_kernel *k)
 {
-    int family = (int)k->family, few = family == CU_FLASH_FEW;
-    if (family == CU_WGMMA)
+    switch ((int)k->family) {
+    case CU_WGMMA:
         return cu_wgmma_shared(k->spec[2]);
-    return few || family == CU_FLASH || family == CU_FLASH_LATENT
-               ? cu_flash_shared(k->spec[4], few)
-               : 0;
+    case CU_FLASH:
+    case CU_FLASH_FEW:
+    case CU_FLASH_LATENT:
+    case CU_FLASH_WIDE:
+        return cu_flash_shared((int)k->family, k->spec[4]);
+    default:
+        return 0;
+    }
 }
 
 static pith_status get_function(struct cu_gpu *v, const struct gpu_kernel *k, cu_function *out,
@@ -198,6 +206,7 @@ static unsigned warps_of(const struct gpu_kernel *k)
     case CU_FLASH_FEW:
         return 4;
     case CU_FLASH_LATENT:
+    case CU_FLASH_WIDE:
         return 8;
     case CU_WGMMA:
         return 9;
@@ -269,7 +278,8 @@ int cu_impl(const struct device *d, const struct node *n, struct op_impl *out)
     }
     if (n->op == OP_ATTN && (cu_flash_size(d, n->p, n->n_states, n->state[0], 0) ||
                              cu_flash_size(d, n->p, n->n_states, n->state[0], 1))) {
-        out->kernel = "attn cuda mma";
+        int wide = cu_flash_is_wide(d, n->p, n->n_states, n->state[0]);
+        out->kernel = wide ? "attn cuda wgmma" : "attn cuda mma";
         out->by_rows = 1;
     }
     return 1;

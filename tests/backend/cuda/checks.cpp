@@ -8,8 +8,9 @@
 //               between; of the device's memory also two blocks of a launch. Lanes of a warp meet
 //               where they wait for each other: no shuffle and no product of a warp orders memory
 //   initcheck   shared memory that the block has not written
-//   besides     shared memory that a fetch is still under way to; another thread's stack; shifts by
-//               too much, sums that overflow, subscripts behind an array's end
+//   besides     shared memory that a fetch is still under way to, or that products of four warps
+//               read and its writer has not given to them (fence.proxy.async); another thread's
+//               stack; shifts by too much, sums that overflow, subscripts behind an array's end
 //
 // For each word there is who wrote it last, and the last two threads that read it. Of more readers
 // some are forgotten: what is found is there, but not all that is there is found. Launches follow
@@ -40,11 +41,14 @@ struct Access {
 struct Word {
     Access written, read, read_before;
 };
-/* Of shared memory besides: bytes that a block has written; a fetch to them is under way. */
+/* Of shared memory besides: bytes that a block has written; a fetch to them is under way; which
+ * thread has written last (1 and on; 0: a copy has), and `given` of that thread then. */
 struct Shared {
     Word word;
     uint32_t block;
     uint8_t written, coming;
+    uint16_t writer;
+    uint32_t given;
 };
 struct Range {
     uint64_t from, to;
@@ -52,6 +56,7 @@ struct Range {
 
 uint32_t block, launch_first, epoch;
 uint16_t warp_epoch[THREAD / WARP + 1];
+uint32_t given[THREAD + 1]; /* how often a thread has given to products what it had written */
 std::vector<Shared> shared, asked; /* of kernels; of a launch */
 std::vector<Range> memory; /* the device's buffers, in order */
 Range asked_at;
@@ -189,8 +194,11 @@ void touch_shared(host_kind kind, uint64_t word, unsigned bytes)
     if (kind != HOST_WRITE && (s.written & bytes) != bytes)
         host_fail("it reads shared memory that nobody has written");
     touch(s.word, kind, access_of(kind, bytes), "shared", word);
-    if (kind != HOST_READ)
-        s.written = (uint8_t)(s.written | bytes);
+    if (kind == HOST_READ)
+        return;
+    s.written = (uint8_t)(s.written | bytes);
+    s.writer = (uint16_t)(host_thread() + 1);
+    s.given = given[host_thread()];
 }
 
 void check(host_kind kind, const void *p, size_t n, const void *code)
@@ -283,6 +291,7 @@ void checks_copied(const void *to, size_t n)
         s.word = Word{};
         s.coming = 0;
         s.written = 15;
+        s.writer = 0;
     }
 }
 
@@ -294,7 +303,15 @@ void checks_operand(const void *from, size_t n)
             host_fail("it multiplies shared memory that is still to be fetched");
         if (s.written != 15)
             host_fail("it multiplies shared memory that nobody has written");
+        if (s.writer && s.given == given[s.writer - 1])
+            host_fail("it multiplies shared memory that thread %d has not given to products",
+                      s.writer - 1);
     }
+}
+
+void checks_given()
+{
+    given[host_thread()]++;
 }
 
 /* The buffers that the kernels of the next launches may touch, in order. */

@@ -30,6 +30,8 @@ void checks_fetched(const void *to, size_t n);
 void checks_copy(const void *to, size_t n);
 void checks_copied(const void *to, size_t n);
 void checks_operand(const void *from, size_t n);
+/* What this thread has written by itself is there for what four warps multiply. */
+void checks_given();
 #else
 static inline void checks_launch(const void *, size_t) {}
 static inline void checks_block() {}
@@ -41,6 +43,7 @@ static inline void checks_fetched(const void *, size_t) {}
 static inline void checks_copy(const void *, size_t) {}
 static inline void checks_copied(const void *, size_t) {}
 static inline void checks_operand(const void *, size_t) {}
+static inline void checks_given() {}
 #endif
 
 #endif

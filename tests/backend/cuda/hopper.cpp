@@ -1,6 +1,7 @@
 // hopper.cpp -- what kernels use that came with compute capability 9.0, in plain C++ by what NVIDIA
 // documents (PTX ISA, "mbarrier", "cp.async.bulk.tensor", "wgmma"): barriers in shared memory,
-// copies of boxes of a matrix, products of four warps with operands in shared memory.
+// copies of boxes of a matrix, products of four warps with operands in shared memory, those of one
+// of them in lines of either kind, those of the other there or in registers.
 //
 // Each is done as late as is allowed, so that who does not wait finds nothing: a copy when no
 // thread can go on without one, a product when it is waited for; until then its sums are no
@@ -34,6 +35,9 @@ struct Copy {
 struct Product {
     uint64_t a, b;
     bool bf16, closed; /* its group has ended */
+    bool turned;       /* b: lines have numbers of one place of 64 rows */
+    bool words;        /* a is not in shared memory: */
+    double rows[2][16];
 };
 struct Thread {
     uint64_t *waits_for; /* a barrier; NULL: none */
@@ -138,6 +142,23 @@ unsigned char *operand(uint64_t d, uint64_t r, uint64_t k)
     return shared_at(swizzled(from + r / 8 * eight + r % 8 * 128 + 2 * k) % HOST_WINDOW);
 }
 
+/* The same of one whose lines have a number each of 64 rows. */
+unsigned char *operand_turned(uint64_t d, uint64_t r, uint64_t k)
+{
+    uint64_t from = (d & 0x3fff) << 4, rows = (d >> 16 & 0x3fff) << 4;
+    uint64_t eight = (d >> 32 & 0x3fff) << 4;
+    return shared_at(
+        swizzled(from + r / 64 * rows + k / 8 * eight + k % 8 * 128 + r % 64 * 2) % HOST_WINDOW);
+}
+
+void check_turned(uint64_t d, int n)
+{
+    if (((d & 0x3fff) << 4) % 1024)
+        host_fail("it multiplies a turned matrix that does not begin at eight lines");
+    for (int i = host_thread() % WARP; i < 16 * n / 8; i += WARP)
+        checks_operand(operand_turned(d, (uint64_t)(i / 16 * 8), (uint64_t)(i % 16)), 16);
+}
+
 void check_descriptor(uint64_t d)
 {
     if (d >> 62 != 1 || d >> 49 & 7)
@@ -148,23 +169,28 @@ void check_descriptor(uint64_t d)
 }
 
 /* Lanes share the work of looking: each row once. */
-void check_operands(uint64_t a, uint64_t b, int n)
+void check_rows_of_a(uint64_t a)
 {
     int l = host_thread() % WARP, w = host_thread() / WARP % 4;
     for (int r = l / 4; l % 4 == 0 && r < 16; r += 8)
         for (uint64_t k = 0; k < 16; k += 8)
             checks_operand(operand(a, (uint64_t)(16 * w + r), k), 16);
-    for (int r = l; r < n; r += WARP)
+}
+
+void check_rows_of_b(uint64_t b, int n)
+{
+    for (int r = host_thread() % WARP; r < n; r += WARP)
         for (uint64_t k = 0; k < 16; k += 8)
             checks_operand(operand(b, (uint64_t)r, k), 16);
 }
 
-void read_row(uint64_t d, uint64_t r, bool bf16, double *out)
+double number(uint32_t h, bool bf16) { return bf16 ? host_float(h << 16) : host_half(h); }
+
+void read_row(uint64_t d, uint64_t r, bool bf16, bool turned, double *out)
 {
     for (uint64_t k = 0; k < 16; k++) {
-        const unsigned char *p = operand(d, r, k);
-        uint32_t h = (uint32_t)(p[0] | p[1] << 8);
-        out[k] = bf16 ? host_float(h << 16) : host_half(h);
+        const unsigned char *p = turned ? operand_turned(d, r, k) : operand(d, r, k);
+        out[k] = number((uint32_t)(p[0] | p[1] << 8), bf16);
     }
 }
 
@@ -174,9 +200,12 @@ void multiply(Thread &t, const Product &p)
     uint64_t l = (uint64_t)(&t - threads) % WARP, w = (uint64_t)(&t - threads) / WARP % 4;
     double a[2][16], b[16];
     for (uint64_t i = 0; i < 2; i++)
-        read_row(p.a, 16 * w + l / 4 + 8 * i, p.bf16, a[i]);
+        if (p.words)
+            memcpy(a[i], p.rows[i], sizeof a[i]);
+        else
+            read_row(p.a, 16 * w + l / 4 + 8 * i, p.bf16, false, a[i]);
     for (uint64_t c = 0; c < (uint64_t)t.n / 2; c++) {
-        read_row(p.b, c / 2 * 8 + 2 * (l % 4) + c % 2, p.bf16, b);
+        read_row(p.b, c / 2 * 8 + 2 * (l % 4) + c % 2, p.bf16, p.turned, b);
         for (uint64_t i = 0; i < 2; i++) {
             float &sum = t.sums[c / 2 * 4 + 2 * i + c % 2];
             double s = sum;
@@ -189,15 +218,44 @@ void multiply(Thread &t, const Product &p)
 
 bool overlap(uint64_t a, uint64_t n, uint64_t b, uint64_t m) { return a < b + m && b < a + n; }
 
-/* Somebody's products that have not been waited for read there: 64 rows, and those of x. */
-void check_unread(const void *to, uint64_t n)
+/* A product reads there: sixteen numbers of 64 rows, and of `rows`. */
+bool reads(const Product &p, uint64_t rows, uint64_t at, uint64_t n)
 {
-    uint64_t at = host_window(to);
-    for (const Thread &t : threads)
-        for (const Product &p : t.products)
-            if (overlap(at, n, (p.a & 0x3fff) << 4, 64 * 128 - 96) ||
-                overlap(at, n, (p.b & 0x3fff) << 4, (uint64_t)t.n * 2 * 128 - 96))
+    uint64_t a = (p.a & 0x3fff) << 4, b = (p.b & 0x3fff) << 4, apart = (p.b >> 16 & 0x3fff) << 4;
+    bool some = !p.words && overlap(at, n, a, 64 * 128 - 96);
+    if (!p.turned)
+        return some || overlap(at, n, b, rows * 128 - 96);
+    for (uint64_t r = 0; r < rows; r += 64)
+        some = some || overlap(at, n, b + r / 64 * apart, 16 * 128);
+    return some;
+}
+
+/* Products that have not been waited for, of each so many-th thread from one on. */
+void check_unread(const void *to, uint64_t n, int first, int step)
+{
+    for (int i = first; i < MOST_THREADS; i += step)
+        for (const Product &p : threads[i].products)
+            if (reads(p, (uint64_t)threads[i].n * 2, host_window(to), n))
                 host_fail("it fetches into shared memory that is still multiplied");
+}
+
+/* One more product of this thread, whose sums are no numbers until it is waited for. */
+void begin_product(float *c, int n, const Product &p)
+{
+    Thread &t = self();
+    if (!t.begun)
+        host_fail("it multiplies, and its sums have not been given to products");
+    if (t.products.empty()) {
+        t.c = c;
+        t.n = n / 2;
+        t.sums.assign(c, c + n / 2);
+    }
+    if (c != t.c)
+        host_fail("products under way have other sums");
+    for (int i = 0; i < t.n; i++)
+        c[i] = NAN;
+    t.products.push_back(p);
+    t.all = ((t.all * 31 + p.a) * 31 + p.b) * 31 + p.bf16 + 1;
 }
 
 } // namespace
@@ -224,6 +282,11 @@ bool hopper_goes_on(int thread)
         return false;
     t.waits_for = NULL;
     return true;
+}
+
+void hopper_fetches(const void *to, size_t n)
+{
+    check_unread(to, n, host_thread() % WARP, WARP);
 }
 
 bool hopper_copy_one(unsigned order)
@@ -293,33 +356,40 @@ void host_fetch_box(void *to, const void *map, uint32_t i0, uint32_t i1, uint32_
     if (barrier_at(b).bytes < (int64_t)box_bytes(c.map))
         host_fail("it fetches bytes that were not promised to the barrier");
     check_rows(c);
-    check_unread(to, box_bytes(c.map));
+    check_unread(to, box_bytes(c.map), 0, 1);
     checks_copy(to, box_bytes(c.map));
     memset(to, 0xff, box_bytes(c.map));
     copies.push_back(c);
 }
 
+void host_operands_written() { checks_given(); }
+
 void host_products_begin() { self().begun = true; }
 
-void host_multiply64(float *c, int n, uint64_t a, uint64_t b, bool bf16)
+void host_multiply64(float *c, int n, uint64_t a, uint64_t b, bool bf16, bool turned)
 {
-    Thread &t = self();
     check_descriptor(a);
     check_descriptor(b);
-    check_operands(a, b, n);
-    if (!t.begun)
-        host_fail("it multiplies, and its sums have not been given to products");
-    if (t.products.empty()) {
-        t.c = c;
-        t.n = n / 2;
-        t.sums.assign(c, c + n / 2);
-    }
-    if (c != t.c)
-        host_fail("products under way have other sums");
-    for (int i = 0; i < t.n; i++)
-        c[i] = NAN;
-    t.products.push_back(Product{a, b, bf16, false});
-    t.all = ((t.all * 31 + a) * 31 + b) * 31 + bf16 + 1;
+    check_rows_of_a(a);
+    if (turned)
+        check_turned(b, n);
+    else
+        check_rows_of_b(b, n);
+    begin_product(c, n, Product{a, b, bf16, false, turned, false, {}});
+}
+
+void host_multiply64_rows(float *c, int n, const uint32_t (&a)[4][4], uint64_t b, bool bf16)
+{
+    int l = host_thread() % 4;
+    Product p = {0, b, bf16, false, true, true, {}};
+    check_descriptor(b);
+    check_turned(b, n);
+    for (int x = 0; x < 4; x++)
+        for (int i = 0; i < 4; i++)
+            for (int e = 0; e < 2; e++)
+                p.rows[i % 2][i / 2 * 8 + 2 * (l ^ x) + e] =
+                    number(a[x][i] >> (16 * e) & 0xffff, bf16);
+    begin_product(c, n, p);
 }
 
 void host_products_end()

@@ -423,6 +423,7 @@ void host_fetch(void *to, const void *from, int bytes)
         host_fail("%d bytes from %p to %p: no multiples of that", bytes, from, to);
     if (from)
         checks_access(HOST_READ, from, n);
+    hopper_fetches(to, n);
     f.fetches.push_back({to, from, f.stage, n});
     checks_fetch(to, n);
     memset(to, 0xff, n);

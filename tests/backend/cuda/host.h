@@ -72,8 +72,12 @@ void host_barrier_make(uint64_t *b, uint32_t n);
 void host_barrier_meet(uint64_t *b, uint32_t bytes);
 void host_barrier_wait(uint64_t *b, uint32_t parity);
 void host_fetch_box(void *to, const void *map, uint32_t i0, uint32_t i1, uint32_t i2, uint64_t *b);
+void host_operands_written();
 void host_products_begin();
-void host_multiply64(float *c, int n, uint64_t a, uint64_t b, bool bf16);
+/* turned: lines of b have numbers of 64 rows. */
+void host_multiply64(float *c, int n, uint64_t a, uint64_t b, bool bf16, bool turned = false);
+/* a: words of the four lanes that have a lane's rows, of lane l ^ i the i-th. b: turned. */
+void host_multiply64_rows(float *c, int n, const uint32_t (&a)[4][4], uint64_t b, bool bf16);
 void host_products_end();
 void host_products_wait(int n);
 

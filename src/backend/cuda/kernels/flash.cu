@@ -8,6 +8,7 @@
  *     many rows  a warp has 16 MT of them to itself; a tile of SLOTS slots is all warps'
  *     few rows   16 of them: a warp has tiles of its own, each fourth of them; what the warps have
  *                found is merged at the end
+ *     9.0        of many: four warps multiply 64 of them together (below)
  *
  * In turns, a *team* being the threads that have a tile in common:
  *
@@ -39,7 +40,7 @@ enum { NEAR = 144, CAP = 1, SLOPES = 2, TABLE = 4 };
 #define FOREVER 0x7fffffff
 
 template <class S> struct Rows {
-    alignas(16) uint16_t q[S::ROWS][S::LINE]; /* scaled by a power of two each, */
+    alignas(16) uint16_t q[S::ROWS * S::LINE]; /* scaled by a power of two each, */
     float down[S::ROWS];                      /* which this undoes */
     int lo[S::ROWS], hi[S::ROWS], own[S::ROWS];
     int range[S::WARPS][4];
@@ -55,6 +56,14 @@ struct Block {
 struct Range {
     int lo, hi, late, early;
 };
+
+/* Where number d of row i lies among rows of Q. */
+template <class S> FN uint32_t place_in_rows(uint32_t i, uint32_t d)
+{
+    if (S::SWIZZLED) /* 64 numbers of all rows are lines of 128 bytes; then the next 64 */
+        return (d / 64 * S::ROWS + i) * 64 + ((d / 8 % 8) ^ (i % 8)) * 8 + d % 8;
+    return i * S::LINE + d;
+}
 
 FN uint32_t thread_of() { return threadIdx.y * 32 + threadIdx.x; }
 FN uint32_t head_of(const Block &b, uint32_t i) { return b.head * b.g + (b.first + i) % b.g; }
@@ -97,7 +106,7 @@ template <int TYPE, class S> FN void load_rows(const Args &arg, const Block &b, 
         Scale k = scale_of(TYPE, most);
         UNROLL for (uint32_t c = 0; c < EACH; c++)
             if (l + 32 * c < D)
-                s.q[i][l + 32 * c] = (uint16_t)pack<TYPE>(x[c] * k.up, 0);
+                s.q[place_in_rows<S>(i, l + 32 * c)] = (uint16_t)pack<TYPE>(x[c] * k.up, 0);
         if (l == 0) {
             s.down[i] = k.down;
             s.lo[i] = some ? step_lo(arg, group, r) : 0;
@@ -241,7 +250,7 @@ FN void put_weight(const Result &y, float m, float l)
 template <int SIZE, bool FEW_ROWS> struct Shape { /* flash.c has the same */
     enum { WARPS = 4, THREADS = 32 * WARPS };
     enum { D = SIZE, FEW = FEW_ROWS, TEAMS = FEW ? THREADS / 32 : 1, TEAM = THREADS / TEAMS };
-    enum { MT = FEW || D > 128 ? 1 : 2, ROWS = FEW ? 16 : 16 * MT * WARPS };
+    enum { MT = FEW || D > 128 ? 1 : 2, ROWS = FEW ? 16 : 16 * MT * WARPS, SWIZZLED = 0 };
     enum { SLOTS = FEW ? (D < 128 ? 32 : 16) : (D <= 96 ? 64 : 32), NT = SLOTS / 8 };
     enum { LINE = D + 8, K_LINE = SLOTS + 8, PIECES = SLOTS * D / 8 / TEAM };
 };
@@ -363,7 +372,8 @@ FN void multiply_k(const Tiles<S> &s, const Tile<S> &at, Scores<S> &x)
     UNROLL for (uint32_t d = 0; d < S::D; d += 16) {
         uint32_t a[S::MT][4], b[4];
         UNROLL for (uint32_t m = 0; m < S::MT; m++)
-            matrices4(a[m], &s.q[first_row(S::MT, S::FEW, m) + l % 16][d + l / 16 * 8]);
+            matrices4(a[m], &s.q[place_in_rows<S>(first_row(S::MT, S::FEW, m) + l % 16,
+                                                  d + l / 16 * 8)]);
         UNROLL for (uint32_t n = 0; n < S::NT; n += 2) {
             if (ROWS_K)
                 matrices4(b, &at.k[((n + l / 16) * 8 + l % 8) * S::LINE + d + l / 8 % 2 * 8]);
@@ -485,7 +495,7 @@ template <class S> FN void merge_rows(const Args &arg, const Block &b, Tiles<S> 
     }
 }
 
-template <class S> FN void no_sums(const Args &arg, const Tiles<S> &s, Sums<S> &sum)
+template <class S> FN void no_sums(const Args &arg, const Rows<S> &s, Sums<S> &sum)
 {
     UNROLL for (int m = 0; m < S::MT; m++) {
         UNROLL for (int i = 0; i < S::D / 2; i++)
@@ -573,6 +583,222 @@ SIZED(128)
 SIZED(192)
 SIZED(256)
 
+/* ---------------------------------------------------------------- four warps together */
+
+/* Many rows on devices of compute capability 9.0, whose tensor cores take operands from shared
+ * memory by themselves (wgmma), over K of f16 or bf16: flash_wide_TYPE_D, for heads of 64, 128 and
+ * 256 numbers. Four warps have 64 rows, a warp 16 of them, in the places of multiply: all but the
+ * products is as above. A tile is a page's 64 slots. Threads fetch its pieces (cp.async) to where
+ * products look for them: pages lie where they lie, and no map of the driver tells of them all.
+ *
+ *     S' = Q K'           of the next tile, goes on while
+ *     P = 2^(S - m)       is made of this one, and the tile after it is fetched; then
+ *     O = O 2^(m' - m) + P V
+ *
+ *     q [D / 64][ROWS][64]   k [2][D][64 slots]   v [2][D / 64][64 slots][64]
+ *
+ * Both K and V have numbers of one slot, or of one row of V, in neighbouring lines, where products
+ * of the others have them side by side: their operands are turned. P is in registers. */
+#ifdef FOUR_WARPS
+
+template <int SIZE> struct WideShape { /* flash.c has the same */
+    enum { WARPS = 8, THREADS = 32 * WARPS, D = SIZE, MT = 1, ROWS = 16 * WARPS, SLOTS = 64 };
+    enum { NT = SLOTS / 8, LINE = D, SWIZZLED = 1, FEW = 0, TILE = SLOTS * D };
+    enum { PIECES = TILE / 8 / THREADS, BLOCKS = D == 64 ? 2 : 1 };
+};
+template <class S> struct WideTiles : Rows<S> {
+    alignas(1024) uint16_t k[2][S::TILE];
+    alignas(1024) uint16_t v[2][S::TILE];
+};
+
+#define PRODUCT(shape, type, sums, operands, inputs, ...)                                          \
+    asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"                                        \
+                 "wgmma.mma_async.sync.aligned." shape ".f32." type "." type "\n{" sums "}, "      \
+                 operands ";\n}"                                                                   \
+                 : __VA_ARGS__                                                                     \
+                 : inputs)
+#define COMMA       ,
+#define OF_MATRICES "l"(a) COMMA "l"(b)
+#define OF_WORDS    "r"(a[0]) COMMA "r"(a[1]) COMMA "r"(a[2]) COMMA "r"(a[3]) COMMA "l"(b)
+
+/* c += a b: 64 rows of 16 numbers by 64 slots. b: turned. */
+template <int TYPE> FN void multiply_wide_k(float (&c)[8][4], uint64_t a, uint64_t b)
+{
+#ifdef __CUDACC__
+    if constexpr (TYPE == T_F16)
+        PRODUCT("m64n64k16", "f16", SUMS_TO_31, "%32, %33, p, 1, 1, 0, 1", OF_MATRICES, SIXTEEN(0),
+                SIXTEEN(4));
+    else
+        PRODUCT("m64n64k16", "bf16", SUMS_TO_31, "%32, %33, p, 1, 1, 0, 1", OF_MATRICES, SIXTEEN(0),
+                SIXTEEN(4));
+#else
+    host_multiply64(c[0], 64, a, b, TYPE == T_BF16, true);
+#endif
+}
+
+/* c += a b: 64 rows of 16 slots, a warp's own as words of multiply, by D numbers of V. b: turned. */
+template <int TYPE, int D>
+FN void multiply_wide_v(float (&c)[D / 8][4], const uint32_t (&a)[4], uint64_t b)
+{
+#if !defined(__CUDACC__)
+    uint32_t all[4][4]; /* of the lanes that have these rows: all[x] of lane l ^ x */
+    for (int x = 0; x < 4; x++)
+        for (int i = 0; i < 4; i++)
+            all[x][i] = x ? lane_xor(a[i], x) : a[i];
+    host_multiply64_rows(c[0], D, all, b, TYPE == T_BF16);
+#else
+#define OF_V(n, sums, operands, ...)                                                               \
+    if constexpr (TYPE == T_F16)                                                                   \
+        PRODUCT("m64n" n "k16", "f16", sums, operands ", p, 1, 1, 1", OF_WORDS, __VA_ARGS__);      \
+    else                                                                                           \
+        PRODUCT("m64n" n "k16", "bf16", sums, operands ", p, 1, 1, 1", OF_WORDS, __VA_ARGS__)
+    if constexpr (D == 64) {
+        OF_V("64", SUMS_TO_31, "{%32, %33, %34, %35}, %36", SIXTEEN(0), SIXTEEN(4));
+    } else if constexpr (D == 128) {
+        OF_V("128", SUMS_TO_63, "{%64, %65, %66, %67}, %68", SUMS(0));
+    } else {
+        OF_V("256", SUMS_TO_127, "{%128, %129, %130, %131}, %132", SUMS(0), SUMS(16));
+    }
+#endif
+}
+
+/* A page's slots from p0 on, of which nothing is read from `end` on. */
+template <class S>
+FN void fetch_wide_k(const Args &arg, uint16_t *to, const Block &b, int p0, int end)
+{
+    uint32_t at, n = (uint32_t)(end - p0), d_k = arg.p[4];
+    uint64_t page = page_of(arg, b.seg, (uint32_t)p0, &at), from = k_place(arg, page, b.head, at);
+    UNROLL for (uint32_t c = 0; c < S::PIECES; c++) {
+        uint32_t i = thread_of() + S::THREADS * c, d = i / 8, j = i % 8;
+        fetch16(to + d * 64 + (j ^ d % 8) * 8, from + 2 * (uint64_t)(PAGE * d + 8 * j),
+                d < d_k && 8 * j < n);
+    }
+}
+
+/* The same of V, and nothing before slot `begin`: those have no weight, and must be finite. */
+template <int TYPE, class S>
+FN void fetch_wide_v(const Args &arg, uint16_t *to, const Block &b, int p0, int begin, int end)
+{
+    uint32_t at, d_v = arg.p[5], bytes = arg.p[9] / PAGE;
+    uint64_t page = page_of(arg, b.seg, (uint32_t)p0, &at), from = v_place(arg, page, b.head, at);
+    ROLLED for (uint32_t c = 0; c < S::PIECES; c++) {
+        uint32_t i = thread_of() + S::THREADS * c, j = i / (S::D / 8), o = i % (S::D / 8);
+        int slot = p0 + (int)j;
+        bool some = slot >= begin && slot < end && 8 * o < d_v;
+        uint16_t *piece = to + (o / 8 * S::SLOTS + j) * 64 + (o % 8 ^ j % 8) * 8;
+        if (v_type(arg) == TYPE)
+            fetch16(piece, from + (uint64_t)j * bytes + 16 * o, some);
+        else
+            put_eight(piece, v_type(arg), from + (uint64_t)j * bytes, o, some);
+    }
+}
+
+/* Scores of a tile begin to be made: they are there after products_wait. */
+template <int TYPE, class S>
+FN void begin_scores(const WideTiles<S> &s, const uint16_t *k, Scores<S> &x)
+{
+    uint32_t rows = threadIdx.y / 4 * 64;
+    UNROLL for (int i = 0; i < 4 * S::NT; i++)
+        x.s[0][i / 4][i % 4] = 0;
+    sums_stay(x.s[0]);
+    products_begin();
+    UNROLL for (uint32_t d = 0; d < S::D; d += 16)
+        multiply_wide_k<TYPE>(x.s[0], matrix(&s.q[(d / 64 * S::ROWS + rows) * 64 + d % 64]),
+                              matrix_turned(k + d * 64, EIGHT_LINES));
+    products_end();
+}
+
+template <int TYPE, class S>
+FN void multiply_wide(const uint16_t *v, const Scores<S> &x, Sums<S> &sum)
+{
+    uint32_t a[S::SLOTS / 16][4];
+    UNROLL for (uint32_t j = 0; j < S::SLOTS / 16; j++)
+        UNROLL for (uint32_t i = 0; i < 4; i++)
+            a[j][i] = pack<TYPE>(x.s[0][2 * j + i / 2][i % 2 * 2],
+                                 x.s[0][2 * j + i / 2][i % 2 * 2 + 1]);
+    sums_stay(sum.o[0]);
+    products_begin();
+    UNROLL for (uint32_t j = 0; j < S::SLOTS / 16; j++)
+        multiply_wide_v<TYPE, S::D>(sum.o[0], a[j],
+                                    matrix_turned(v + j * 16 * 64, 2 * 64 * S::SLOTS));
+    products_end();
+    products_wait<0>();
+    sums_stay(sum.o[0]);
+}
+
+template <int TYPE, class S> FN void wide(const Args &arg)
+{
+    WideTiles<S> &s = *(WideTiles<S> *)eight_lines_of();
+    Block b = block_of<S>(arg);
+    Sums<S> sum;
+    Scores<S> x, next;
+    if (b.n == 0)
+        return;
+    Rows<S> &rows = s;
+    load_rows<TYPE>(arg, b, rows);
+    Range all = range_of(b, rows), mine = part_of(arg, all);
+    no_sums<S>(arg, rows, sum);
+    int p0 = mine.lo / S::SLOTS * S::SLOTS;
+    uint32_t stage = 0;
+    if (p0 < mine.hi) {
+        fetch_wide_k<S>(arg, s.k[0], b, p0, mine.hi);
+        end_stage();
+        wait_stages<0>();
+        operands_written();
+        __syncthreads(); /* rows of Q and the first of K are there for all */
+        fetch_wide_v<TYPE, S>(arg, s.v[0], b, p0, mine.lo, mine.hi);
+        if (p0 + S::SLOTS < mine.hi)
+            fetch_wide_k<S>(arg, s.k[1], b, p0 + S::SLOTS, mine.hi);
+        end_stage();
+        begin_scores<TYPE, S>(s, s.k[0], x);
+        products_wait<0>();
+        sums_stay(x.s[0]);
+    }
+    for (; p0 < mine.hi; p0 += S::SLOTS, stage ^= 1) {
+        int after = p0 + S::SLOTS;
+        wait_stages<0>();
+        operands_written();
+        __syncthreads(); /* this V and the next K are there; nobody reads this K, the V before */
+        if (after < mine.hi) {
+            begin_scores<TYPE, S>(s, s.k[stage ^ 1], next);
+            fetch_wide_v<TYPE, S>(arg, s.v[stage ^ 1], b, after, mine.lo, mine.hi);
+            if (after + S::SLOTS < mine.hi)
+                fetch_wide_k<S>(arg, s.k[stage], b, after + S::SLOTS, mine.hi);
+            end_stage();
+        }
+        if (arg.spec[3])
+            change_scores(arg, rows, b, first_row(1, false, 0), p0, x.s[0]);
+        if (p0 < all.late || after > all.early)
+            hide_scores(rows, first_row(1, false, 0), p0, x.s[0]);
+        weigh<S>(sum, x);
+        if (after < mine.hi) {
+            products_wait<0>();
+            sums_stay(next.s[0]);
+        }
+        multiply_wide<TYPE, S>(s.v[stage], x, sum);
+        x = next;
+    }
+    write_rows<S>(arg, b, sum);
+}
+
+#define WIDE(d)                                                                                    \
+    BOUND(flash_wide_f16_##d, 256)                                                                 \
+    extern "C" __global__ void __launch_bounds__(256, WideShape<d>::BLOCKS)                        \
+        pith_flash_wide_f16_##d(const __grid_constant__ Args arg)                                  \
+    {                                                                                              \
+        wide<T_F16, WideShape<d>>(arg);                                                            \
+    }                                                                                              \
+    BOUND(flash_wide_bf16_##d, 256)                                                                \
+    extern "C" __global__ void __launch_bounds__(256, WideShape<d>::BLOCKS)                        \
+        pith_flash_wide_bf16_##d(const __grid_constant__ Args arg)                                 \
+    {                                                                                              \
+        wide<T_BF16, WideShape<d>>(arg);                                                           \
+    }
+WIDE(64)
+WIDE(128)
+WIDE(256)
+#endif
+
 /* ---------------------------------------------------------------- latent rows */
 
 /* V is the first numbers of K, so a slot is fetched once for both. flash_latent_TYPE, for d_k of
@@ -584,6 +810,7 @@ SIZED(256)
  *     p [64][SLOTS]     weights, as the one warp tells them the other */
 struct Latent {
     enum { WARPS = 8, THREADS = 32 * WARPS, ROWS = 64, D = 576, D_V = 512, SLOTS = 32 };
+    enum { SWIZZLED = 0 };
     enum { LINE = D + 8, P_LINE = SLOTS + 8, NT = SLOTS / 2 / 8, OT = D_V / 2 / 8 };
 };
 
@@ -624,7 +851,7 @@ FN void multiply_k(const LatentTiles &s, uint32_t stage, float (&x)[Latent::NT][
         x[i / 4][i % 4] = 0;
     UNROLL for (uint32_t d = 0; d < Latent::D; d += 16) {
         uint32_t a[4], b[4];
-        matrices4(a, &s.q[rows_at() + l % 16][d + l / 16 * 8]);
+        matrices4(a, &s.q[place_in_rows<Latent>(rows_at() + l % 16, d + l / 16 * 8)]);
         matrices4(b, &s.k[stage][half_of() * 16 + l / 16 * 8 + l % 8][d + l / 8 % 2 * 8]);
         multiply<TYPE>(x[0], a, b[0], b[1]);
         multiply<TYPE>(x[1], a, b[2], b[3]);

@@ -207,3 +207,114 @@ FN void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1
         : "r"(a[2]), "r"(a[3]), "r"(b1));
 #endif
 }
+
+/* ---------------------------------------------------------------- products of four warps */
+
+/* Compute capability 9.0 alone has them (wgmma): operands are in shared memory, in lines of 128
+ * bytes, piece p (16 bytes) of line r at piece p ^ r % 8 (the swizzle of 128 bytes), so that no two
+ * of eight lines' pieces share banks. */
+#if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define FOUR_WARPS
+
+enum { EIGHT_LINES = 8 * 128 };
+
+/* Its own addresses, which instructions take. */
+FN uint32_t shared_address(const void *p)
+{
+#ifdef __CUDACC__
+    return (uint32_t)__cvta_generic_to_shared(p);
+#else
+    return host_window(p);
+#endif
+}
+
+FN void *eight_lines_of() /* the first place in it where eight lines can begin */
+{
+    unsigned char *p = (unsigned char *)shared_memory();
+    return p + (EIGHT_LINES - shared_address(p) % EIGHT_LINES) % EIGHT_LINES;
+}
+
+/* A matrix in shared memory, sixteen numbers of each row, from there on: where it is, 1024 bytes
+ * from eight rows to the next, swizzled by 128 bytes. */
+FN uint64_t matrix(const uint16_t *p)
+{
+    return (uint64_t)(shared_address(p) >> 4 & 0x3fff) | (uint64_t)1 << 16 |
+           (uint64_t)(EIGHT_LINES >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+/* One whose lines have 64 numbers of each of its rows: sixteen lines are sixteen numbers of a row.
+ * `apart`: bytes from 64 rows to the next. */
+FN uint64_t matrix_turned(const uint16_t *p, uint32_t apart)
+{
+    return (uint64_t)(shared_address(p) >> 4 & 0x3fff) | (uint64_t)(apart >> 4) << 16 |
+           (uint64_t)(EIGHT_LINES >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+/* What this thread has written to operands, or has fetched and waited for, is there for products of
+ * who meets it afterwards. */
+FN void operands_written()
+{
+#ifdef __CUDACC__
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#else
+    host_operands_written();
+#endif
+}
+
+/* Sums that were written before are there for products. */
+FN void products_begin()
+{
+#ifdef __CUDACC__
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#else
+    host_products_begin();
+#endif
+}
+/* Those since the last end are one group. */
+FN void products_end()
+{
+#ifdef __CUDACC__
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#else
+    host_products_end();
+#endif
+}
+/* All groups but the last N are done. */
+template <int N> FN void products_wait()
+{
+#ifdef __CUDACC__
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+#else
+    host_products_wait(N);
+#endif
+}
+
+#define FOUR(i)    "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
+#define SIXTEEN(i) FOUR(i), FOUR(i + 1), FOUR(i + 2), FOUR(i + 3)
+#define SUMS(i)    SIXTEEN(i), SIXTEEN(i + 4), SIXTEEN(i + 8), SIXTEEN(i + 12)
+#define SUMS_TO_31                                                                                 \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,\n"                      \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31\n"
+#define SUMS_TO_63                                                                                 \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,\n"                      \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,\n"            \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,\n"            \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63\n"
+#define SUMS_TO_127                                                                                \
+    SUMS_TO_63 ", "                                                                                \
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79,\n"            \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95,\n"            \
+    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110,\n"      \
+    "%111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125,\n"  \
+    "%126, %127\n"
+
+/* The compiler moves no sum across: it knows nothing of who writes them meanwhile. */
+template <int N> FN void sums_stay([[maybe_unused]] float (&c)[N][4])
+{
+#ifdef __CUDACC__
+    UNROLL for (int e = 0; e < 4 * N; e++)
+        asm volatile("" : "+f"(c[e / 4][e % 4])::"memory");
+#endif
+}
+
+#endif

@@ -28,7 +28,7 @@ KERNEL(wgmma_none, 32) {}
 #else
 
 enum { TM = 128, STEP = 64, MULTIPLY = 8, THREADS = 32 * (MULTIPLY + 1) };
-enum { LINE = 2 * STEP, EIGHT_LINES = 8 * LINE };
+enum { LINE = 2 * STEP };
 
 /* What the driver makes of a matrix (cuTensorMapEncodeTiled), for a copy: three dimensions, the
  * numbers of a row first. */
@@ -53,24 +53,6 @@ template <int TN> struct Stages {
     alignas(1024) uint16_t x[STAGES][TN * STEP];
     uint64_t full[STAGES], empty[STAGES];
 };
-
-/* ---------------------------------------------------------------- shared memory */
-
-/* Its own addresses, which instructions take. */
-FN uint32_t shared_address(const void *p)
-{
-#ifdef __CUDACC__
-    return (uint32_t)__cvta_generic_to_shared(p);
-#else
-    return host_window(p);
-#endif
-}
-
-FN void *eight_lines_of() /* the first place in it where eight lines can begin */
-{
-    unsigned char *p = (unsigned char *)shared_memory();
-    return p + (EIGHT_LINES - shared_address(p) % EIGHT_LINES) % EIGHT_LINES;
-}
 
 /* ---------------------------------------------------------------- barriers */
 
@@ -142,57 +124,6 @@ FN void fetch_box(void *to, const Map &map, uint32_t i0, uint32_t i1, uint32_t i
 
 /* ---------------------------------------------------------------- products of four warps */
 
-/* A matrix in shared memory, sixteen numbers of each row, from there on: where it is, 1024 bytes
- * from eight rows to the next, swizzled by 128 bytes. */
-FN uint64_t matrix(const uint16_t *p)
-{
-    return (uint64_t)(shared_address(p) >> 4 & 0x3fff) | (uint64_t)1 << 16 |
-           (uint64_t)(EIGHT_LINES >> 4) << 32 | (uint64_t)1 << 62;
-}
-
-/* Sums that were written before are there for products. */
-FN void products_begin()
-{
-#ifdef __CUDACC__
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#else
-    host_products_begin();
-#endif
-}
-/* Those since the last end are one group. */
-FN void products_end()
-{
-#ifdef __CUDACC__
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-#else
-    host_products_end();
-#endif
-}
-/* All groups but the last N are done. */
-template <int N> FN void products_wait()
-{
-#ifdef __CUDACC__
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
-#else
-    host_products_wait(N);
-#endif
-}
-
-#define FOUR(i)    "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
-#define SIXTEEN(i) FOUR(i), FOUR(i + 1), FOUR(i + 2), FOUR(i + 3)
-#define SUMS(i)    SIXTEEN(i), SIXTEEN(i + 4), SIXTEEN(i + 8), SIXTEEN(i + 12)
-#define SUMS_TO_63                                                                                 \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,\n"                      \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,\n"            \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,\n"            \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63\n"
-#define SUMS_TO_127                                                                                \
-    SUMS_TO_63 ", "                                                                                \
-    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79,\n"            \
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95,\n"            \
-    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110,\n"      \
-    "%111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125,\n"  \
-    "%126, %127\n"
 #define MULTIPLY_64(shape, type, sums, a_at, b_at, ...)                                            \
     asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"                                        \
                  "wgmma.mma_async.sync.aligned." shape ".f32." type "." type "\n{" sums "}, "      \
@@ -218,15 +149,6 @@ template <int TYPE, int TN> FN void multiply64(float (&c)[TN / 8][4], uint64_t a
     }
 #else
     host_multiply64(c[0], TN, a, b, TYPE == T_BF16);
-#endif
-}
-
-/* The compiler moves no sum across: it knows nothing of who writes them meanwhile. */
-template <int TN> FN void sums_stay([[maybe_unused]] float (&c)[TN / 8][4])
-{
-#ifdef __CUDACC__
-    UNROLL for (int e = 0; e < TN / 2; e++)
-        asm volatile("" : "+f"(c[e / 4][e % 4])::"memory");
 #endif
 }
 
@@ -266,7 +188,7 @@ FN void add_stages(Stages<TN> &s, uint32_t i, uint32_t n, float (&acc)[TN / 8][4
 {
     enum { STAGES = Stages<TN>::STAGES };
     uint32_t rows = threadIdx.y / 4 * 64;
-    sums_stay<TN>(acc);
+    sums_stay(acc);
     for (uint32_t end = i + n, first = i; i < end; i++) {
         uint32_t stage = i % STAGES;
         barrier_wait(&s.full[stage], i / STAGES % 2);
@@ -279,7 +201,7 @@ FN void add_stages(Stages<TN> &s, uint32_t i, uint32_t n, float (&acc)[TN / 8][4
             give_back(s, i - 1);
     }
     products_wait<0>();
-    sums_stay<TN>(acc);
+    sums_stay(acc);
     give_back(s, i - 1);
 }
 
