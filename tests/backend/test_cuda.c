@@ -138,10 +138,14 @@ static double far_off(const float *want, const float *got)
 static void attention_on_tensor_cores(void)
 {
     static const char *const families[] = {"llama", "gemma2", "gpt-oss", "deepseek2"};
-    static const char tensor[] = "\"attn cuda mma\"";
+    static const char mma[] = "\"attn cuda mma\"";
     static float cpu[CODED_ROWS * V], all[CODED_ROWS * V], some[CODED_ROWS * V];
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
         const char *arch = families[i];
+        int wide = standin_is_used() && strcmp(arch, "deepseek2"); /* of latent rows: none */
+        const char *tensor = wide                ? "\"attn cuda wgmma\""
+                             : standin_is_used() ? mma
+                                                 : "\"attn cuda ";
         if (!try_model(arch, 64, NULL) || !logits_in_pieces("0", CODED_ROWS, "", cpu) ||
             !pieces(CODED_ROWS, tensor, all)) {
             CHECK_MSG(0, "%s: no logits", arch);
@@ -154,6 +158,9 @@ static void attention_on_tensor_cores(void)
         set_env("PITH_CUDA_RECORDINGS", NULL);
         CHECK_MSG(pieces(1, tensor, some) && far_off(cpu, some) <= 0.003,
                   "%s, row by row: off by %.3g", arch, far_off(cpu, some));
+        set_env("PITH_CUDA_MASK", "flash_wide");
+        CHECK(pieces(CODED_ROWS, mma, some) && far_off(cpu, some) <= 0.003);
+        CHECK(pieces(1, "flash_wide (PITH_CUDA_MASK)", some) || !standin_is_used());
         set_env("PITH_CUDA_MASK", "flash");
         CHECK(pieces(CODED_ROWS, "\"attn\"", some));
         CHECK_MSG(other_rows(all, some) > 0, "%s: tensor cores have done nothing", arch);

@@ -589,7 +589,9 @@ SIZED(256)
  * memory by themselves (wgmma), over K of f16 or bf16: flash_wide_TYPE_D, for heads of 64, 128 and
  * 256 numbers. Four warps have 64 rows, a warp 16 of them, in the places of multiply: all but the
  * products is as above. A tile is a page's 64 slots. Threads fetch its pieces (cp.async) to where
- * products look for them: pages lie where they lie, and no map of the driver tells of them all.
+ * products look for them, and not boxes of a map (TMA): a map is an argument of the launch, and
+ * where pages lie is data. No such device was there: this has been compiled for one, and has run on
+ * the host alone, which does what the instructions are documented to do (tests/backend/cuda).
  *
  *     S' = Q K'           of the next tile, goes on while
  *     P = 2^(S - m)       is made of this one, and the tile after it is fetched; then
