@@ -376,8 +376,8 @@ FATBINS  := $(patsubst %.cu,$(B)/cuda/%.fatbin,$(notdir $(KERNELS)))
 GENCODE  := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a$(comma)code=sm_$a) \
             $(foreach a,$(lastword $(CUDA_ARCHS)),-gencode arch=compute_$a$(comma)code=compute_$a)
 # What only 9.0 has is in code for just that.
-$(B)/cuda/wgmma.fatbin $(B)/cuda/flash.fatbin $(B)/gpu_roof: GENCODE := $(patsubst arch=compute_90$(comma)code=sm_90,\
-    arch=compute_90a$(comma)code=sm_90a,$(GENCODE))
+$(addprefix $(B)/cuda/,wgmma.fatbin flash.fatbin) $(B)/gpu_roof: GENCODE := \
+    $(patsubst arch=compute_90$(comma)code=sm_90,arch=compute_90a$(comma)code=sm_90a,$(GENCODE))
 $(B)/cuda/%.fatbin: src/backend/cuda/kernels/%.cu $(CUDA_HEADERS) $(B)/flags
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<)$(NVCC) -fatbin -std=c++17 -O3 --fmad=false -Werror all-warnings $(GENCODE) \

@@ -157,7 +157,7 @@ int cu_flash_is_wide(const struct device *d, const struct attn_op *p, int32_t n_
  * `pick`: the key that decides how many rows there are. */
 void cu_flash_use(const struct device *d, const struct call *c, const struct gpu_key *k,
                   const struct gpu_key *pick, struct gpu_launch *l);
-/* Bytes of shared memory that a block asks for, of a family (CU_FLASH and on) for heads of a size. */
+/* Bytes of shared memory that a block of a family (CU_FLASH and on) asks for, by size of heads. */
 uint32_t cu_flash_shared(int family, int size);
 
 /* wgmma.c: products of 16 bits in large batches, by four warps together (kernels/wgmma.cu). Looks

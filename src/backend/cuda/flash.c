@@ -107,9 +107,10 @@ void cu_flash_find(struct cu_gpu *v)
 {
     cu_function f;
     v->has_flash_wide = 0;
-    for (int i = 0; i < v->n_modules && v->arch == HOPPER; i++)
-        v->has_flash_wide |=
-            cu.function(&f, v->module[i], "pith_flash_wide_f16_64") == CU_SUCCESS;
+    if (v->arch < HOPPER || v->arch > HOPPER)
+        return;
+    for (int i = 0; i < v->n_modules; i++)
+        v->has_flash_wide |= cu.function(&f, v->module[i], "pith_flash_wide_f16_64") == CU_SUCCESS;
 }
 
 int cu_flash_is_wide(const struct device *d, const struct attn_op *p, int32_t n_states,

@@ -638,7 +638,7 @@ template <int TYPE> FN void multiply_wide_k(float (&c)[8][4], uint64_t a, uint64
 #endif
 }
 
-/* c += a b: 64 rows of 16 slots, a warp's own as words of multiply, by D numbers of V. b: turned. */
+/* c += a b: 64 rows of 16 slots, a warp's own as words of multiply, by D columns. b: turned. */
 template <int TYPE, int D>
 FN void multiply_wide_v(float (&c)[D / 8][4], const uint32_t (&a)[4], uint64_t b)
 {
