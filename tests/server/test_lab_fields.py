@@ -32,6 +32,7 @@ MOST, MOST_KEPT, N_KEPT, N_POPULATION = 1 << 15, 1 << 12, 12, 64  # bytes of a v
 STEPS, STEPS_A_BYTE = 1 << 28, 1 << 14
 MEMORY, MEMORY_OF_ALL = 64 << 20, 256 << 20
 ITEMS = 64 << 10 # of answers, that a key's references may name
+STORE = 32 << 20  # of beginnings: theirs to fill, beside what requests take
 ANSWER, ANSWER_A_BYTE = MEMORY, 1 << 10
 SECONDS = 10  # of processors, beside those of its steps
 GOOD = (200, 400, 403, 404, 405, 409, 413, 429, 501, 503)
@@ -420,7 +421,8 @@ def main():
             f.write(TEMPLATE)
         with Server(model, "--ctx", "256", "--chat-template", path, "--embeddings",
                     "--request-memory", str(MEMORY), "--requests-memory", str(MEMORY_OF_ALL),
-                    "--slot-save-path", folder, "--no-store-dir", "--item-cache", str(ITEMS)) as s:
+                    "--slot-save-path", folder, "--no-store-dir",
+                    "--prefix-store", str(STORE), "--item-cache", str(ITEMS)) as s:
             ask = {"prompt": "w5 w6", "max_tokens": 8, "temperature": 0, "logprobs": 2}
             before = s.post("/v1/completions", ask)[1]["choices"]
             lab = Lab(s, r)
