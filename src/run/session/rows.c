@@ -173,12 +173,8 @@ static void fill_positions(struct pith_session *s)
 /* Why rows of this session cannot see later ones; NULL: they can. */
 static const char *sees_no_spans(const struct pith_session *s)
 {
-    if (!s->causal || s->pooled)
-        return "it takes a sequence whole";
-    for (int32_t i = 0; i < s->n_states; i++)
-        if (s->states[i].ratio > 1 || state_is(&s->states[i], STATE_CHOOSES))
-            return "layers choose slots, or keep one row for several tokens";
-    return s->recurrent.n_blocks ? "recurrent layers go from row to row" : NULL;
+    const char *why = session_sees_alone(s);
+    return !why && s->recurrent.n_blocks ? "recurrent layers go from row to row" : why;
 }
 
 pith_status session_check_spans(const struct pith_session *s, const struct pith_batch *b,

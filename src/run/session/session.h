@@ -269,6 +269,8 @@ pith_status session_submit(struct pith_session *s, const struct pith_batch *b,
  * what is seen of the rows of segment k, a tree's. forget: nothing of the last step's is accepted
  * any more; no step with trees is under way. rows: of so many that are asked for states are set
  * aside, where layers are recurrent; 0: there are no trees. */
+/* Why a batch cannot say what its rows see (trees, spans); NULL: it can. */
+const char *session_sees_alone(const struct pith_session *s);
 pith_status session_check_spans(const struct pith_session *s, const struct pith_batch *b,
                                 struct pith_error *err);
 pith_status tree_check(struct pith_session *s, const struct pith_batch *b, struct pith_error *err);

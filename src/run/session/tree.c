@@ -6,8 +6,7 @@
 
 #include <string.h>
 
-/* What this session cannot try trees with, whatever it was opened with; NULL: nothing. */
-static const char *refuses(const struct pith_session *s)
+const char *session_sees_alone(const struct pith_session *s)
 {
     if (!s->causal || s->pooled)
         return "it takes a sequence whole";
@@ -28,14 +27,14 @@ static const struct state *elsewhere(const struct pith_session *s)
 
 int32_t tree_rows(const struct pith_session *s, int32_t asked)
 {
-    return refuses(s) || elsewhere(s) ? 0 : asked < s->n_batch ? asked : s->n_batch;
+    return session_sees_alone(s) || elsewhere(s) ? 0 : asked < s->n_batch ? asked : s->n_batch;
 }
 
 pith_status tree_refuses(const struct pith_session *s, struct pith_error *err)
 {
     const struct pith_model *m = s->model;
     const struct state *t = elsewhere(s);
-    const char *why = refuses(s);
+    const char *why = session_sees_alone(s);
     if (!why && t)
         return error_set(err, PITH_UNSUPPORTED,
                          "a tree of rows: layer %d is on %s, which goes from a row to the next "
