@@ -86,15 +86,6 @@ static int has_shape(const struct gguf_tensor *t, int64_t stack, int64_t rows, i
            lead == stack;
 }
 
-static void shape_text(char *out, size_t cap, int n, const int64_t *dims)
-{
-    size_t at = (size_t)snprintf(out, cap, "[%lld", (long long)dims[0]);
-    for (int i = 1; i < n && at < cap; i++)
-        at += (size_t)snprintf(out + at, cap - at, ", %lld", (long long)dims[i]);
-    if (at < cap)
-        snprintf(out + at, cap - at, "]");
-}
-
 static pith_status misshapen(const struct reading *r, const struct gguf_tensor *t,
                              const struct tensor *w, int64_t rows, int64_t cols,
                              struct pith_error *err)
@@ -103,9 +94,9 @@ static pith_status misshapen(const struct reading *r, const struct gguf_tensor *
     const int64_t wanted[] = {of_w[0], rows, cols};
     const int skip = w->n_dims < 3;
     char text[3][96];
-    shape_text(text[0], sizeof text[0], t->n_dims, t->dims);
-    shape_text(text[1], sizeof text[1], 3 - skip, wanted + skip);
-    shape_text(text[2], sizeof text[2], 3 - skip, of_w + skip);
+    model_shape_text(text[0], sizeof text[0], t->n_dims, t->dims);
+    model_shape_text(text[1], sizeof text[1], 3 - skip, wanted + skip);
+    model_shape_text(text[2], sizeof text[2], 3 - skip, of_w + skip);
     return error_set(err, PITH_SHAPE, "%s: %.*s is %s, wanted %s, for %s is %s", gguf_path(r->g),
                      (int)t->name.n, t->name.p, text[0], text[1], w->name, text[2]);
 }

@@ -25,7 +25,7 @@ static void fault(struct binder *b, pith_status st, const char *what)
     str_printf(&b->faults, "%s%s", b->n_faults > 1 ? "; " : "", what);
 }
 
-static void shape_text(char *out, size_t cap, int n, const int64_t *dims)
+void model_shape_text(char *out, size_t cap, int n, const int64_t *dims)
 {
     size_t at = (size_t)snprintf(out, cap, "[");
     for (int i = 0; i < n && at < cap; i++)
@@ -169,7 +169,7 @@ static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l
         t = &part;
     if (!t) {
         if (!spec->optional && !spec->group) {
-            shape_text(want, sizeof want, n, dims);
+            model_shape_text(want, sizeof want, n, dims);
             snprintf(what, sizeof what, "missing %s %s", name, want);
             fault(b, PITH_MISSING, what);
         }
@@ -180,8 +180,8 @@ static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l
         return;
     *seen = 1;
     if (!fits(t, spec->use, n, dims, found_dims)) {
-        shape_text(found, sizeof found, t->n_dims, t->dims);
-        shape_text(want, sizeof want, n, dims);
+        model_shape_text(found, sizeof found, t->n_dims, t->dims);
+        model_shape_text(want, sizeof want, n, dims);
         snprintf(what, sizeof what, "%s is %s, wanted %s", name, found, want);
         fault(b, PITH_SHAPE, what);
         return;

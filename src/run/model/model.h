@@ -144,6 +144,8 @@ void model_fingerprint(struct pith_model *m);
 
 /* bind.c: finds every tensor of the architecture's table in the file; all faults in one message. */
 pith_status model_bind(struct pith_model *m, struct pith_error *err);
+/* "[2, 3]", for messages; what does not fit is cut. */
+void model_shape_text(char *out, size_t cap, int n, const int64_t *dims);
 /* place.c: where each weight goes. Is it in the mapped copy of packed weights? */
 /* A weight in blocks lies as rows of f16 on that device. */
 int model_as_half(const struct pith_model *m, const struct tensor *t, int32_t device);
