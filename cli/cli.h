@@ -66,23 +66,24 @@ void cli_timings(const struct pith_generate_result *r, int64_t seed);
 int cli_read_file(const char *path, char **out, size_t *n);
 /* A key of a file as text, cut at cap; *out stays as it is without one, or with f NULL. */
 void cli_file_text(const pith_file *f, const char *key, char *out, size_t cap);
-int cli_is_device(const char *path); /* or a pipe, a socket: not to be replaced by a file */
 int cli_write_all(int fd, const char *p, size_t n); /* 0, or the errno of what failed */
-/* Writes beside and renames; a device or a pipe is written itself. 0, or the errno of what failed:
- * nothing has changed. */
-int cli_replace_file(const char *path, const char *text);
-/* A file that gets its name when it is complete (out_file.c): it is written beside, and a device, a
- * pipe or stdout ("-") is written itself: tmp is NULL. check, before the work is done, refuses a
- * folder, and "-" that is a terminal. close gives the file its name when code is CLI_OK and removes
- * it otherwise. All return an exit code, the message is out. */
+/* A device, a pipe or a socket, and a link of the system's to what is open (/dev/stdout): not to be
+ * replaced by a file. */
+int cli_is_device(const char *path);
+/* A file that gets its name when it is complete (out_file.c): it is written beside (where a link
+ * points to), and a device or stdout ("-") is written itself: tmp is NULL. check, before the work
+ * is done, refuses a folder, and "-" that is a terminal. close gives the file its name when code is
+ * CLI_OK and removes it otherwise. All return an exit code, the message is out. */
 struct cli_out {
     FILE *f;
-    char *tmp;
+    char *tmp, *target;
     const char *path;
 };
 int cli_out_check(const char *path);
 int cli_out_open(struct cli_out *w, const char *path);
 int cli_out_close(struct cli_out *w, int code);
+/* A whole text, as such a file. 0, or the errno of what failed: nothing has changed. */
+int cli_replace_file(const char *path, const char *text);
 /* Bytes as a JSON string; those that are not UTF-8 become U+FFFD. NULL: no memory. */
 json_t *cli_json_text(const char *p, size_t n);
 json_t *cli_json_failure(const char *why); /* {"error": why} */

@@ -315,31 +315,6 @@ int cli_write_all(int fd, const char *p, size_t n)
     return 0;
 }
 
-int cli_is_device(const char *path)
-{
-    struct stat sb;
-    return stat(path, &sb) == 0 && !S_ISREG(sb.st_mode) && !S_ISDIR(sb.st_mode);
-}
-
-int cli_replace_file(const char *path, const char *text)
-{
-    char tmp[PATH_MAX + 32];
-    int direct = cli_is_device(path);
-    if (strlen(path) >= PATH_MAX)
-        return ENAMETOOLONG;
-    snprintf(tmp, sizeof tmp, direct ? "%s" : "%s.tmp-%ld", path, (long)getpid());
-    FILE *f = fopen(tmp, "wb");
-    if (!f)
-        return errno;
-    int ok = fputs(text, f) >= 0;
-    ok = fclose(f) == 0 && ok;
-    ok = ok && (direct || rename(tmp, path) == 0);
-    int why = ok ? 0 : errno;
-    if (!ok && !direct)
-        remove(tmp);
-    return why;
-}
-
 json_t *cli_json_text(const char *p, size_t n)
 {
     json_t *clean = json_stringn(p, n);

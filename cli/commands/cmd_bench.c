@@ -644,6 +644,9 @@ static int bench_session(struct bench *b, int32_t n_threads, int32_t n_seqs, int
         params.pooling = PITH_POOL_NONE;
     pith_session *s =
         cli_session_open(b->m, &b->o->model, (int32_t)(depth + p + n), &params, &code);
+    if (!s && depth + p + n > b->info.n_ctx_train)
+        cli_say(CLI_OK, "-d, -p and -n ask for %lld positions of each sequence",
+                (long long)(depth + p + n));
     if (!s)
         return code;
     interrupt_watch(s);

@@ -20,7 +20,7 @@ struct opts {
 /* clang-format off */
 static const struct arg args[] = {
     {.name = "OUT", .required = 1, ARG_FIELD(struct opts, out, ARG_TEXT),
-     .help = "GGUF file to write"},
+     .help = "GGUF file to write; -: stdout"},
     {.name = "--arch", .alias = "-a", .meta = "A", ARG_FIELD(struct opts, arch, ARG_TEXT),
      .dflt = "llama", .help = "architecture; an unknown one lists the known"},
     {.name = "--type", .meta = "T", ARG_FIELD(struct opts, type, ARG_TEXT), .dflt = "f32",
@@ -60,11 +60,11 @@ static int is_known(const char *name)
 
 /* Rows that a type of blocks cannot hold have another one, which is said; of a file, as nothing
  * else can be read back. */
-static void tell_types(const struct opts *o)
+static void tell_types(const struct opts *o, const char *out)
 {
     static const char others[2][8] = {"q8_0", "f16"};
     struct pith_error err = {0};
-    pith_file *f = cli_is_device(o->out) ? NULL : pith_file_open(o->out, &err);
+    pith_file *f = cli_is_device(out) ? NULL : pith_file_open(out, &err);
     for (int k = 0; k < 2 && f; k++) {
         int n = 0;
         if (!strcasecmp(o->type, others[k]))
@@ -84,8 +84,10 @@ static int run(void *opts)
 {
     const struct opts *o = opts;
     struct pith_error err = {0};
-    if (!is_known(o->arch))
-        return cli_unknown_arch(o->arch);
+    const char *out = strcmp(o->out, "-") ? o->out : "/dev/stdout";
+    int code = is_known(o->arch) ? cli_out_check(o->out) : cli_unknown_arch(o->arch);
+    if (code)
+        return code;
     struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
     p.arch = o->arch;
     p.type = o->type;
@@ -103,9 +105,9 @@ static int run(void *opts)
     p.keys = o->keys.v;
     p.tensors = o->tensors.v;
     p.seed = (uint64_t)o->seed;
-    if (pith_synth(o->out, &p, &err) != PITH_OK)
-        return cli_fail_file(o->out, &err);
-    tell_types(o);
+    if (pith_synth(out, &p, &err) != PITH_OK)
+        return cli_fail_file(out, &err);
+    tell_types(o, out);
     return CLI_OK;
 }
 

@@ -991,6 +991,27 @@ static void file_writing_errors(void)
           PITH_OK); /* written as it is, never replaced */
     file_writer_put(&w, "x", 1);
     CHECK(file_writer_commit(&w, &err) == PITH_OK && access("/dev/null", W_OK) == 0);
+    char link[300], target[300], open_name[64];
+    snprintf(target, sizeof target, "%s", in_folder("target"));
+    snprintf(link, sizeof link, "%s", in_folder("link"));
+    FILE *f = fopen(target, "wb"); /* a link stays, what it leads to is replaced */
+    REQUIRE(f && symlink("target", link) == 0, "no link");
+    error_clear(&err);
+    CHECK(file_writer_open(&w, link, &err) == PITH_OK);
+    file_writer_put(&w, "new", 3);
+    struct stat sb;
+    CHECK(file_writer_commit(&w, &err) == PITH_OK && holds(target, "new") &&
+          lstat(link, &sb) == 0 && S_ISLNK(sb.st_mode));
+    fclose(f);
+    f = fopen(target, "wb"); /* and a link of the system's to what is open is what is open */
+    REQUIRE(f, "no file");
+    snprintf(open_name, sizeof open_name, "/proc/self/fd/%d", fileno(f));
+    CHECK(file_writer_open(&w, open_name, &err) == PITH_OK && !w.tmp[0]);
+    file_writer_put(&w, "open", 4);
+    CHECK(file_writer_commit(&w, &err) == PITH_OK && holds(target, "open"));
+    fclose(f);
+    unlink(link);
+    unlink(target);
     error_clear(&err);
     CHECK(file_writer_open(&w, folder, &err) == PITH_IO && strstr(err.msg, "a directory"));
     error_clear(&err);

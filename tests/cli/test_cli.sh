@@ -269,6 +269,24 @@ gives trace_behind_an_error 2 "99999" $traced 1,99999 --trace "$dir/t.json"
 same trace_is_whole "$(tail -n 1 "$dir/t.json")" "]"
 gives synth_device 0 "" synth /dev/null
 [ -c /dev/null ] || fail synth_device "/dev/null was replaced"
+# What is open is written as it is, and a link stays.
+"$pith" synth - --vocab 300 >"$dir/stdout.gguf"
+same synth_stdout "$(cmp "$dir/stdout.gguf" "$dir/traced.gguf" 2>&1)" ""
+"$pith" synth - --vocab 300 | cmp - "$dir/traced.gguf" >"$out" 2>&1
+same synth_pipe "$(cat "$out")" ""
+: >"$dir/fd.gguf"
+"$pith" synth "/proc/self/fd/5" --vocab 300 5>"$dir/fd.gguf"
+same synth_descriptor "$(cmp "$dir/fd.gguf" "$dir/traced.gguf" 2>&1)" ""
+"$pith" logits "$dir/traced.gguf" --tokens 1 --out "$dir/l5"
+"$pith" logits "$dir/traced.gguf" --tokens 1 --out /proc/self/fd/5 5>"$dir/fd"
+same logits_descriptor "$(cmp "$dir/fd" "$dir/l5" 2>&1)" ""
+mkdir "$dir/far"
+for made in "synth FILE --vocab 300" "logits $dir/traced.gguf --tokens 1 --out FILE"; do
+    : >"$dir/far/x" && ln -sf far/x "$dir/link"
+    "$pith" ${made/FILE/$dir/link}
+    same "${made%% *}_through_a_link" "$(readlink "$dir/link") $(test -s "$dir/far/x"; echo $?)" \
+        "far/x 0"
+done
 m=$dir/tiny.gguf
 # A type without a kernel is named without being asked; all types have one.
 types="nvfp4 q1_0 q2_0 tq1_0 tq2_0 iq2_s" n_drawn=20 n_other=5
@@ -435,7 +453,7 @@ wait $!
 same synth_through_a_pipe "$(cksum <"$dir/piped")" "$(cksum <"$dir/plain.gguf")"
 [ -p "$dir/pipe" ]
 same the_pipe_stays $? 0
-gives synth_folder 2 'directory' synth "$dir"
+gives synth_folder 2 'is a folder' synth "$dir"
 gives run_session_device 0 '' run "$m" -p a -n 1 --session /dev/null
 "$pith" logits "$m" --tokens 1 --out - >"$dir/piped"
 same logits_stdout "$(cksum <"$dir/piped") $([ -e - ] && rm - && echo file)" \

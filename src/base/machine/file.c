@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <poll.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -265,6 +266,23 @@ static void remove_tmp(const struct file_writer *w)
         unlink(w->tmp);
 }
 
+/* What a name stands for. A device or a pipe is written as it is, and so is a link of the system's
+ * to what is open (/dev/stdout): a file of its name would replace it. The target of another link is
+ * replaced, and the link stays. */
+enum named { A_FILE, A_LINK, AS_IT_IS };
+
+static enum named what_is(const char *path)
+{
+    struct stat sb;
+    if (stat(path, &sb) != 0)
+        return A_FILE;
+    if (!S_ISREG(sb.st_mode))
+        return AS_IT_IS;
+    if (lstat(path, &sb) != 0 || !S_ISLNK(sb.st_mode))
+        return A_FILE;
+    return !strncmp(path, "/dev/", 5) || !strncmp(path, "/proc/", 6) ? AS_IT_IS : A_LINK;
+}
+
 static pith_status writer_open(struct file_writer *w, const char *path, mode_t mode,
                                struct pith_error *err)
 {
@@ -277,15 +295,16 @@ static pith_status writer_open(struct file_writer *w, const char *path, mode_t m
     if (len >= sizeof w->path)
         return error_set(err, PITH_RANGE, "file name of %zu bytes, at most %zu are possible", len,
                          sizeof w->path - 1);
-    memcpy(w->path, path, len + 1);
-    struct stat
-        sb; /* a device or a pipe is written as it is: a file of its name would replace it */
-    int direct = stat(path, &sb) == 0 && !S_ISREG(sb.st_mode);
-    if (direct && S_ISDIR(sb.st_mode))
+    enum named named = what_is(path);
+    if (named != A_LINK || !realpath(path, w->path))
+        memcpy(w->path, path, len + 1);
+    struct stat sb;
+    int direct = named == AS_IT_IS;
+    if (direct && stat(path, &sb) == 0 && S_ISDIR(sb.st_mode))
         return error_set(err, PITH_IO, "%s is %s; wanted the name of a file", path,
                          kind_of(sb.st_mode));
     w->tmp[0] = 0;
-    int fd = direct ? open(path, O_WRONLY | O_CLOEXEC) : open_tmp(w, mode);
+    int fd = direct ? open(path, O_WRONLY | O_APPEND | O_CLOEXEC) : open_tmp(w, mode);
     if (fd < 0)
         return fail_errno(err, direct ? path : w->tmp, direct ? "open" : "create", errno);
     w->f = fdopen(fd, "wb");

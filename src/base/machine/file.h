@@ -37,10 +37,11 @@ char *file_read_all(const char *path, uint64_t max, uint64_t *n, pith_purpose pu
                     const atomic_int *stop, struct pith_error *err);
 
 /* Writes to "path.tmp-PID-N" and renames on commit; discard removes it. Sticky failure; commit
- * reports it. A target that is not a regular file is refused. */
+ * reports it. A link stays, its target is replaced. What is no regular file (a device, a pipe, also
+ * /dev/stdout when that is a file) is written as it is; a folder is refused. */
 struct file_writer {
     FILE *f;
-    char path[4096], tmp[4128]; /* tmp "": path is a device or a pipe, and is written itself */
+    char path[4096], tmp[4128]; /* tmp "": path is written itself */
     uint64_t n;
     int failed_errno;
     int unsynced; /* set after open: commit does not wait for the disk; for files that their readers
