@@ -130,7 +130,7 @@ struct thread_opts {
 };
 struct device_opts {
     const char *list, *split, *shares;
-    int64_t n_layers, main, n_cpu_experts, upload_rows, recordings;
+    int64_t n_layers, main, n_cpu_experts, upload_rows, recordings, keep_free;
     int cpu_experts, record_prefill;
     struct arg_texts placements;
 };
@@ -165,6 +165,9 @@ struct model_opts {
     {.name = "--gpu-layers", .alias = "-ngl", .meta = "N|auto|all", .dflt = "auto",                \
      ARG_FIELD(opts, m.n_layers, ARG_INT), .word = "auto|all", .lo = 0, .hi = 1 << 20,            \
      .help = "layers on GPUs, the last ones first; auto: as many as fit beside a session"},        \
+    {.name = "--fit-target", .alias = "-fitt", .meta = "MIB", .dflt = "0", .hi = 1 << 30,          \
+     ARG_FIELD(opts, m.keep_free, ARG_INT),                                                        \
+     .help = "MiB of each GPU that --gpu-layers auto leaves free, beside what --lora needs"},      \
     {.name = "--split-mode", .alias = "-sm", ARG_FIELD(opts, m.split, ARG_CHOICE),                 \
      .choices = "layer|none|row|tensor", .dflt = "layer",                                          \
      .help = "several GPUs share the layers (layer), the rows of each matrix and experts (row), "  \
@@ -284,6 +287,7 @@ struct cli_loras {
     int n;
     int32_t rank; /* the largest */
 };
+uint64_t cli_loras_bytes(const struct arg_texts *said); /* on a device; 0 of what is no such file */
 pith_status cli_loras_open(pith_model *m, const struct arg_texts *said, struct cli_loras *out,
                            struct pith_error *err);
 void cli_loras_close(struct cli_loras *l);

@@ -17,6 +17,28 @@ static float take_scale(char *name)
     return scale;
 }
 
+uint64_t cli_loras_bytes(const struct arg_texts *said)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < said->n; i++) {
+        char *name = strdup(said->v[i]);
+        if (name)
+            take_scale(name);
+        pith_file *f = name ? pith_file_open(name, NULL) : NULL;
+        for (int64_t k = 0; k < (f ? pith_file_n_tensors(f) : 0); k++) {
+            struct pith_tensor_info t = PITH_TENSOR_INFO_INIT;
+            uint64_t one = sizeof(float);
+            pith_file_tensor(f, k, &t);
+            for (int d = 0; d < t.n_dims; d++)
+                one *= (uint64_t)t.dims[d];
+            n += one;
+        }
+        pith_file_close(f);
+        free(name);
+    }
+    return n;
+}
+
 pith_status cli_loras_open(pith_model *m, const struct arg_texts *said, struct cli_loras *out,
                            struct pith_error *err)
 {

@@ -98,6 +98,7 @@ static void take_devices(const struct device_opts *o, struct pith_model_params *
                          : o->recordings == 0 ? PITH_RECORDINGS_NONE
                                               : (int32_t)o->recordings;
     params->record_prefill = o->record_prefill;
+    params->keep_free += (uint64_t)o->keep_free << 20;
 }
 
 static int tracing;

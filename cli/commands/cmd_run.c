@@ -527,6 +527,7 @@ static int open_model(struct running *r, const char *text, size_t n)
     struct pith_model_info info = {.size = sizeof info};
     params.n_outputs = r->o->block > 64 ? (int32_t)r->o->block : 0;
     params.n_batch = params.n_outputs > 512 ? params.n_outputs : 0;
+    params.keep_free = cli_loras_bytes(&r->o->lora);
     r->m = cli_model_open(&r->o->model, &params, &code);
     if (!r->m)
         return code;

@@ -435,6 +435,7 @@ static pith_status load(void *ctx, const char *path, struct server_loaded *out,
     sp.n_seq = server_sequences((int)l->o->parallel);
     sp.n_tokens = l->o->cache_tokens;
     mp.session = &sp;
+    mp.keep_free = cli_loras_bytes(&l->o->lora);
     out->model = cli_model_try(&o, &mp, err, &l->code);
     if (out->model && open_loras(l->o, out, err) != PITH_OK)
         return err->code;

@@ -162,6 +162,9 @@ struct pith_model_params {
      * positions, or as many as the model was trained for, n_tokens 0 one context. Read by
      * pith_model_open alone; `follows` is not looked at. */
     const struct pith_session_params *session;
+    /* For PITH_GPU_LAYERS_AUTO: bytes of each GPU that stay free beside weights and session, for
+     * what comes later (adapters: 4 bytes a number) and for other programs. */
+    uint64_t keep_free;
 };
 #define PITH_MODEL_PARAMS_INIT PITH_SIZED(struct pith_model_params)
 

@@ -192,6 +192,28 @@ static void auto_leaves_room_for_a_session(void)
     fewest_slabs("2", HOW(.split = PITH_SPLIT_TENSOR), &sp, 0);
 }
 
+static int32_t layers_beside(uint64_t slabs, uint64_t keep_free,
+                             const struct pith_session_params *sp)
+{
+    far_plan(&(struct far_plan){.bytes = slabs * FAR_SLAB});
+    int32_t n = open_both("1", HOW(.session = sp, .keep_free = keep_free), sp, 0);
+    far_plan(&(struct far_plan){0});
+    return n;
+}
+
+static void auto_leaves_what_it_is_told(void)
+{
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    model_file(path, wide_params(V, LAYERS));
+    sp.n_ctx = CONTEXT;
+    sp.n_lanes = 1;
+    uint64_t all = (uint64_t)fewest_slabs("1", HOW(0), &sp, 0);
+    int32_t fewer = layers_beside(all, FAR_SLAB, &sp);
+    CHECK_MSG(fewer >= 0 && fewer < LAYERS, "%d layers", fewer);
+    CHECK(layers_beside(all + 1, FAR_SLAB, &sp) == LAYERS);
+    CHECK(layers_beside(all, UINT64_MAX, &sp) == 0);
+}
+
 /* Where weights are to be brought to the GPU their ring is counted, too. */
 static void auto_leaves_room_for_a_ring(void)
 {
@@ -441,6 +463,7 @@ int main(void)
     TEST(auto_takes_what_fits);
     TEST(auto_leaves_room_for_a_session);
     TEST(auto_leaves_room_for_a_context);
+    TEST(auto_leaves_what_it_is_told);
     TEST(auto_leaves_room_for_a_ring);
     TEST(weights_go_by_name);
     TEST(experts_stay);

@@ -397,7 +397,7 @@ static pith_status promise(struct pith_model *m, int device, uint64_t *out, stru
         return error_set(err, PITH_NOMEM, "out of memory while placing %s", gguf_path(m->gguf));
     m->devices[device]->backend->limits(m->devices[device], &lim);
     deal(m, device, sizes);
-    *out = lim.spare;
+    *out = lim.spare + (m->params.keep_free < INT64_MAX ? m->params.keep_free : INT64_MAX);
     for (int32_t i = 0; i < n; i++)
         *out += buffer_takes(&lim, sizes[i]);
     mem_free(sizes);
