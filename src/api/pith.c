@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "api/params.h"
+#include "api/trial.h"
 #include "arch/arch.h"
 #include "base/machine/cpu.h"
 #include "base/mem.h"
@@ -83,7 +84,16 @@ pith_model *pith_model_open(const char *path, const struct pith_model_params *pa
         return NULL;
     of.follows = NULL; /* one of this model, which is not open */
     p.session = &of;
-    return model_open(path, &p, session_fits, err);
+    for (;;) {
+        pith_model *m = model_open(path, &p, session_fits, err);
+        pith_status st = m ? trial_run(m, err) : PITH_OK;
+        if (st == PITH_OK)
+            return m;
+        model_unref(m);
+        if (st != PITH_DEVICE) /* else what has ended the device is left out now */
+            return NULL;
+        error_clear(err);
+    }
 }
 
 void pith_model_close(pith_model *m)

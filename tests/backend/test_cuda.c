@@ -172,6 +172,61 @@ static void attention_on_tensor_cores(void)
     }
 }
 
+/* Kernels that say they work, and do not: a model is opened without them, by all of the process,
+ * which is told; or it is refused. What has ended its device has done so for once. */
+static void kernels_are_tried(void)
+{
+    static const struct {
+        const char *wrong, *fatal, *says, *left; /* left: masked, the same logits */
+    } cases[] = {
+        {NULL, NULL, "", ""},
+        {"pith_flash_wide", NULL, "wgmma,flash_wide of cuda are not used: they give other",
+         "wgmma"},
+        {"pith_flash", NULL, "mma,flash of cuda are not used: they give other", "mma,wgmma"},
+        {NULL, "pith_flash_wide", "wgmma,flash_wide of cuda are not used: they did not", "wgmma"},
+        {NULL, "pith_flash", "mma,flash of cuda are not used: they did not do before", "mma,wgmma"},
+    };
+    static float got[CODED_ROWS * V], want[CODED_ROWS * V];
+    if (!standin_is_used())
+        SKIP("hardware: a device that works has nothing to find");
+    CHECK(try_model("llama", 64, "f16"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pith_error err = {PITH_OK, ""};
+        struct pith_model_info info = PITH_MODEL_INFO_INIT;
+        set_env("PITH_CUDA_MASK", cases[i].left);
+        CHECK(pieces(CODED_ROWS, "", want));
+        set_env("PITH_CUDA_MASK", NULL);
+        set_env("PITH_CUDA_TRIAL", NULL);
+        set_env("STANDIN_WRONG", cases[i].wrong);
+        set_env("STANDIN_FATAL", cases[i].fatal);
+        cuda_plan(&(struct cuda_plan){0});
+        pith_model *m = open_model("0", "1", &err);
+        CHECK_MSG(m, "case %zu: %s", i, err.msg);
+        if (m && pith_model_get_info(m, &info, &err) == PITH_OK) {
+            const char *note = info.note ? info.note : "";
+            CHECK_MSG(*cases[i].says ? strstr(note, cases[i].says) != NULL : !*note, "case %zu: %s",
+                      i, note);
+        }
+        pith_model_close(m);
+        CHECK_MSG(pieces(CODED_ROWS, "", got) && !other_rows(want, got), "case %zu: other logits",
+                  i);
+        cuda_plan(&(struct cuda_plan){0});
+        struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+        mp.strict = 1;
+        set_devices("0", "1");
+        m = pith_model_open(path, &mp, &err);
+        CHECK_MSG((m != NULL) == !*cases[i].says &&
+                      (m || (err.code == PITH_UNSUPPORTED && strstr(err.msg, "flash"))),
+                  "case %zu, strict: %s", i, m ? "opened" : err.msg);
+        set_devices(NULL, NULL);
+        pith_model_close(m);
+        set_env("STANDIN_WRONG", NULL);
+        set_env("STANDIN_FATAL", NULL);
+        set_env("PITH_CUDA_TRIAL", "0");
+        cuda_plan(&(struct cuda_plan){0});
+    }
+}
+
 /* One GPU that two backends offer is one device: the second of them is not there, where nobody asks
  * for it by name. */
 static void twins_are_one(void)
@@ -369,6 +424,7 @@ int main(void)
     TEST(products_of_bytes);
     TEST(products_of_halves);
     TEST(attention_on_tensor_cores);
+    TEST(kernels_are_tried);
     TEST(twins_are_one);
     TEST(values_go_by_nccl);
     TEST(what_never_comes_ends);

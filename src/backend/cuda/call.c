@@ -2,13 +2,22 @@
  * device's stream. */
 #include "backend/cuda/cuda_impl.h"
 
+#include <string.h>
 #include <time.h>
+
+#include "base/env.h"
 
 /* How long whoever waits asks again and again, and how long it sleeps from then on where it has to
  * go on asking. */
 enum { ASK_NS = 1000000, SLEEP_NS = 100000 };
 
 struct cu_functions cu;
+
+/* What was written without such hardware at hand, the least tried first. */
+static const char *const levels[] = {"wgmma,flash_wide", "mma,flash"};
+enum { LEVELS = sizeof levels / sizeof *levels };
+static _Thread_local int left_here;
+static _Atomic(int) left_out;
 
 static _Atomic(uint64_t) n_calls, fail_at, lose_at;
 
@@ -17,11 +26,32 @@ void cuda_plan(const struct cuda_plan *p)
     n_calls = 0;
     fail_at = p->fail_at;
     lose_at = p->lose_at;
+    left_out = 0;
 }
 
 uint64_t cuda_calls(void)
 {
     return n_calls;
+}
+
+int cu_without(int n, int for_good, const char **names)
+{
+    const char *tried = env_get("PITH_CUDA_TRIAL");
+    int known = n >= 0 && n <= LEVELS && !(tried && !strcmp(tried, "0"));
+    if (known)
+        left_here = n;
+    if (known && for_good && n > left_out)
+        left_out = n;
+    *names = !known ? NULL : n ? levels[n - 1] : "";
+    return left_out;
+}
+
+int cu_masked(const char *name)
+{
+    int n = left_here > left_out ? left_here : left_out, masked = 0;
+    for (int i = 0; i < n; i++)
+        masked |= gpu_in_list(levels[i], name);
+    return masked || gpu_masked("PITH_CUDA_MASK", name);
 }
 
 const char *cu_name_of(cu_result r)

@@ -4,7 +4,9 @@
  *
  *     PITH_CUDA_DEVICES=0,0   these of the machine's devices, by number, one that is named twice
  *                             twice; without it all, on a machine that has some
- *     PITH_CUDA_MASK=a,b      what is taken as absent: ops, dp4a, mma, flash
+ *     PITH_CUDA_MASK=a,b      what is taken as absent: ops, dp4a, mma, flash,
+ *                             wgmma, flash_wide
+ *     PITH_CUDA_TRIAL=0       kernels on tensor cores are used without having been tried
  *     PITH_CUDA_LIBRARY=file  another one than libcuda.so.1
  *     PITH_CUDA_KERNELS=file  other kernels than those beside it (cubin, fatbin or PTX)
  *     PITH_CUDA_MEMORY=bytes  what a device has, at most
@@ -21,7 +23,7 @@
 extern const struct backend backend_cuda;
 
 /* For tests: calls that can fail are counted from now on, over all devices; one of them fails as a
- * driver's would, or loses its device. 0: none. */
+ * driver's would, or loses its device. 0: none. Kernels that were left out are used again. */
 struct cuda_plan {
     uint64_t fail_at, lose_at;
 };

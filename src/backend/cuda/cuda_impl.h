@@ -87,10 +87,8 @@ static inline uint64_t cu_address(const struct buffer *b)
     return (uint64_t)(uintptr_t)b->handle;
 }
 
-static inline int cu_masked(const char *name)
-{
-    return gpu_masked("PITH_CUDA_MASK", name);
-}
+int cu_masked(const char *name); /* by PITH_CUDA_MASK, or left out by cu_without */
+int cu_without(int n, int for_good, const char **names); /* see backend.h */
 /* Who takes locks of several devices takes them in this order. */
 static inline int cu_comes_before(const struct cu_gpu *v, const struct cu_gpu *w)
 {

@@ -527,6 +527,7 @@ const struct backend backend_cuda = {
     .joined = cu_nccl_joined,
     .event_wait = cuda_event_wait,
     .impl = cu_impl,
+    .without = cu_without,
     .job_bytes = cu_job_bytes,
     .job_memory = cu_job_memory,
     .prepare = cu_prepare,

@@ -28,14 +28,18 @@ pith_status gpu_library(const struct gpu_library *l, void **lib, void **first, c
                      l->function);
 }
 
-int gpu_masked(const char *env, const char *name)
+int gpu_in_list(const char *list, const char *name)
 {
-    const char *list = env_get(env);
     size_t n = strlen(name);
     for (const char *at = list; at && (at = strstr(at, name)) != NULL; at += n)
         if ((at == list || at[-1] == ',') && (!at[n] || at[n] == ','))
             return 1;
     return 0;
+}
+
+int gpu_masked(const char *env, const char *name)
+{
+    return gpu_in_list(env_get(env), name);
 }
 
 void gpu_optional(struct device *d, const char *env, const char *name, int has)

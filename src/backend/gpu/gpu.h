@@ -315,7 +315,8 @@ struct gpu_parked {
 int gpu_park(struct gpu_parked *p, void *device, uint64_t key); /* 0: there is no room */
 void *gpu_unpark(struct gpu_parked *p, const uint64_t *key);    /* key NULL: any; NULL: none */
 
-int gpu_masked(const char *env, const char *name); /* the variable's list has the name */
+int gpu_in_list(const char *list, const char *name); /* "a,b"; NULL: nothing is */
+int gpu_masked(const char *env, const char *name);   /* the variable's list has the name */
 /* Notes what is used where it is, if it is not (has) or was masked: struct device, lacks. */
 void gpu_optional(struct device *d, const char *env, const char *name, int has);
 

@@ -1,0 +1,135 @@
+/* trial.c -- see trial.h. Compilers and drivers of GPUs are many, and some kernels were written
+ * without the hardware that they are for: what is wrong is to be found here, not in an answer. */
+#include <math.h>
+#include <string.h>
+
+#include "api/trial.h"
+#include "base/mem.h"
+#include "run/session/session.h"
+
+/* Rows of the prompt: more than a tile of rows and two pages, and neither is full at the end. Sums
+ * in another order, and experts that a draw decides between, are far nearer than FAR: the distance
+ * of two vectors of logits in deviations of the plain ones. */
+enum { PROMPT = 165, OUTPUTS = 2 };
+static const double FAR = 0.5;
+
+/* NULL: there is no such level. */
+static const char *without(const struct backend *b, int n, int for_good)
+{
+    const char *names;
+    b->without(n, for_good, &names);
+    return names;
+}
+
+static const struct backend *tried_of(const struct pith_model *m)
+{
+    for (int d = 0; d < m->n_devices; d++) {
+        const struct backend *b = m->devices[d]->backend;
+        if (b->without && without(b, 1, 0))
+            return b;
+    }
+    return NULL;
+}
+
+/* The logits behind the prompt, and behind one token more. */
+static pith_status logits_of(struct pith_model *m, float *out, struct pith_error *err)
+{
+    struct pith_session_params p = PITH_SESSION_PARAMS_INIT;
+    int32_t V = m->info.n_vocab, n = PROMPT, token[PROMPT + 1];
+    int32_t trained = m->info.n_ctx_train;
+    n = trained > 1 && trained <= n ? trained - 1 : n;
+    for (int32_t i = 0; i <= n; i++)
+        token[i] = (int32_t)((uint64_t)(i + 1) * 7919 % (uint64_t)V);
+    p.n_ctx = n + 1;
+    p.n_lanes = 1;
+    p.pooling = PITH_POOL_NONE;
+    pith_session *s = session_open(m, &p, err);
+    pith_status st = s ? session_feed(s, 0, token, (size_t)n, err) : err->code;
+    if (st == PITH_OK)
+        memcpy(out, s->output[0], (size_t)V * sizeof *out);
+    if (st == PITH_OK && m->info.causal)
+        st = session_feed(s, 0, token + n, 1, err);
+    if (st == PITH_OK)
+        memcpy(out + V, s->output[0], (size_t)V * sizeof *out);
+    session_close(s);
+    return st;
+}
+
+/* In deviations of `want`, the worst of both outputs; not finite: something is. */
+static double distance(const float *got, const float *want, int32_t V)
+{
+    double worst = 0;
+    for (int k = 0; k < OUTPUTS; k++, got += V, want += V) {
+        double mean = 0, spread = 0, off = 0;
+        for (int32_t i = 0; i < V; i++)
+            mean += want[i] / V;
+        for (int32_t i = 0; i < V; i++) {
+            spread += (want[i] - mean) * (want[i] - mean);
+            off += ((double)got[i] - want[i]) * ((double)got[i] - want[i]);
+        }
+        double far = off > 0 || off != off ? sqrt(off / spread) : 0;
+        worst = far <= worst ? worst : far;
+    }
+    return worst;
+}
+
+static void tell(struct pith_model *m, const struct backend *b, const char *names, const char *why)
+{
+    str_printf(&m->note, "%s%s of %s are not used: they %s", m->note.n ? "; " : "", names, b->name,
+               why);
+    m->info.note = m->note.n ? m->note.p : NULL;
+}
+
+/* With levels `left` + 1 and on; that of plain kernels is the last. */
+static pith_status compare(struct pith_model *m, const struct backend *b, int left, float *want,
+                           float *got, struct pith_error *err)
+{
+    struct pith_error why = {PITH_OK, ""};
+    pith_status st = PITH_OK;
+    int plain = left;
+    while (without(b, plain + 1, 0))
+        plain++;
+    if (plain == left || logits_of(m, want, &why) != PITH_OK)
+        return PITH_OK; /* whoever opens a session hears of it */
+    for (int n = left + 1; st == PITH_OK && n <= plain; n++) {
+        char text[PITH_ERROR_MAX + 64];
+        error_clear(&why);
+        without(b, 0, 0);
+        if (logits_of(m, got, &why) == PITH_OK) {
+            double far = distance(got, want, m->info.n_vocab);
+            if (far <= FAR)
+                break;
+            snprintf(text, sizeof text, "give other logits than plain ones, %.2g deviations away",
+                     far);
+        } else {
+            snprintf(text, sizeof text, "fail (%s)", why.msg);
+        }
+        const char *names = without(b, n, 1);
+        tell(m, b, names, text);
+        if (m->params.strict)
+            st = error_set(err, PITH_UNSUPPORTED, "%s of %s with this model %s", names, b->name,
+                           text);
+        else if (why.code == PITH_DEVICE)
+            st = error_set(err, PITH_DEVICE, "%s", why.msg);
+    }
+    return st;
+}
+
+pith_status trial_run(struct pith_model *m, struct pith_error *err)
+{
+    const struct backend *b = m->params.vocab_only ? NULL : tried_of(m);
+    int32_t V = m->info.n_vocab;
+    if (!b || !m->info.logits || m->info.encoder || m->params.n_visits || m->params.first_visit)
+        return PITH_OK;
+    float *want = mem_array((size_t)V * OUTPUTS * 2, sizeof *want, PITH_MEM_SCRATCH);
+    if (!want)
+        return error_set(err, PITH_NOMEM, "out of memory while kernels are tried");
+    const char *names = NULL;
+    int left = b->without(0, 0, &names);
+    for (int n = 1; n <= left; n++)
+        tell(m, b, without(b, n, 0), "did not do before");
+    pith_status st = compare(m, b, left, want, want + (int64_t)V * OUTPUTS, err);
+    without(b, 0, 0);
+    mem_free(want);
+    return st;
+}
