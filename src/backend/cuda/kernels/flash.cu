@@ -719,12 +719,14 @@ FN void multiply_wide(const uint16_t *v, const Scores<S> &x, Sums<S> &sum)
             a[j][i] = pack<TYPE>(x.s[0][2 * j + i / 2][i % 2 * 2],
                                  x.s[0][2 * j + i / 2][i % 2 * 2 + 1]);
     sums_stay(sum.o[0]);
+    operands_stay(a);
     products_begin();
     UNROLL for (uint32_t j = 0; j < S::SLOTS / 16; j++)
         multiply_wide_v<TYPE, S::D>(sum.o[0], a[j],
                                     matrix_turned(v + j * 16 * 64, 2 * 64 * S::SLOTS));
     products_end();
     products_wait<0>();
+    operands_stay(a);
     sums_stay(sum.o[0]);
 }
 

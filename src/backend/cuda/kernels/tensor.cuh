@@ -317,4 +317,13 @@ template <int N> FN void sums_stay([[maybe_unused]] float (&c)[N][4])
 #endif
 }
 
+/* Nor an operand in registers, which products read until they are waited for. */
+template <int N> FN void operands_stay([[maybe_unused]] uint32_t (&a)[N][4])
+{
+#ifdef __CUDACC__
+    UNROLL for (int e = 0; e < 4 * N; e++)
+        asm volatile("" : "+r"(a[e / 4][e % 4])::"memory");
+#endif
+}
+
 #endif

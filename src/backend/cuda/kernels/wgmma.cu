@@ -192,6 +192,7 @@ FN void add_stages(Stages<TN> &s, uint32_t i, uint32_t n, float (&acc)[TN / 8][4
     for (uint32_t end = i + n, first = i; i < end; i++) {
         uint32_t stage = i % STAGES;
         barrier_wait(&s.full[stage], i / STAGES % 2);
+        warp_sync(); /* each lane has waited by itself */
         products_begin();
         UNROLL for (uint32_t k = 0; k < STEP; k += 16)
             multiply64<TYPE, TN>(acc, matrix(&s.w[stage][rows * STEP + k]), matrix(&s.x[stage][k]));
