@@ -8,8 +8,8 @@
  * longest ago takes no more requests and goes when it has ended what it has. The model that the
  * oldest request waits for comes first, so two models that do not fit together take turns.
  *
- * A file that is none costs nobody his place: its header is read before room is made, and what
- * fails behind that is not tried again at once. */
+ * A file that is none costs nobody his place: its header is read before room is made. What fails,
+ * there or behind it, is not tried again at once. */
 #include "server/json.h"
 #include "server/hosted.h"
 #include "server/models/models_impl.h"
@@ -318,6 +318,7 @@ static void refuse(struct models *m, struct hosted *h, const struct pith_error *
 {
     struct fault f = {0};
     h->error = *err;
+    h->retry = clock_now() + (int64_t)RETRY_SECONDS * 1000000000;
     h->wanted = 0;
     fault_set(&f, 503, err->code == PITH_CANCELLED ? "shutting_down" : "model_load_failed", "model",
               "the model \"%.100s\" could not be loaded: %s", h->name, err->msg);
@@ -361,7 +362,6 @@ static void load(struct models *m, struct hosted *h)
     if (bytes)
         h->bytes = bytes;
     if (st != PITH_OK) {
-        h->retry = clock_now() + (int64_t)RETRY_SECONDS * 1000000000;
         refuse(m, h, &err);
         return;
     }

@@ -83,6 +83,9 @@ def test_no_room_for_broken(models, broken, strange):
         check("a_broken_file_unloads_nobody",
               all(b[0] == 503 for b in bad) and model_states(s)["a"] == "ready"
               and loads(s, "a") == 1, (bad[0][1], model_states(s)))
+        check("a_broken_file_is_not_read_at_once",
+              [b[2].getheader("Retry-After") is not None for b in bad] == [False, True]
+              and "a moment ago" in bad[1][1]["error"]["message"], [b[1] for b in bad])
         bad = [ask(s, m) for m in ("strange", "a", "strange", "a")]
         check("a_failed_load_is_not_tried_at_once",
               [b[0] for b in bad] == [503, 200, 503, 200] and loads(s, "a") == 2
