@@ -627,6 +627,16 @@ static int ready(struct answer *a, const struct fields *b, struct fault *f)
     return 1;
 }
 
+/* The text that a choice of prompt number i begins with, where it was given as such: before a gap,
+ * or a whole prompt of which nothing was cut. NULL: its tokens tell it. */
+static const json_t *text_given(const struct answer *a, const json_t *prompt, int i)
+{
+    if (!a->dialect->prompt_ids && a->prompt[i].cut)
+        return NULL;
+    const json_t *v = answer_has_several(prompt) ? json_array_get(prompt, (size_t)i) : prompt;
+    return json_is_string(v) ? v : NULL;
+}
+
 /* What of the text is known before anything was made. */
 static int ready_text(struct answer *a, const struct fields *b, struct fault *f)
 {
@@ -639,10 +649,8 @@ static int ready_text(struct answer *a, const struct fields *b, struct fault *f)
         if (!a->echo)
             continue;
         struct prompt *p = &a->prompt[i / a->per_prompt];
-        const json_t *v = b->v[F_prompt];
-        const json_t *given =
-            json_is_string(v) ? v : json_array_get(v, (size_t)(i / a->per_prompt));
-        if (json_is_string(given)) {
+        const json_t *given = text_given(a, b->v[F_prompt], i / a->per_prompt);
+        if (given) {
             if (!answer_keep(h, json_string_value(given), json_string_length(given)))
                 return fault_memory(f);
             continue;

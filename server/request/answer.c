@@ -644,6 +644,7 @@ static int fits(struct answer *a, struct prompt *p, const char *field, struct fa
     if (a->cuts_prompt && p->n_ids > most) {
         memmove(p->ids, p->ids + p->n_ids - most, (size_t)most * sizeof *p->ids);
         p->n_ids = most;
+        p->cut = 1;
     }
     return request_fits(p->n_ids, pith_n_ctx(a->m->generate), field, f);
 }

@@ -96,6 +96,7 @@ struct prompt {
     int base; /* its first choice */
     int32_t *ids;
     int64_t n_ids;
+    int cut;       /* its beginning is left out */
     json_t *probs; /* log-probabilities of its tokens; NULL: not asked for */
 };
 

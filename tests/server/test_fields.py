@@ -1102,6 +1102,35 @@ def test_small(s):
               s.post(TEXT, completion(P, 3, json_schema=bad))[0] == 400)
 
 
+def test_echo(s):
+    """What stands before a text is the prompt that the model had."""
+    def said(prompt, **more):
+        body = {**completion(prompt, 3), "echo": True, **more}
+        a = s.post(TEXT, body)[1]
+        told = events(s.post(TEXT, {**body, "stream": True})[1])
+        for c in a["choices"]:
+            check("echo in a stream %s %s" % (prompt, more), c["text"] == "".join(
+                t["text"] for e in told for t in e["choices"] if t["index"] == c["index"]), a)
+        return [c["text"] for c in a["choices"]]
+
+    first = s.post("/tokenize", {"content": "w5 w6", "add_special": True})[1]["tokens"]
+    for prompt in (["w5 w6", 7, 8], ["w5 w6", 7], [7, "w5 w6", 8]):
+        given = [first if i == 0 else s.post("/tokenize", {"content": v})[1]["tokens"]
+                 if isinstance(v, str) else [v] for i, v in enumerate(prompt)]
+        if not isinstance(prompt[0], str):
+            given[0] = prompt[:1]
+        ids = sum(given, [])
+        check("echo of texts and tokens %s" % prompt, said(prompt, n=2) == said(ids, n=2),
+              (said(prompt), said(ids)))
+    check("echo of prompts", said(["w5 w6", "w7"]) == said(["w5 w6"]) + said("w7")
+          and said("w7")[0].startswith("w7"), said("w7"))
+    check("echo of lists", said([["w5 w6", 7], [8, 9]]) == said(["w5 w6", 7]) + said([8, 9]))
+    cut = [said(prompt, truncate_prompt_tokens=2)
+           for prompt in ("w1 w2 w5 w6", "w3 w4 w5 w6", ["w1 w2 w5 w6"], first[-2:])]
+    check("echo of a prompt that was cut", cut == [cut[-1]] * 4 and "w1" not in cut[0][0]
+          and said("w5 w6", truncate_prompt_tokens=100) == said("w5 w6"), cut)
+
+
 def test_indent(s):
     """A line that is less indented ends the text before its first word."""
     text = "a\n    b\n\t  c\n d\ne"
@@ -1175,8 +1204,8 @@ def main():
                          test_logprobs_of_streams, test_named, test_best_of,
                          test_only, test_timings,
                          test_guided, test_allowed, test_control, test_token_ids,
-                         test_prompt_logprobs, test_left, test_salt, test_small, test_indent,
-                         test_agree, test_bad):
+                         test_prompt_logprobs, test_left, test_salt, test_small, test_echo,
+                         test_indent, test_agree, test_bad):
                 test(s)
         test_prompt_time(synth(os.path.join(folder, "long.gguf"), "--ctx", "2048", "--layers", "2",
                                "--seed", "5"))
