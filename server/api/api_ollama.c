@@ -14,6 +14,7 @@
 #include "server/parts.h"
 #include "server/request/answer.h"
 #include "server/request/fields.h"
+#include "server/request/request.h"
 #include "server/request/tools.h"
 
 /* ---------------------------------------------------------------- requests */
@@ -73,10 +74,52 @@ static int take_both(struct answer *a, struct fields *b, struct request *r, stru
     return 1;
 }
 
-/* {role, content, thinking, images, tool_calls, tool_name} -> the message of a conversation. NULL
- * with *f. */
-static json_t *message_from(const json_t *m, size_t i, struct fault *f)
+/* Ids of calls and of their results, which templates want and older clients leave out: calls get
+ * one, and results those of the calls before them, in their order. */
+struct ids {
+    size_t n_made, n_results; /* results: behind `calls` */
+    const json_t *calls;      /* of the last message that has some */
+};
+
+static int has_text(const json_t *object, const char *name)
 {
+    return json_string_length(json_object_get(object, name)) > 0;
+}
+
+/* The calls of a message, each with an id: nine letters and digits, as Mistral's templates want it.
+ */
+static json_t *calls_with_ids(const json_t *given, struct ids *ids)
+{
+    json_t *calls = json_copy(json_lent(given)), *call;
+    size_t i;
+    json_array_foreach(calls, i, call)
+    {
+        if (!json_is_object(call) || has_text(call, "id"))
+            continue;
+        json_t *one = json_copy(call);
+        json_object_set_new(one, "id", json_sprintf("call%05zu", ids->n_made++ % 100000));
+        json_array_set_new(calls, i, one);
+    }
+    ids->calls = calls;
+    ids->n_results = 0;
+    return calls;
+}
+
+static void put_result_id(json_t *out, const json_t *m, struct ids *ids)
+{
+    const json_t *call = json_array_get(ids->calls, ids->n_results);
+    const json_t *from = has_text(m, "tool_call_id") ? m : call;
+    json_t *id = json_object_get(from, from == m ? "tool_call_id" : "id");
+    ids->n_results++;
+    if (json_is_string(id))
+        json_object_set(out, "tool_call_id", id);
+}
+
+/* {role, content, thinking, images, tool_calls, tool_name, tool_call_id} -> the message of a
+ * conversation. NULL with *f. */
+static json_t *message_from(const json_t *m, size_t i, struct ids *ids, struct fault *f)
+{
+    const char *role = request_role(json_string_value(json_object_get(m, "role")));
     json_t *content = json_object_get(m, "content"), *thinking = json_object_get(m, "thinking"),
            *name = json_object_get(m, "tool_name");
     json_t *calls = json_object_get(m, "tool_calls");
@@ -97,7 +140,9 @@ static json_t *message_from(const json_t *m, size_t i, struct fault *f)
     if (json_is_string(name))
         json_object_set(out, "name", name);
     if (json_array_size(calls))
-        json_object_set(out, "tool_calls", calls);
+        json_object_set_new(out, "tool_calls", calls_with_ids(calls, ids));
+    if (role && !strcmp(role, "tool"))
+        put_result_id(out, m, ids);
     return out;
 }
 
@@ -116,10 +161,11 @@ static int goes_on(const json_t *messages)
 static int take_chat(struct answer *a, struct fields *b, struct request *r, struct fault *f)
 {
     json_t *out = json_array(), *m;
+    struct ids ids = {0};
     size_t i;
     json_array_foreach(json_lent(b->v[F_ollama_messages]), i, m)
     {
-        json_t *message = message_from(m, i, f);
+        json_t *message = message_from(m, i, &ids, f);
         if (!message) {
             json_decref(out);
             return 0;

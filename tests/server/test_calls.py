@@ -490,6 +490,47 @@ def test_older(s):
         check("bad older %s" % str(bad)[:60], status == 400, told)
 
 
+# Refuses a conversation that ends with "show", with what it has of calls and results.
+IDS = ("{% set ns = namespace(s='') %}{% for m in messages %}{% for c in m.tool_calls or [] %}"
+       "{% set ns.s = ns.s ~ c.function.name ~ '=' ~ c.id ~ ' ' %}{% endfor %}"
+       "{% if m.role == 'tool' %}{% set ns.s = ns.s ~ m.name ~ ':' ~ m.tool_call_id ~ ' ' %}"
+       "{% endif %}{% endfor %}{% if messages[-1].content == 'show' %}"
+       "{{ raise_exception('<' ~ ns.s ~ '>') }}{% endif %}" + WITHOUT)
+
+
+def test_ids_of_ollama(model, folder):
+    """Results have the ids of their calls, also where the client gives none."""
+    def shown(*messages):
+        status, a, _ = s.post("/api/chat", {"stream": False, "messages": [
+            *TALK, *messages, {"role": "user", "content": "show"}]})
+        return re.search("<(.*) >", a["error"])[1] if status == 400 else a
+
+    def calls(*given):
+        return {"role": "assistant", "content": "", "tool_calls": [
+            {"function": {"name": name, "arguments": {}}, **more} for name, more in given]}
+
+    def result(name, **more):
+        return {"role": "tool", "content": "w9", "tool_name": name, **more}
+
+    path = os.path.join(folder, "ids.jinja")
+    with open(path, "w") as f:
+        f.write(IDS)
+    with Server(model, "--ctx", "1024", "--chat-template", path) as s:
+        own = shown(calls(("f", {"id": "abcdefghi"}), ("g", {"id": "123456789"})),
+                    result("g", tool_call_id="123456789"), result("f", tool_call_id="abcdefghi"))
+        check("ids of the client's own",
+              own == "f=abcdefghi g=123456789 g:123456789 f:abcdefghi", own)
+        none = shown(calls(("f", {}), ("g", {})), result("f"), result("g"), {"role": "assistant",
+                     "content": "w3"}, calls(("f", {"id": ""})), result("f"))
+        check("ids that nobody gave", none == "f=call00000 g=call00001 f:call00000 g:call00001 "
+              "f=call00002 f:call00002", none)
+        some = shown(calls(("f", {"id": "abcdefghi"})), result("f", tool_call_id=None))
+        check("ids of calls alone", some == "f=abcdefghi f:abcdefghi", some)
+        lone = shown(calls(("f", {"id": "abcdefghi"})), result("f"), result("f"))
+        check("a result of nothing", lone.startswith("f=abcdefghi f:abcdefghi f:")
+              and lone.count("abcdefghi") == 2, lone)
+
+
 def test_allowed_tools(s):
     """Some of the tools alone."""
     other = {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}
@@ -617,6 +658,7 @@ def main():
             test_begun(s)
         test_members(model, path)
         test_documents(model, folder)
+        test_ids_of_ollama(model, folder)
 
 
 run(main, "test_calls")
