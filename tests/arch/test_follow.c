@@ -263,6 +263,14 @@ static void refused_by_the_head(void)
     b.both = (const uint8_t[]){1};
     CHECK_MSG(pith_submit(t.head, &b, &err) == PITH_OK, "%s", err.msg);
     CHECK(pith_truncate(t.s, 0, 2, &err) == PITH_STATE && strstr(err.msg, "1 steps are under way"));
+    static uint8_t image[1 << 20];
+    size_t n, kept;
+    const int32_t other[] = {1, 2, 3};
+    CHECK_MSG(pith_save_memory(t.s, 1, image, sizeof image, &n, &err) == PITH_OK, "%s", err.msg);
+    CHECK(pith_load_memory(t.s, 0, image, n, &err) == PITH_STATE &&
+          strstr(err.msg, "1 steps are under way"));
+    CHECK(pith_prefix(t.s, 0, other, 3, &kept, &err) == PITH_STATE &&
+          strstr(err.msg, "1 steps are under way"));
     CHECK(pith_length(t.s, 0) == 8);
     CHECK(pith_wait(t.head, &err) == PITH_OK && pith_truncate(t.s, 0, 2, &err) == PITH_OK);
     CHECK(pith_length(t.head, 0) == 2);

@@ -368,6 +368,29 @@ static void rows_and_edits(void)
     unlink(path);
 }
 
+/* What is handed on tells which slots were chosen, as integers: no logits, and no part of a file.
+ */
+static void choices_are_saved(void)
+{
+    static const char *const archs[] = {"deepseek32", "glm-dsa"};
+    static const int32_t ids[] = {9, 3, 44, 5, 77, 12, 31, 8, 100, 13};
+    for (int i = 0; i < 2; i++)
+        for (int32_t cut = 1; cut < 6; cut++) {
+            const char *path = write_model(archs[i], 0);
+            struct pith_error err = {PITH_OK, ""};
+            struct pith_batch b = PITH_BATCH_INIT;
+            struct chain c;
+            REQUIRE(path && open_chain(&c, path, &whole, &cut, 1, NULL, &err) == PITH_OK, "%s: %s",
+                    archs[i], err.msg);
+            b.n = 3;
+            b.token = ids;
+            CHECK_MSG(run_chain(&c, &b, &err) == PITH_OK, "%s: %s", archs[i], err.msg);
+            edit_all(&c, 1);
+            close_chain(&c);
+            unlink(path);
+        }
+}
+
 static void taps_and_prefixes(void)
 {
     static const char *const taps[] = {"visit.3", NULL}, *const others[] = {"visit.2", NULL};
@@ -540,6 +563,7 @@ int main(void)
     TEST(every_architecture);
     TEST(own_weights);
     TEST(rows_and_edits);
+    TEST(choices_are_saved);
     TEST(taps_and_prefixes);
     TEST(adapters);
     TEST(refused);

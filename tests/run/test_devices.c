@@ -212,6 +212,8 @@ static void auto_leaves_what_it_is_told(void)
     CHECK_MSG(fewer >= 0 && fewer < LAYERS, "%d layers", fewer);
     CHECK(layers_beside(all + 1, FAR_SLAB, &sp) == LAYERS);
     CHECK(layers_beside(all, UINT64_MAX, &sp) == 0);
+    sp.n_tokens = INT64_C(1000000000000); /* counted as what its sequences can hold */
+    CHECK(layers_beside(all, 0, &sp) == LAYERS);
 }
 
 /* Where weights are to be brought to the GPU their ring is counted, too. */

@@ -114,6 +114,8 @@ static void replaced_while_running(void)
     CHECK(runs_packed(s[0]) == 0);
     pack_all(m, &p);
     CHECK(model_replace(m, p.r, p.n, &err) == PITH_OK);
+    CHECK_MSG(session_ready(s[0], &err) == PITH_OK, "%s", err.msg);
+    CHECK(!memcmp(pith_logits(s[0], 0), want + 3 * V, V * sizeof *want)); /* kept beside the plan */
     for (int32_t i = 4; i < 8; i++)
         check_token(s[0], want, i);
     CHECK_MSG(runs_packed(s[0]) == packed, "%d calls of %d read panels", runs_packed(s[0]), packed);

@@ -121,6 +121,30 @@ static void test_given_positions(void)
     }
 }
 
+/* Logits of a sequence whose positions have changed since are not its own. */
+static void test_turned_since(void)
+{
+    struct pith_error err = {PITH_OK, ""};
+    pith_model *m = synth("llama", 3, NULL);
+    pith_session *s = open_session(m, 1, 250, "f32");
+    REQUIRE(s, "no session");
+    for (int how = 0; how < 3; how++) {
+        size_t n;
+        CHECK(pith_truncate(s, 0, 0, &err) == PITH_OK);
+        feed(s, 0, 40, 1);
+        if (how == 1)
+            CHECK_MSG(pith_shift(s, 0, 20, -1, 3, &err) == PITH_OK, "%s", err.msg);
+        if (how == 2)
+            CHECK_MSG(pith_divide(s, 0, 10, -1, 2, &err) == PITH_OK, "%s", err.msg);
+        uint8_t *p = snapshot(s, 0, &n);
+        CHECK_MSG(pith_load_memory(s, 0, p, n, &err) == PITH_OK, "%s", err.msg);
+        CHECK_MSG(pith_n_outputs(s) == !how, "edit %d: %d outputs", how, pith_n_outputs(s));
+        free(p);
+    }
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
 static void round_trip(const char *what, pith_model *m, const char *type, int can_edit)
 {
     struct pith_error err;
@@ -1369,6 +1393,7 @@ int main(void)
     TEST(test_streamed); /* first: it looks at the most memory that was taken so far */
     TEST(test_round_trip);
     TEST(test_given_positions);
+    TEST(test_turned_since);
     TEST(test_pieces);
     TEST(test_recurrent);
     TEST(test_last_logits);

@@ -500,6 +500,32 @@ static void test_lanes(void)
     pith_model_close(m);
 }
 
+/* A submit that is refused leaves the tree that is under way alone. */
+static void test_refused_beside(void)
+{
+    struct pith_error err = {PITH_OK, ""};
+    const int32_t path[2] = {7, 8};
+    float want[V];
+    pith_model *m = open_model("llama", &ways[0]);
+    struct pith_session_params sp = params_of("f16");
+    sp.n_lanes = 2;
+    pith_session *s = pith_session_open(m, &sp, &err);
+    REQUIRE(s, "%s", err.msg);
+    CHECK(pith_feed(s, 0, before, 20, &err) == PITH_OK &&
+          pith_feed(s, 2, before, 20, &err) == PITH_OK &&
+          pith_feed(s, 2, path, 2, &err) == PITH_OK);
+    memcpy(want, pith_logits(s, 0), sizeof want);
+    CHECK_MSG(submit(s, 0, 1, &err) == PITH_OK, "%s", err.msg);
+    CHECK(submit(s, 0, 1, &err) == PITH_STATE);
+    CHECK_MSG(pith_wait(s, &err) == PITH_OK, "%s", err.msg);
+    CHECK_MSG(pith_accept(s, 0, 1, &err) == PITH_OK, "%s", err.msg);
+    CHECK(!memcmp(want, pith_logits(s, 1), sizeof want));
+    CHECK_MSG(s->cache.seq[0].n == 22 && s->cache.seq[0].token[21] == 8, "token %d was accepted",
+              s->cache.seq[0].token[21]);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
 /* What is asked for is what is set aside, told and kept to. */
 static void test_set_aside(void)
 {
@@ -640,6 +666,7 @@ int main(void)
     TEST(test_refused);
     TEST(test_set_aside);
     TEST(test_lanes);
+    TEST(test_refused_beside);
     TEST(test_memory_runs_out);
     TEST(test_goes_on);
     TEST(test_same_bits);

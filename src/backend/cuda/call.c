@@ -40,8 +40,9 @@ int cu_without(int n, int for_good, const char **names)
     int known = n >= 0 && n <= LEVELS && !(tried && !strcmp(tried, "0"));
     if (known)
         left_here = n;
-    if (known && for_good && n > left_out)
-        left_out = n;
+    int before = left_out;
+    while (known && for_good && n > before && !atomic_compare_exchange_weak(&left_out, &before, n))
+        ;
     *names = !known ? NULL : n ? levels[n - 1] : "";
     return left_out;
 }

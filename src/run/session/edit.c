@@ -42,7 +42,7 @@ static void cut(struct pith_session *s, int32_t seq, int32_t n)
 /* Makes the edit that is ready. */
 static void apply(struct pith_session *s, const struct edit_plan *p)
 {
-    if (p->what == EDIT_COPY) /* of as many tokens, maybe */
+    if (p->what == EDIT_COPY || p->what == EDIT_DRAFT) /* of as many tokens, maybe */
         session_forget_last(s, p->seq);
     switch (p->what) {
     case EDIT_CUT:
@@ -70,17 +70,27 @@ static void apply(struct pith_session *s, const struct edit_plan *p)
     }
 }
 
+pith_status follow_idle(const struct pith_session *s, struct pith_error *err)
+{
+    const struct pith_session *f = s->followers;
+    while (f && !f->n_flying)
+        f = f->next_follower;
+    return f ? error_set(err, PITH_STATE,
+                         "a session that follows this one: %d steps are under way; end them first "
+                         "(pith_wait)",
+                         f->n_flying)
+             : PITH_OK;
+}
+
 pith_status session_edit(struct pith_session *s, const struct edit *asked, struct pith_error *err)
 {
     struct edit e = *asked;
     e.of = s;
     pith_status st = e.ready(s, &e, err);
+    if (st == PITH_OK)
+        st = follow_idle(s, err);
     for (struct pith_session *f = s->followers; f && st == PITH_OK; f = f->next_follower) {
-        if (f->n_flying)
-            st = error_set(err, PITH_STATE, "%d steps are under way; end them first (pith_wait)",
-                           f->n_flying);
-        else
-            st = e.ready(f, &e, err);
+        st = e.ready(f, &e, err);
         if (st != PITH_OK)
             error_prefix(err, "a session that follows this one");
     }

@@ -404,6 +404,7 @@ pith_status pipeline_submit(struct pith_session *s, const struct pith_batch *b,
     if (st != PITH_OK)
         return st;
     s->n_outputs = s->last_outputs = s->n_tried = s->n_tapped = 0;
+    s->uploading.now = 0; /* tokens were drawn from what the step before went by */
     session_forget_last(s, -1);
     if (!s->n_flying)
         tree_forget(s);
@@ -475,7 +476,7 @@ pith_status pipeline_wait(struct pith_session *s, struct pith_error *err)
         end_seq(s, step_seq(s->step)[k], st != PITH_OK);
     end_read(s, l, st != PITH_OK);
     if (st == PITH_OK && l->tried && !s->n_flying && next < 0)
-        s->n_tried = s->step->T;
+        s->n_tried = s->step->T, s->tree_lane = i;
     else if (l->tried)
         tree_forget(s);
     if (next >= 0)

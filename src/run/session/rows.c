@@ -20,7 +20,7 @@ static int32_t set_of(const struct pith_session *s, const struct pith_batch *b, 
 static void fill_rows(struct pith_session *s, const struct pith_batch *b, int32_t from, int32_t n)
 {
     struct step *t = s->step;
-    int32_t N = 0, at = 0;
+    int32_t *order = session_order(s, s->lane_at), N = 0, at = 0;
     memset(s->seq_rows, 0, (size_t)s->n_seq * sizeof *s->seq_rows);
     for (int32_t i = from; i < from + n; i++)
         s->seq_rows[seq_of(s, b, i)]++;
@@ -41,12 +41,12 @@ static void fill_rows(struct pith_session *s, const struct pith_batch *b, int32_
     t->embd = 0;
     for (int32_t i = from; i < from + n; i++) {
         int32_t r = s->seq_rows[seq_of(s, b, i)]++;
-        s->order[i - from] = r;
+        order[i - from] = r;
         s->span[r] = span_of(b, i);
         step_put_plus(t)[r] = is_both(b, i) && s->arch->runs == ROLE_DECODER;
         step_put_adapter(t)[r] = set_of(s, b, i);
         step_put_parent(t)[r] =
-            tree_has(b, i) && b->parent[i] >= 0 ? s->order[b->parent[i] - from] : -1;
+            tree_has(b, i) && b->parent[i] >= 0 ? order[b->parent[i] - from] : -1;
         if (has_vector(s, b, i))
             memcpy(step_put_embd(t) + (int64_t)r * t->n_embd, b->embd + (int64_t)i * t->n_embd,
                    (size_t)t->n_embd * sizeof(float));
@@ -61,7 +61,7 @@ static void fill_rows(struct pith_session *s, const struct pith_batch *b, int32_
     t->R = 0;
     for (int32_t i = from; i < from + n; i++)
         if (wanted(s, b, i))
-            step_put_out(t)[t->R++] = s->order[i - from];
+            step_put_out(t)[t->R++] = order[i - from];
 }
 
 /* A window of a model that looks both ways: as many rows on each side. Its sequences are whole. */

@@ -90,6 +90,8 @@ pith_status session_reuse(struct pith_session *s, int32_t seq, const int32_t *to
                           size_t *n_kept, struct pith_error *err)
 {
     pith_status st = check_seq(s, seq, err);
+    if (st == PITH_OK)
+        st = follow_idle(s, err);
     if (st != PITH_OK)
         return st;
     if (n == 0)

@@ -416,12 +416,24 @@ static void drop_made(struct made *m)
         role_drop(&m->role[i]);
 }
 
+/* Outputs that lie in what a step went by. */
+static pith_status keep_all_outputs(struct pith_session *s, struct pith_error *err)
+{
+    for (int32_t i = 0; i < s->n_outputs; i++)
+        if (!session_output(s, i, err))
+            return err->code;
+    s->last_outputs = s->n_outputs;
+    return session_keep_outputs(s, err);
+}
+
 /* Weights lie elsewhere now: plans are made anew, and their counts begin anew. Where that fails the
  * old ones stay (jobs know a plan by its place in the session, to which it returns), and so do the
  * old placements. */
 static pith_status remake(struct pith_session *s, struct pith_error *err)
 {
     pith_status st = cache_flush(&s->cache, err);
+    if (st == PITH_OK)
+        st = keep_all_outputs(s, err);
     if (st != PITH_OK)
         return st;
     struct made old = take_made(s);
@@ -459,11 +471,14 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
     s->seq_read = mem_zalloc((size_t)s->n_seq, PITH_MEM_SCRATCH);
     s->seq_at = mem_array((size_t)s->n_seq, sizeof *s->seq_at, PITH_MEM_SCRATCH);
     s->last = mem_array((size_t)s->n_seq, sizeof *s->last, PITH_MEM_SCRATCH);
-    s->order = mem_array((size_t)s->n_batch, sizeof *s->order, PITH_MEM_SCRATCH);
+    size_t all_rows = (size_t)s->n_lanes * (size_t)s->n_batch;
+    s->order = mem_array(all_rows, sizeof *s->order, PITH_MEM_SCRATCH);
+    s->depth = mem_array((size_t)s->n_batch, sizeof *s->depth, PITH_MEM_SCRATCH);
     s->span = mem_array((size_t)s->n_batch, sizeof *s->span, PITH_MEM_SCRATCH);
     s->output = mem_array((size_t)s->cap_outputs, sizeof *s->output, PITH_MEM_SCRATCH);
     if (!s->lane[0].step || !s->kept || !s->seq_rows || !s->seq_last || !s->seq_at ||
-        !s->seq_tried || !s->seq_read || !s->last || !s->order || !s->span || !s->output)
+        !s->seq_tried || !s->seq_read || !s->last || !s->order || !s->depth || !s->span ||
+        !s->output)
         return error_set(err, PITH_NOMEM, "out of memory for a session of %d rows a step",
                          s->n_batch);
     session_forget_last(s, -1);
@@ -699,6 +714,8 @@ static pith_status find_fit(struct pith_session *s, const struct pith_session_pa
     if (chosen && cp.n_tokens && cp.n_tokens < cp.n_ctx)
         s->n_ctx = cp.n_ctx = (int32_t)cp.n_tokens;
     cp.n_tokens = cp.n_tokens ? cp.n_tokens : cp.n_ctx;
+    int64_t all = (int64_t)cp.n_ctx * cp.n_seq;
+    cp.n_tokens = cp.n_tokens < all ? cp.n_tokens : all;
     cp.n_memory = room_memory(s, &cp);
     *fits = room_fits_devices(s, &cp, chosen);
     if (!*fits)
@@ -756,6 +773,7 @@ void session_close(struct pith_session *s)
     mem_free(s->seq_read);
     mem_free(s->last);
     mem_free(s->order);
+    mem_free(s->depth);
     mem_free(s->span);
     mem_free((void *)s->output);
     for (int i = 0; i < SESSION_ROLES; i++)
@@ -1061,10 +1079,9 @@ static pith_status step(struct pith_session *s, const struct pith_batch *b, stru
     }
     int large = s->uploading.rows && s->n_batch >= s->uploading.rows;
     int beside = s->n_lanes > 1 && b->n > s->n_batch && !b->parent && !large;
-    if (beside) {
-        s->uploading.now = 0;
+    s->uploading.now = 0;
+    if (beside)
         st = pipeline_rows(s, b, err);
-    }
     for (int32_t at = 0; !beside && at < b->n && st == PITH_OK; at += s->n_batch) {
         if (at)
             st = session_keep_outputs(s, err);
@@ -1110,7 +1127,5 @@ pith_status session_submit(struct pith_session *s, const struct pith_batch *b,
     if (st == PITH_OK && b->n > s->n_batch)
         st = error_set(err, PITH_RANGE, "pith_submit: %d rows, at most n_batch = %d", b->n,
                        s->n_batch);
-    if (st == PITH_OK)
-        s->uploading.now = 0;
     return st == PITH_OK ? pipeline_submit(s, b, err) : st;
 }

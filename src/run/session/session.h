@@ -118,7 +118,8 @@ struct pith_session {
     int32_t n_sets, adapter_rank;
     _Atomic(int) cancel;
     /* Sorting a batch by sequence. */
-    int32_t *seq_rows, *order; /* [n_seq + 1], [n_batch] */
+    int32_t *seq_rows; /* [n_seq + 1] */
+    int32_t *order;    /* [n_lanes][n_batch] the step's rows of those of its batch: session_order */
     int32_t *span;             /* [n_batch] of each row of the step, 0: none */
     int32_t *seq_last;         /* [n_seq] last row of each sequence in the call */
     uint8_t *seq_tried;        /* [n_seq] 1: its rows in the call are a tree */
@@ -142,13 +143,13 @@ struct pith_session {
     struct arch_tap *tap;            /* [n_taps] */
     float **tap_read;                /* [n_taps] [cap_T, cols] rows of devices that the host cannot
                                         look at; NULL: it can */
-    int32_t *tap_order;              /* [n_lanes][n_batch] the step's rows of those of a batch */
     int32_t n_taps, tap_first, n_tapped, n_tap_read;
     struct pith_sampler *greedy; /* that takes the best one; made when it is needed */
     struct pith_batch held;      /* of the lane that is; its arrays lie in held_rows */
     uint8_t *held_rows;          /* NULL: there is one lane */
     int32_t n_tried; /* rows of the last step, if it had trees, which are still in the step of */
     int tree_lane;   /* this lane */
+    int32_t *depth;  /* [n_batch] scratch: of a tree's rows */
     struct last_output *last; /* [n_seq] */
 };
 
@@ -224,6 +225,10 @@ static inline struct plan_run *session_lane(struct pith_session *s, int i)
     return i                  ? &s->role[ROLE_DECODER].beside[i - 1]
            : s->uploading.now ? &s->role[SESSION_LARGE].run
                               : &s->role[ROLE_DECODER].run;
+}
+static inline int32_t *session_order(const struct pith_session *s, int lane)
+{
+    return s->order + (int64_t)lane * s->n_batch;
 }
 /* What the step in lane i went by. */
 static inline const struct plan *session_plan_of(const struct pith_session *s, int i)
@@ -362,6 +367,8 @@ pith_status follow_check(const struct pith_session *s, const struct pith_session
                          struct pith_error *err);
 void follow_link(struct pith_session *s, struct pith_session *leader);
 void follow_unlink(struct pith_session *s);
+/* PITH_STATE: one that follows has steps under way. */
+pith_status follow_idle(const struct pith_session *s, struct pith_error *err);
 /* Sequence seq (-1: every one) holds something else from position pos on: so those that follow
  * forget what they have there, or all of it. */
 void follow_cut(struct pith_session *s, int32_t seq, int64_t pos);

@@ -263,11 +263,13 @@ static void mark_slots(struct save *v, int g, const struct cache_seq *q)
     }
 }
 
-/* Finds the logits that are saved, and has them read from their device. */
+/* Finds the logits that are saved, and has them read from their device. What a stage hands on is no
+ * logits: some of its numbers are integers. */
 static pith_status find_logits(struct save *v, struct pith_session *s, struct pith_error *err)
 {
+    int there = s->role[ROLE_DECODER].plan.has_logits;
     v->logits_of = -1;
-    for (int32_t q = v->first; q < v->first + v->n_seq; q++) {
+    for (int32_t q = v->first; there && q < v->first + v->n_seq; q++) {
         int32_t i = session_last_output(s, q);
         if (i >= 0 && (v->seq >= 0 || i == s->n_outputs - 1)) {
             v->logits_of = q;

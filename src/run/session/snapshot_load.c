@@ -845,6 +845,7 @@ static pith_status load_begin(struct load *v, struct pith_error *err)
     if (v->seq < -1 || v->seq >= v->s->n_seq)
         return error_set(err, PITH_RANGE, "sequence %d, the session has 0..%d; -1 is all of it",
                          v->seq, v->s->n_seq - 1);
+    TRY(follow_idle(v->s, err));
     TRY(split(v, 0, err));
     TRY(check_layout(v, err));
     TRY(check_pages(v, err));
@@ -953,13 +954,16 @@ pith_status session_loader_next(struct pith_loader *w, size_t most, int *done,
     if (v->s->n_flying)
         return error_set(err, PITH_STATE, "sequence %d: %d steps are under way; end them first",
                          v->seq, v->s->n_flying);
+    pith_status st = follow_idle(v->s, err);
+    if (st != PITH_OK)
+        return st;
     if (snapshot_state(v->s, v->seq) != w->state) {
         w->ended = 1;
         drop_pages(v, v->n_taken);
         return error_set(err, PITH_STATE, "sequence %d has changed since the loading began",
                          v->seq);
     }
-    pith_status st = stream_pages(v, most, done, err);
+    st = stream_pages(v, most, done, err);
     w->ended = st != PITH_OK || *done;
     if (*done)
         st = load_end(v, NULL, err);

@@ -57,10 +57,8 @@ pith_status taps_init(struct pith_session *s, struct pith_error *err)
 {
     if (!s->n_taps)
         return PITH_OK;
-    size_t rows = (size_t)s->n_lanes * (size_t)s->n_batch;
-    s->tap_order = mem_array(rows, sizeof *s->tap_order, PITH_MEM_SCRATCH);
     s->tap_read = mem_array((size_t)s->n_taps, sizeof *s->tap_read, PITH_MEM_SCRATCH);
-    int ok = s->tap_order && s->tap_read;
+    int ok = s->tap_read != NULL;
     for (int32_t i = 0; ok && i < s->n_taps; i++) {
         size_t n = to_read(s, i);
         s->tap_read[i] = n ? mem_array(n, sizeof(float), PITH_MEM_SCRATCH) : NULL;
@@ -76,7 +74,6 @@ void taps_deinit(struct pith_session *s)
     for (int32_t i = 0; s->tap_read && i < s->n_taps; i++)
         mem_free(s->tap_read[i]);
     mem_free((void *)s->tap_read);
-    mem_free(s->tap_order);
     mem_free(s->tap);
 }
 
@@ -85,9 +82,6 @@ void taps_mark(struct pith_session *s, int32_t first, int32_t n)
     struct lane *l = &s->lane[s->lane_at];
     l->first = first;
     l->n = n;
-    if (s->n_taps)
-        memcpy(s->tap_order + (int64_t)s->lane_at * s->n_batch, s->order,
-               (size_t)n * sizeof *s->order);
 }
 
 void taps_show(struct pith_session *s)
@@ -115,10 +109,9 @@ const float *session_tap(struct pith_session *s, int32_t tap, int32_t row, struc
                   first, first + n - 1);
         return NULL;
     }
-    const int32_t *order = s->tap_order + (int64_t)s->outputs_of * s->n_batch;
     struct plan_run *run = reads ? &s->role[ROLE_ENCODER].run : session_lane(s, s->outputs_of);
     const struct value *v = &plan_of(s, tap)->tap[tap];
-    int32_t at = reads ? row : order[row - first];
+    int32_t at = reads ? row : session_order(s, s->outputs_of)[row - first];
     const float *there = plan_map(run, v, at);
     if (there)
         return there;

@@ -50,7 +50,7 @@ static pith_status check_row(struct pith_session *s, const struct pith_batch *b,
                              struct pith_error *err)
 {
     int32_t q = b->seq ? b->seq[i] : s->one_seq, p = b->parent[i];
-    int32_t *depth = s->order, *is_tree = s->seq_at[q];
+    int32_t *depth = s->depth, *is_tree = s->seq_at[q];
     if (p < PITH_APPENDED || p >= i)
         return error_set(err, PITH_RANGE,
                          "row %d comes after row %d; wanted a row before it (0..%d), %d, which is "
@@ -107,7 +107,7 @@ void tree_forget(struct pith_session *s)
 pith_status tree_check(struct pith_session *s, const struct pith_batch *b, struct pith_error *err)
 {
     int32_t some = 0;
-    s->n_tried = 0; /* the order of its rows goes */
+    s->n_tried = 0;
     if (b->n > s->n_batch)
         return error_set(err, PITH_RANGE,
                          "%d rows with parents, which go in one step: at most n_batch = %d; open "
@@ -163,7 +163,8 @@ static pith_status find_path(const struct pith_session *s, int32_t seq, int32_t 
     if (row < PITH_ROOT || row >= s->n_tried)
         return error_set(err, PITH_RANGE, "row %d, the last step had 0..%d; %d is none", row,
                          s->n_tried - 1, PITH_ROOT);
-    int32_t at = row < 0 ? -1 : s->order[row], seg = row < 0 ? -1 : step_seg(t)[at];
+    int32_t at = row < 0 ? -1 : session_order(s, s->tree_lane)[row],
+            seg = row < 0 ? -1 : step_seg(t)[at];
     if (row >= 0 && step_seq(t)[seg] != seq)
         return error_set(err, PITH_RANGE, "row %d is of sequence %d, not of %d", row,
                          step_seq(t)[seg], seq);
@@ -186,11 +187,6 @@ static int tried_too(const struct pith_session *f, int32_t seq)
 static pith_status find_same(const struct pith_session *f, int32_t seq, int32_t row,
                              const struct path *as, struct path *p, struct pith_error *err)
 {
-    if (f->n_flying)
-        return error_set(err, PITH_STATE,
-                         "a session that follows has %d steps under way; end them first "
-                         "(pith_wait)",
-                         f->n_flying);
     if (!tried_too(f, seq))
         return PITH_OK;
     pith_status st = find_path(f, seq, row, p, err);
@@ -213,6 +209,8 @@ pith_status session_accept(struct pith_session *s, int32_t seq, int32_t row,
 {
     struct path own, p;
     pith_status st = find_path(s, seq, row, &own, err);
+    if (st == PITH_OK)
+        st = follow_idle(s, err);
     for (struct pith_session *f = s->followers; f && st == PITH_OK; f = f->next_follower)
         st = find_same(f, seq, row, &own, &p, err);
     if (st != PITH_OK)
