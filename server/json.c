@@ -374,6 +374,29 @@ char *json_exact(const json_t *j)
                              JSON_REAL_PRECISION(has_long_numbers(j) ? 17 : 15));
 }
 
+/* As the allocator of a 64-bit system counts blocks; lists and tables as they grow, by doubling. */
+int64_t json_weight(const json_t *j)
+{
+    enum { BARE_OBJECT = 224, PER_MEMBER = 96, BARE_LIST = 128, PER_ITEM = 16, BARE_TEXT = 64,
+           NUMBER = 32 };
+    const char *key;
+    json_t *v;
+    size_t i;
+    int64_t n = 0;
+    if (json_is_number(j))
+        return NUMBER;
+    if (json_is_string(j))
+        return BARE_TEXT + (int64_t)json_string_length(j);
+    if (json_is_object(j))
+        n = BARE_OBJECT;
+    if (json_is_array(j))
+        n = BARE_LIST + PER_ITEM * (int64_t)json_array_size(j);
+    json_array_foreach(j, i, v) n += json_weight(v);
+    json_object_foreach(json_lent(j), key, v) n +=
+        PER_MEMBER + (int64_t)strlen(key) + json_weight(v);
+    return n;
+}
+
 int text_put(char **text, size_t *n_text, size_t *cap, const char *p, size_t n)
 {
     if (!n)

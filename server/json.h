@@ -54,6 +54,8 @@ json_t *json_text(const char *p, size_t n);           /* bytes that are no UTF-8
 json_t *json_joined(const json_t *list, const char *key);
 /* As text (malloc), compact, with numbers that read back as the very same. NULL: out of memory. */
 char *json_exact(const json_t *j);
+/* About the bytes that a value has in memory, with all that is in it: what jansson takes for it. */
+int64_t json_weight(const json_t *j);
 /* What bounds the work that a thread does for a request (work.c); each asks about its own. */
 struct json_bounds {
     int (*json)(size_t bytes, int taken); /* a block is taken (0: it may not be), or given back */

@@ -423,7 +423,9 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
     a->timings = field_bool(b, F_timings_per_token);
     a->logprobs = wants_logprobs(b) ? (int)field_int(b, F_top_logprobs) : -1;
     r->n_max = b->v[F_max_output_tokens] ? field_int(b, F_max_output_tokens) : -1;
-    return refuse(b, f) && take_conversation(b, &p->spaces, f);
+    int ok = refuse(b, f) && take_conversation(b, &p->spaces, f);
+    a->holds = json_weight(p->said) + json_weight(p->spaces);
+    return ok;
 }
 
 /* ---------------------------------------------------------------- items */

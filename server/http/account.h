@@ -5,9 +5,11 @@
  *              counted while it grows (work.c)
  *              rooms for the tokens of a text                                                  --
  *                  taken before the text is read (work_take)
- *              what a request holds while it waits (grammar, prompt, lists, texts that its
- *              answer repeats, room for its vectors)                                           --
+ *              what a request holds while it waits (grammar, prompt, lists, room for its
+ *              vectors)                                                                        --
  *                  until it is freed
+ *              JSON of a request that its answer keeps, to repeat it                           --
+ *                  until the answer is freed
  *              tables of samplers of choices that run                                          --
  *                  from admission to the end
  *              logits whose masks are made beside the steps (beside.c)                         --

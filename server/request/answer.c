@@ -38,6 +38,8 @@ struct known_piece {
 
 static void answer_free(struct answer *a)
 {
+    if (a->charged)
+        account_add(exchange_server(a->x), exchange_tenant(a->x), -a->holds);
     if (a->dialect->close)
         a->dialect->close(a);
     for (int i = 0; a->known && i < KNOWN; i++) {
@@ -1148,6 +1150,13 @@ static int make_requests(struct answer *a, const struct fields *b, struct reques
     return 1;
 }
 
+/* What it keeps of the body as JSON is there as long as it is. */
+static int charge(struct answer *a, struct fault *f)
+{
+    a->holds += json_weight(a->settings) + json_weight(a->lead) + json_weight(a->only);
+    return a->charged = account_take(exchange_server(a->x), exchange_tenant(a->x), a->holds, 0, f);
+}
+
 static int submit(struct answer *a, struct fields *b, struct fault *f)
 {
     struct request *r = request_new();
@@ -1169,7 +1178,7 @@ static int submit(struct answer *a, struct fields *b, struct fault *f)
         d->begin(a); /* into the buffer: nothing is sent before the answer has begun */
     if (ok && (json_lost() || a->lost))
         ok = fault_memory(f);
-    ok = ok && sched_submit(a->m->sched, a->requests, a->n_prompts, f);
+    ok = ok && charge(a, f) && sched_submit(a->m->sched, a->requests, a->n_prompts, f);
     if (ok && stream)
         exchange_begin(x, 200, d->type, 1, pulse);
     exchange_drop(x);

@@ -68,6 +68,9 @@ struct answer {
     int64_t created; /* seconds */
     int64_t n_prompt, n_cached, n_made, n_logprobs;
     int64_t n_repeated; /* bytes that its choices tell of the request itself */
+    int64_t holds; /* bytes of JSON that it keeps of the request to its end: the dialect's; with its
+                      own in the account once the request is submitted */
+    int charged;   /* they are */
     int echo;           /* its choices begin with their prompts */
     int prompt_top; /* so many most probable tokens are told of each token of a prompt, -1: nothing
                        is */

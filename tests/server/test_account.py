@@ -224,6 +224,35 @@ def test_memory_of_a_key(model):
         check("what_waited_is_given_back", gives_back(s), of_key(s, "pith:key_bytes"))
 
 
+def test_kept(folder):
+    """JSON that an answer tells of its request is there to its end, and takes far more than its
+    text: it is in the account while the request waits, and a key that keeps much of it is told."""
+    runs = raw_post("/v1/completions", completion("w1", 16000, stream=True, logprobs=None),
+                    "x-api-key: aaaaaaaaaa\r\n")
+    asks = (("/v1/responses", {"input": "w1", "max_output_tokens": 1, "store": False,
+                               "metadata": {"a": [{}] * 100000}}, 20 << 20, 8),
+            ("/completion", {"prompt": [3], "n_predict": 1,
+                             "logit_bias": [[i, 1] for i in range(16384)]}, 4 << 20, 1))
+    model = synth(os.path.join(folder, "many.gguf"), "--vocab", "20000")
+    with Server(model, *KEYS, "--parallel", "1", "--requests-memory", "256M",
+                "--ctx", "16384") as s:
+        for path, body, least, n in asks:
+            name = path.rsplit("/", 1)[-1]
+            c = s.connect(runs)
+            s.wait_for(lambda: s.metric("vllm:num_requests_running") == 1)
+            out, rest = begin([lambda: s.post(path, body, **A)] * n)
+            s.wait_for(lambda: s.metric("vllm:num_requests_waiting") + sum(
+                a is not None for a in out) == n)
+            held = min(of_key(s, "pith:key_bytes") for _ in range(20))
+            check("what_is_kept_is_counted_" + name, held > least, (held, out))
+            full = [code(a) for a in out if a]
+            check("a_key_keeps_its_part_" + name, len(full) < n
+                  and (n == 1) == (not full) and set(full) <= {(429, "key_memory_full")}, full)
+            c.close()
+            check("what_was_kept_is_given_back_" + name,
+                  200 in [a[0] for a in rest()] and gives_back(s), [a[0] for a in out])
+
+
 def test_answers(model):
     """An answer counts while it is made: logprobs as JSON are the most of it. One that passes what
     a request may have ends there, a stream keeps what is told of 512 tokens, and all is given
@@ -376,6 +405,7 @@ def main():
         test_too_expensive(model)
         test_parts(model, folder)
         test_memory_of_a_key(model)
+        test_kept(folder)
         test_answers(model)
         test_tables(folder)
         test_queue_of_models(folder)
