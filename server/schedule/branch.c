@@ -49,6 +49,7 @@ void request_free(struct request *r)
         if (r->made[i])
             free_branch(r->made[i]);
     free(r->made);
+    free(r->agreed);
     if (r->bytes || r->told || r->masks)
         account_add(r->server, r->tenant, -r->bytes - r->told - r->masks);
     free(r->prompt);
@@ -142,8 +143,9 @@ void share_back(struct sched *s, struct share *t)
 int branches_make(const struct sched *s, struct request *r, struct pith_error *err)
 {
     r->made = calloc((size_t)r->n, sizeof *r->made);
+    r->agreed = calloc((size_t)s->n_seq, sizeof *r->agreed);
     *err = (struct pith_error){PITH_NOMEM, "out of memory for a request"};
-    for (int i = 0; r->made && i < r->n; i++) {
+    for (int i = 0; r->made && r->agreed && i < r->n; i++) {
         struct branch *b = r->made[i] = calloc(1, sizeof *b);
         if (!b)
             return 0;
@@ -153,7 +155,7 @@ int branches_make(const struct sched *s, struct request *r, struct pith_error *e
         if (!open_parts(s, b, err))
             return 0;
     }
-    return r->made != NULL;
+    return r->made && r->agreed;
 }
 
 /* Behind all of its key that are as urgent. */
@@ -174,6 +176,7 @@ static void begin(struct sched *s, struct branch *b)
 
 void branches_begin(struct sched *s, struct request *r)
 {
+    r->number = ++s->begun;
     for (int i = 0; i < r->n; i++)
         begin(s, r->made[i]);
     free(r->made);

@@ -110,7 +110,10 @@ static int32_t take_seq(struct sched *s, const struct share *t)
 /* Tokens a and b have in common at their beginning, at most n. */
 static int64_t common(const int32_t *a, const int32_t *b, int64_t n)
 {
+    enum { MANY = 1024 };
     int64_t i = 0;
+    while (i + MANY <= n && !memcmp(a + i, b + i, MANY * sizeof *a))
+        i += MANY;
     while (i < n && a[i] == b[i])
         i++;
     return i;
@@ -124,16 +127,36 @@ int may_share(const struct request *a, const struct request *b)
     return same;
 }
 
+static int64_t less(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Tokens that b and a branch in its prompt, which has a sequence, have in common at their
+ * beginning. Beside the prompts, b may have what it made before it was preempted. */
+static int64_t in_common(const struct branch *o, const struct branch *b)
+{
+    struct agreed *a = &b->r->agreed[o->seq];
+    int64_t n_prompt = less(o->r->n_prompt, b->r->n_prompt), n = less(o->n, b->n);
+    if (b->truncated)
+        return may_share(o->r, b->r) ? common(o->token, b->token, n) : 0;
+    if (a->with != o->r->number)
+        *a = (struct agreed){o->r->number, may_share(o->r, b->r)
+                                               ? common(o->r->prompt, b->r->prompt, n_prompt)
+                                               : 0};
+    return a->n < n_prompt ? a->n : a->n + common(o->token + a->n, b->token + a->n, n - a->n);
+}
+
 /* 1: a branch that is in its prompt, and gets on with it, is about to compute pages that this one
  * needs as well: it waits for them. */
 static int follows_another(const struct sched *s, const struct branch *b)
 {
     for (int i = 0; i < s->n_seq; i++) {
         const struct branch *o = s->seq[i];
-        if (!o || (s->apart && o->share != b->share) || o->n_made || !may_share(o->r, b->r) ||
+        if (!o || (s->apart && o->share != b->share) || o->n_made ||
             o->moved + HELD_BACK < s->steps)
             continue;
-        int64_t n = common(o->token, b->token, o->n < b->n ? o->n : b->n);
+        int64_t n = in_common(o, b);
         if (n == b->n && n == o->n ? o->n_fed < n : n - n % PAGE > o->n_fed)
             return 1;
     }
@@ -207,9 +230,11 @@ static enum admission admit(struct sched *s, struct branch *b)
     size_t kept = 0;
     struct share *t = b->share;
     int alone = tells_prompt(b) || b->r->forgets;
+    if (s->crowded || t->n_held >= s->parallel)
+        return NO_ROOM;
     if (!alone && follows_another(s, b))
         return FOLLOWS;
-    if (s->crowded || t->n_held >= s->parallel || !pages_left(s, b->n) || !room_for_sampler(s, b))
+    if (!pages_left(s, b->n) || !room_for_sampler(s, b))
         return NO_ROOM;
     int32_t q = take_seq(s, t);
     if (q < 0)

@@ -377,6 +377,7 @@ static void step(struct sched *s)
     s->n_draws = s->crowded = 0;
     beams_settle(s);
     do {
+        began = clock_now();
         compose(s);
         s->stuck = !s->n_rows && s->n_beside > 0;
         if (!s->n_rows)
@@ -385,7 +386,6 @@ static void step(struct sched *s)
         batch.token = s->token;
         batch.seq = s->row_seq;
         batch.want = s->want;
-        began = clock_now();
         st = pith_step(s->hosted->generate, &batch, &err);
     } while (st == PITH_NOMEM && (s->crowded = make_room(s)));
     if (st != PITH_OK) {

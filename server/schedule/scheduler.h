@@ -124,6 +124,8 @@ struct request {
     /* The scheduler's own. */
     struct request *next;
     struct branch **made; /* [n] its choices, until it begins */
+    uint64_t number;       /* no other has it; 0: its choices have not begun */
+    struct agreed *agreed; /* [n_seq] with the requests of those that have the sequences */
     struct found *found; /* by its beam search; NULL: nothing to be told */
     int n_open, n_embedded;
     int64_t arrived, started;

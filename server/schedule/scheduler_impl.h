@@ -84,6 +84,13 @@ struct share {                     /* what a tenant has of this model */
     int n_waiting;       /* its part of sched.n_waiting; under its lock */
 };
 
+/* How far two prompts are the same. They are compared once: where many wait for a long one, doing
+ * it in each step takes longer than the step. */
+struct agreed {
+    uint64_t with; /* request.number */
+    int64_t n; /* tokens; 0 as well where nothing may be shared */
+};
+
 struct part { /* rows of one branch in a step */
     struct branch *b;
     int64_t n;
@@ -107,7 +114,7 @@ struct sched {
     /* The thread's own from here. */
     struct request *all; /* that generate */
     struct request *embeds;
-    uint64_t arrivals, steps; /* steps: composed so far */
+    uint64_t begun, arrivals, steps; /* requests and their choices; steps composed so far */
     struct share *share;      /* [n_shares], one for each tenant */
     int n_shares, apart;      /* apart: shares have salts */
     double now;               /* virtual time: `served` of the share chosen last */

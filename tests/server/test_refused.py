@@ -168,6 +168,20 @@ def test_shapes(s):
     check("ollama_shape_of_a_host", got == 403 and isinstance(a["error"], str), (got, a))
 
 
+def test_encoder(s):
+    """A model whose encoder reads the prompt: every endpoint that makes text says that it is not
+    served, by name; the rest of the server works."""
+    for path, body in (("/v1/completions", {"prompt": "a b"}), ("/completion", {"prompt": "a"}),
+                       ("/v1/chat/completions", CHAT),
+                       ("/api/generate", {"model": "t5", "prompt": "a", "stream": False})):
+        status, a, _ = s.post(path, body)
+        check("encoder_refused_" + path, status == 400 and "has an encoder" in str(a), (status, a))
+    status, a, _ = s.post("/v1/completions", {"prompt": "a"})
+    check("encoder_named", a["error"]["type"] and "t5" in a["error"]["message"], a)
+    check("encoder_tokens", s.post("/tokenize", {"content": "a"})[0] == 200)
+    check("encoder_models", s.get("/v1/models")[0] == 200)
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         model = synth(os.path.join(folder, "m.gguf"), "--ctx", "256", "--layers", "2", "--seed",
@@ -179,6 +193,8 @@ def main():
             test_shapes(s)
             test_damaged(s)
             test_found(s)
+        with Server(synth(os.path.join(folder, "t5.gguf"), "--arch", "t5")) as s:
+            test_encoder(s)
 
 
 run(main, "test_refused")
