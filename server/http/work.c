@@ -13,6 +13,10 @@
  * expensive requests of one key hold up nobody else, nor the cheap ones of that key. Where it has
  * not asked for long, its turn is lent to another one; then the system shares the cores out.
  *
+ * Answers that are made and have to be written come here from the scheduler (work_finish). They go
+ * first in their lane, however many wait there, and begin beside jobs that keep what the others may
+ * begin: else the scheduler would write them itself, between two steps of all keys.
+ *
  * Handlers that wait for the scheduler (ROUTE_WAITS) share a last lane, of which one at a time is
  * run, without a turn. Clients that wait hold a connection each, so a lane longer than connections
  * may be is full of those that have left. */
@@ -31,6 +35,7 @@ enum {
     THREADS_MAX = 64,
     LANE_BEGUN = 4,     /* jobs of a key that have begun, where threads are many: with half of them
                            taken it is one */
+    LANE_FINISH = 8,    /* the same for one that finishes an answer */
     SLICE_NS = 2000000, /* a lane that had so much more time than another lets it go first */
     WITHIN_NS = 10000000, /* likewise a job and another one of its lane */
     LEND_NS = 20000000,   /* the turn of a job that has not looked for so long is lent */
@@ -41,7 +46,7 @@ struct job {
     void (*fn)(struct server *, struct exchange *);
     struct server *s;
     struct exchange *x;
-    int lane;
+    int lane, finishes;
 };
 
 /* A job that has begun. */
@@ -69,9 +74,9 @@ struct turn {
 static _Thread_local struct turn *turn_now;
 
 struct lane {
-    struct job *first, **end;
+    struct job *first, **others, **end; /* others: behind those that finish */
     struct turn *parked;
-    int n, n_begun, n_running;
+    int n, n_begun, n_running; /* n: of the others */
     int64_t used; /* ns of turns; not less than others had when it came back */
 };
 
@@ -94,7 +99,9 @@ struct work {
 
 static int may_begin(const struct work *w, const struct lane *l)
 {
-    int limit = w->n_begun < THREADS_MAX / 2 ? LANE_BEGUN : 1;
+    int limit = w->n_begun >= THREADS_MAX / 2           ? 1
+                : l->first && l->first->finishes ? LANE_FINISH
+                                                 : LANE_BEGUN;
     return l->first && l->n_begun < limit &&
            w->n_begun < THREADS_MAX - 1; /* one is for those that wait for the scheduler */
 }
@@ -125,9 +132,11 @@ static void take_off(struct work *w, struct lane *l)
 {
     struct job *j = l->first;
     l->first = j->next;
-    if (!l->first)
+    if (l->others == &j->next)
+        l->others = &l->first;
+    if (l->end == &j->next)
         l->end = &l->first;
-    l->n--;
+    l->n -= !j->finishes;
     l->n_begun++;
     w->n_begun++;
     j->next = NULL;
@@ -524,7 +533,7 @@ struct work *work_open(int n_turns, int n_keys, int most)
     w->n = n_keys + 1;
     w->ready_end = &w->ready;
     for (int i = 0; i < w->n; i++)
-        w->lane[i].end = &w->lane[i].first;
+        w->lane[i].others = w->lane[i].end = &w->lane[i].first;
     while (w->n_threads < n_turns && !pthread_create(&w->thread[w->n_threads], NULL, run, w))
         w->n_threads++;
     if (!w->n_threads) {
@@ -542,12 +551,45 @@ static void come_back(struct work *w, struct lane *l)
     for (int i = 0; i < w->n - 1; i++) {
         const struct lane *o = &w->lane[i];
         most = o->used > most ? o->used : most;
-        if (o != l && (o->n || o->n_begun) && (least < 0 || o->used < least))
+        if (o != l && (o->first || o->n_begun) && (least < 0 || o->used < least))
             least = o->used;
     }
     least = least < 0 ? most : least;
-    if (!l->n && !l->n_begun && l->used < least)
+    if (!l->first && !l->n_begun && l->used < least)
         l->used = least;
+}
+
+/* With the lock. */
+static void put(struct work *w, struct lane *l, struct job *j)
+{
+    struct job **at = j->finishes ? l->others : l->end;
+    come_back(w, l);
+    j->next = *at;
+    *at = j;
+    if (l->end == at)
+        l->end = &j->next;
+    if (j->finishes)
+        l->others = &j->next;
+    l->n += !j->finishes;
+    give_turns(w);
+}
+
+int work_finish(struct work *w, void (*fn)(struct server *, struct exchange *), struct server *s,
+                struct exchange *x)
+{
+    struct job *j = malloc(sizeof *j);
+    if (!j)
+        return 0;
+    *j = (struct job){
+        .fn = fn, .s = s, .x = x, .lane = exchange_tenant(x)->index, .finishes = 1};
+    pthread_mutex_lock(&w->lock);
+    int ok = !w->quit;
+    if (ok)
+        put(w, &w->lane[j->lane], j);
+    pthread_mutex_unlock(&w->lock);
+    if (!ok)
+        free(j);
+    return ok;
 }
 
 int work_push(struct work *w, void (*fn)(struct server *, struct exchange *), struct server *s,
@@ -562,11 +604,7 @@ int work_push(struct work *w, void (*fn)(struct server *, struct exchange *), st
     pthread_mutex_lock(&w->lock);
     int full = l->n >= w->most, ok = !w->quit && !full;
     if (ok) {
-        come_back(w, l);
-        *l->end = j;
-        l->end = &j->next;
-        l->n++;
-        give_turns(w);
+        put(w, l, j);
     } else if (w->quit) {
         fault_shutting_down(f);
     } else {

@@ -12,6 +12,10 @@ struct work *work_open(int n_threads, int n_keys, int most); /* most: requests o
 /* fn(s, x) on one of the threads; the keys take turns. 0: *f says why not. */
 int work_push(struct work *w, void (*fn)(struct server *, struct exchange *), struct server *s,
               struct exchange *x, struct fault *f);
+/* The same for an answer that has only to be written, of x that was pushed before: it goes first,
+ * whatever waits. 0: it has to be done here, since the server ends or there is no memory. */
+int work_finish(struct work *w, void (*fn)(struct server *, struct exchange *), struct server *s,
+                struct exchange *x);
 void work_stop(struct work *w); /* what is queued is done first */
 /* From time to time, now: clock_now(). Lends the turns of those who have not looked for long to
  * keys that wait and have none. */

@@ -554,7 +554,6 @@ static void finish_left(struct server *s, struct exchange *x)
 
 int answer_leave(struct exchange *x, struct hosted *m, void *what, void (*fn)(void *what))
 {
-    struct fault f;
     struct server *s = exchange_server(x);
     struct left *l = malloc(sizeof *l);
     if (!l || !hosted_hold(m)) {
@@ -564,7 +563,7 @@ int answer_leave(struct exchange *x, struct hosted *m, void *what, void (*fn)(vo
     *l = (struct left){m, what, fn};
     exchange_keep(x, l);
     metrics_add(m->metrics, M_ANSWERS_BESIDE, 1); /* before anybody has the answer */
-    if (work_push(server_work(s), finish_left, s, x, &f))
+    if (work_finish(server_work(s), finish_left, s, x))
         return 1;
     metrics_add(m->metrics, M_ANSWERS_BESIDE, -1);
     hosted_drop(m);

@@ -15,7 +15,7 @@ struct exchange {
     sem_t go;
     int order; /* the how many-th to end */
 };
-enum { N_KEYS = 4 };
+enum { N_KEYS = 4, MOST = 10 };
 static struct tenant tenants[N_KEYS];
 static struct exchange requests[N_KEYS];
 static struct work *work;
@@ -145,7 +145,7 @@ static void deaf_then_looks(struct server *s, struct exchange *x)
 
 static void begin(int n_turns)
 {
-    work = work_open(n_turns, N_KEYS, 100);
+    work = work_open(n_turns, N_KEYS, MOST);
     atomic_store(&n_begun, 0);
     atomic_store(&n_ended, 0);
     sem_init(&ended, 0, 0);
@@ -287,8 +287,54 @@ static void nothing_is_lent_to_nobody(void)
     end();
 }
 
+static atomic_int n_finished;
+
+static void finishes(struct server *s, struct exchange *x)
+{
+    (void)s;
+    (void)x;
+    atomic_fetch_add(&n_finished, 1);
+}
+
+static void finishes_deaf(struct server *s, struct exchange *x)
+{
+    atomic_fetch_add(&n_finished, 1);
+    deaf(s, x);
+}
+
+/* The lane of a key is full, and what it may begin has begun: answers are finished first, in their
+ * order, and never by who brings them. */
+static void answers_go_first(void)
+{
+    struct fault f;
+    begin(MOST);
+    atomic_store(&n_finished, 0);
+    for (int i = 0; i < LANE_BEGUN; i++)
+        push(0, deaf);
+    until_begun(LANE_BEGUN);
+    for (int i = 0; i < MOST; i++)
+        push(0, deaf);
+    CHECK(!work_push(work, deaf, NULL, &requests[0], &f));
+    CHECK(work_finish(work, finishes, NULL, &requests[0]));
+    wait_for(&ended);
+    CHECK(atomic_load(&n_finished) == 1 && waiting(0) == MOST);
+    for (int i = 0; i < MOST + LANE_FINISH; i++)
+        CHECK(work_finish(work, finishes_deaf, NULL, &requests[0]));
+    until_begun(LANE_FINISH);
+    CHECK(atomic_load(&n_finished) == 1 + LANE_FINISH - LANE_BEGUN && waiting(0) == MOST);
+    for (int i = 0; i < LANE_BEGUN + MOST + MOST + LANE_FINISH; i++)
+        sem_post(&requests[0].go);
+    for (int i = 0; i < LANE_BEGUN + MOST + MOST + LANE_FINISH; i++)
+        wait_for(&ended);
+    CHECK(atomic_load(&n_finished) == 1 + MOST + LANE_FINISH && waiting(0) == 0);
+    push(0, finishes); /* the lane is in order behind them */
+    wait_for(&ended);
+    end();
+}
+
 int main(void)
 {
+    TEST(answers_go_first);
     TEST(who_is_deaf_lends_his_turn);
     TEST(one_for_each_key);
     TEST(it_comes_back);
