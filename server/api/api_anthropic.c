@@ -45,10 +45,13 @@ static json_t *text_of(const json_t *v, const char *where, size_t i, int of_tool
     return flat;
 }
 
-/* One message of blocks while it becomes one or more of the conversation. */
+/* Messages of blocks while they become those of the conversation. */
 struct turn {
     json_t *out, *text, *reasoning, *calls; /* text, reasoning: lists of texts; NULL: none */
     const char *role;
+    const char *coming; /* of the message that is read */
+    int breaks;         /* what that has is another turn */
+    int text_goes_on, reasoning_goes_on; /* it is of the same one, and stands apart */
     struct exchange *x;
 };
 
@@ -64,7 +67,28 @@ static void put_turn(struct turn *t)
     json_decref(t->text);
     json_decref(t->reasoning);
     t->text = t->reasoning = t->calls = NULL;
+    t->text_goes_on = t->reasoning_goes_on = 0;
     json_array_append_new(t->out, m);
+}
+
+/* Those of one role in a row are one turn, as in Anthropic's service, and templates that want turns
+ * to alternate take no others. Behind calls, and for the system, there are only new ones. */
+static void begin_message(struct turn *t, const char *role)
+{
+    t->coming = role;
+    t->breaks = !t->role || strcmp(t->role, role) || !strcmp(role, "system") || t->calls;
+    t->text_goes_on = json_array_size(t->text) > 0;
+    t->reasoning_goes_on = json_array_size(t->reasoning) > 0;
+}
+
+/* The message has something. One without is no turn, nor does it part others. */
+static void begin_turn(struct turn *t)
+{
+    if (!t->breaks)
+        return;
+    put_turn(t);
+    t->role = t->coming;
+    t->breaks = 0;
 }
 
 /* v at the end of a list, which begins with it. */
@@ -75,6 +99,21 @@ static int put_last(json_t **list, const json_t *v)
     return !json_array_append(*list, json_lent(v));
 }
 
+/* Text of a turn, or its reasoning, where it goes on; one that is empty begins it, too. */
+static int put_text(json_t **list, int *goes_on, const json_t *text)
+{
+    int apart = json_string_length(text) && *goes_on;
+    json_t *line = apart ? json_string("\n\n") : NULL;
+    int ok = !apart || (line && put_last(list, line));
+    json_decref(line);
+    if (apart)
+        *goes_on = 0;
+    if (json_string_length(text))
+        return ok && put_last(list, text);
+    *list = *list ? *list : json_array();
+    return *list != NULL;
+}
+
 static int put_call(struct turn *t, const json_t *block)
 {
     const json_t *input = json_object_get(block, "input");
@@ -83,6 +122,7 @@ static int put_call(struct turn *t, const json_t *block)
                              "function", "function", "name", json_object_get(block, "name"),
                              "arguments", arguments ? arguments : "{}");
     free(arguments);
+    begin_turn(t);
     int ok = call && put_last(&t->calls, call);
     json_decref(call);
     return ok;
@@ -93,6 +133,7 @@ static int put_result(struct turn *t, const json_t *block, size_t i, struct faul
     json_t *text = text_of(json_object_get(block, "content"), "messages", i, 1, t->x, f);
     if (!text)
         return 0;
+    begin_turn(t);
     put_turn(t);
     json_t *m = json_pack("{s:s, s:O, s:o}", "role", "tool", "tool_call_id",
                           json_object_get(block, "tool_use_id"), "content", text);
@@ -122,13 +163,16 @@ static int put_block(struct turn *t, const json_t *block, size_t i, size_t k, st
     json_t *text = !strcmp(type, "text") || !strcmp(type, "document") ? request_part_text(block)
                                                                       : NULL;
     if (text) {
-        int ok = put_last(&t->text, text);
+        begin_turn(t);
+        int ok = put_text(&t->text, &t->text_goes_on, text);
         json_decref(text);
         return ok || fault_memory(f);
     }
-    if (!strcmp(type, "thinking") && json_is_string(thinking))
-        return put_last(&t->reasoning, thinking) || fault_memory(f);
-    else if (!strcmp(type, "tool_result"))
+    if (!strcmp(type, "thinking") && json_is_string(thinking)) {
+        begin_turn(t);
+        return put_text(&t->reasoning, &t->reasoning_goes_on, thinking) || fault_memory(f);
+    }
+    if (!strcmp(type, "tool_result"))
         return put_result(t, block, i, f);
     else if (is_foreign(type))
         exchange_ignores(t->x, "%.60s", type);
@@ -140,31 +184,30 @@ static int put_block(struct turn *t, const json_t *block, size_t i, size_t k, st
     return 1;
 }
 
-static int put_message(json_t *out, const json_t *m, size_t i, struct exchange *x, struct fault *f)
+static int put_message(struct turn *t, const json_t *m, size_t i, struct fault *f)
 {
-    struct turn t = {.out = out, .x = x, .role = json_string_value(json_object_get(m, "role"))};
+    const char *role = json_string_value(json_object_get(m, "role"));
     const json_t *content = json_object_get(m, "content"), *block;
     size_t k;
     int ok = 1;
-    if (!t.role ||
-        (strcmp(t.role, "user") && strcmp(t.role, "assistant") && strcmp(t.role, "system")))
+    if (!role || (strcmp(role, "user") && strcmp(role, "assistant") && strcmp(role, "system")))
         return fault_set(f, 400, "invalid_message", "messages",
                          "messages[%zu].role is %s, wanted user, assistant or system", i,
                          json_found(json_object_get(m, "role")));
-    if (json_is_string(content))
-        ok = put_last(&t.text, content) || fault_memory(f);
-    else if (!json_is_array(content))
+    begin_message(t, role);
+    if (json_is_string(content)) {
+        begin_turn(t);
+        return put_text(&t->text, &t->text_goes_on, content) || fault_memory(f);
+    }
+    if (!json_is_array(content))
         return fault_set(f, 400, "invalid_message", "messages",
                          "messages[%zu].content is %s, wanted a text or a list of blocks", i,
                          json_found(content));
-    json_array_foreach(content, k, block) if (!(ok = put_block(&t, block, i, k, f))) break;
-    if (ok && json_is_array(content) && !json_array_size(content))
-        t.text = json_array();
-    if (ok)
-        put_turn(&t);
-    json_decref(t.text);
-    json_decref(t.reasoning);
-    json_decref(t.calls);
+    if (!json_array_size(content)) {
+        begin_turn(t);
+        return put_text(&t->text, &t->text_goes_on, NULL) || fault_memory(f);
+    }
+    json_array_foreach(content, k, block) if (!(ok = put_block(t, block, i, k, f))) break;
     return ok;
 }
 
@@ -236,6 +279,7 @@ static json_t *without_billing(json_t *system, struct exchange *x)
 static int take_conversation(struct fields *b, json_t **lead, struct fault *f)
 {
     json_t *out = json_array(), *m;
+    struct turn t = {.out = out, .x = b->x};
     size_t i;
     int ok =
         b->v[F_messages] || fault_set(f, 400, "missing_field", "messages", "messages is missing");
@@ -253,8 +297,8 @@ static int take_conversation(struct fields *b, json_t **lead, struct fault *f)
     json_decref(said);
     if (system)
         json_array_append_new(out, json_pack("{s:s, s:o}", "role", "system", "content", system));
-    json_array_foreach(json_lent(b->v[F_messages]), i, m) ok =
-        ok && put_message(out, m, i, b->x, f);
+    json_array_foreach(json_lent(b->v[F_messages]), i, m) ok = ok && put_message(&t, m, i, f);
+    put_turn(&t);
     ok = ok && (!b->v[F_tools] || tools_nest(b, "input_schema", "custom", 1, f)) &&
          (!b->v[F_tool_choice] || take_choice(b, f));
     const char *effort = json_string_value(json_object_get(b->v[F_output_config], "effort"));

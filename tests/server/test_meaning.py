@@ -446,6 +446,70 @@ def test_bounds(s):
                   (a, r.getheaders()))
 
 
+# As Gemma's and Mistral's, which want the user and the assistant to take turns; refuses what ends
+# with "show", with all of it.
+TURNS = ("{% set ns = namespace(s='', role='') %}{% for m in messages %}"
+         "{% if m.role == ns.role and m.role != 'tool' %}{{ raise_exception('no turns') }}{% endif %}"
+         "{% set ns.role = m.role %}{% set ns.s = ns.s ~ '[' ~ m.role ~ '|' ~ m.content %}"
+         "{% if m.reasoning_content %}{% set ns.s = ns.s ~ '|' ~ m.reasoning_content %}{% endif %}"
+         "{% for c in m.tool_calls or [] %}{% set ns.s = ns.s ~ '|' ~ c.function.name %}{% endfor %}"
+         "{% set ns.s = ns.s ~ ']' %}{% endfor %}"
+         "{% if messages and messages[-1].content[-4:] == 'show' %}"
+         "{{ raise_exception('<' ~ ns.s ~ '>') }}{% endif %}{{ ns.s }}")
+
+
+def told_turns(s):
+    """What a template has of messages of Anthropic's; behind them the user says "show"."""
+    def shown(*messages):
+        last = {"role": "user", "content": [{"type": "text", "text": "show"}]}
+        status, a, _ = s.post("/v1/messages", {"messages": [*messages, last], "max_tokens": 1})
+        text = a["error"]["message"] if status == 400 else ""
+        return text[text.find("<") + 1:text.rfind(">")].replace("?", ".") or a
+    return shown
+
+
+def test_turns(model, folder):
+    """Messages of one role in a row are one turn, with all that they have."""
+    path = os.path.join(folder, "turns")
+    with open(path, "w") as f:
+        f.write(TURNS)
+    user, other = ({"role": r, "content": "a"} for r in ("user", "assistant"))
+    think = {"role": "assistant", "content": [{"type": "thinking", "thinking": "t"}]}
+    call = {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f",
+                                              "input": {}}]}
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c",
+                                           "content": "r"}]}
+    secret = {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}]}
+    parts = {"role": "user", "content": [{"type": "text", "text": "b"},
+                                         {"type": "text", "text": "c"}]}
+    empty = {"role": "user", "content": []}
+    with Server(model, "--ctx", "1024", "--chat-template", path) as s:
+        shown = told_turns(s)
+        for name, messages, wanted in (
+                ("users", (user, user), "[user|a..a..show]"),
+                ("parts", (parts, parts, other), "[user|bc..bc][assistant|a][user|show]"),
+                ("nothing", (empty, user, empty), "[user|a..show]"),
+                ("assistants", (user, think, think, other, other, call, result),
+                 "[user|a][assistant|a..a|t..t|f][tool|r][user|show]"),
+                ("results", (user, call, result, result, user),
+                 "[user|a][assistant||f][tool|r][tool|r][user|a..show]"),
+                ("nothing between", (user, secret, user), "[user|a..a..show]"),
+                ("one each", (user, other), "[user|a][assistant|a][user|show]")):
+            got = shown(*messages)
+            check("turns of " + name, got == wanted, got)
+        body = {"messages": [user, user], "max_tokens": 1}
+        one = {"messages": [{"role": "user", "content": "a\n\na"}], "max_tokens": 1}
+        a, b = (s.post("/v1/messages", x)[1] for x in (body, one))
+        n = [s.post("/v1/messages/count_tokens", {"messages": x["messages"]})[1]
+             for x in (body, one)]
+        check("turns are counted", n[0] == n[1] and n[0]["input_tokens"]
+              == b["usage"]["input_tokens"] + b["usage"]["cache_read_input_tokens"], (a, b, n))
+        lead = s.post("/v1/messages", {"messages": [user, other, other], "max_tokens": 1})
+        check("turns that are gone on with", lead[0] == 200 and lead[1]["usage"]["input_tokens"]
+              + lead[1]["usage"]["cache_read_input_tokens"] == s.post("/tokenize", {
+                  "content": "[user|a]a\n\na"})[1]["count"], lead[1])
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         model = synth(os.path.join(folder, "m.gguf"), "--ctx", "2048", "--layers", "2", "--seed",
@@ -491,6 +555,7 @@ def main():
                   and "the only message is the one to go on with" in a["error"]["message"], a)
         test_what_there_is(folder, model)
         test_system(model, folder)
+        test_turns(model, folder)
 
 
 run(main, "test_meaning")
