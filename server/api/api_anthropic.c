@@ -128,11 +128,29 @@ static int put_call(struct turn *t, const json_t *block)
     return ok;
 }
 
-static int put_result(struct turn *t, const json_t *block, size_t i, struct fault *f)
+/* Templates have no place for it that a tool has failed, so its text says it. Takes text. */
+static json_t *failed(json_t *text)
 {
+    json_t *both = json_string_length(text) ? json_pack("[s, O]", "Error: ", text)
+                                            : json_pack("[s]", "Error");
+    json_t *out = json_joined(both, NULL);
+    json_decref(both);
+    json_decref(text);
+    return out;
+}
+
+static int put_result(struct turn *t, const json_t *block, size_t i, size_t k, struct fault *f)
+{
+    const json_t *is_error = json_object_get(block, "is_error");
+    if (is_error && !json_is_boolean(is_error) && !json_is_null(is_error))
+        return fault_set(f, 400, "wrong_type", "messages",
+                         "messages[%zu].content[%zu].is_error is %s, wanted true or false", i, k,
+                         json_found(is_error));
     json_t *text = text_of(json_object_get(block, "content"), "messages", i, 1, t->x, f);
     if (!text)
         return 0;
+    if (json_is_true(is_error) && !(text = failed(text)))
+        return fault_memory(f);
     begin_turn(t);
     put_turn(t);
     json_t *m = json_pack("{s:s, s:O, s:o}", "role", "tool", "tool_call_id",
@@ -173,7 +191,7 @@ static int put_block(struct turn *t, const json_t *block, size_t i, size_t k, st
         return put_text(&t->reasoning, &t->reasoning_goes_on, thinking) || fault_memory(f);
     }
     if (!strcmp(type, "tool_result"))
-        return put_result(t, block, i, f);
+        return put_result(t, block, i, k, f);
     else if (is_foreign(type))
         exchange_ignores(t->x, "%.60s", type);
     else if (strcmp(type, "tool_use") || !put_call(t, block))
@@ -275,6 +293,21 @@ static json_t *without_billing(json_t *system, struct exchange *x)
     return NULL;
 }
 
+/* The only format there is is a schema. */
+static int take_output(struct fields *b, struct fault *f)
+{
+    if (!fields_nested(b, F_output_config, E_OUTPUT, f))
+        return 0;
+    const json_t *format = b->v[F_text_format], *type = json_object_get(format, "type");
+    if (format && (!json_is_string(type) || strcmp(json_string_value(type), "json_schema") != 0))
+        return fault_set(f, 400, "invalid_value", "output_config.format",
+                         "output_config.format.type is %s, wanted json_schema", json_found(type));
+    if (format && !request_flat_format(b, format, "output_config.format", f))
+        return 0;
+    return !b->v[F_effort] ||
+           answer_variable(b, "reasoning_effort", json_incref(json_lent(b->v[F_effort])), f);
+}
+
 /* The conversation of a body. *lead (a text, NULL: none): how its answer begins. */
 static int take_conversation(struct fields *b, json_t **lead, struct fault *f)
 {
@@ -301,9 +334,7 @@ static int take_conversation(struct fields *b, json_t **lead, struct fault *f)
     put_turn(&t);
     ok = ok && (!b->v[F_tools] || tools_nest(b, "input_schema", "custom", 1, f)) &&
          (!b->v[F_tool_choice] || take_choice(b, f));
-    const char *effort = json_string_value(json_object_get(b->v[F_output_config], "effort"));
-    if (ok && effort)
-        ok = answer_variable(b, "reasoning_effort", json_string(effort), f);
+    ok = ok && take_output(b, f);
     if (!ok || !answer_thinking(b, f)) {
         json_decref(out);
         return 0;
@@ -314,8 +345,6 @@ static int take_conversation(struct fields *b, json_t **lead, struct fault *f)
 
 static int take(struct answer *a, struct fields *b, struct request *r, struct fault *f)
 {
-    json_t *format = json_object_get(b->v[F_output_config], "format"),
-           *schema = json_object_get(format, "schema");
     of(a)->open = -1;
     a->stream = field_bool(b, F_stream);
     a->progress = field_bool(b, F_return_progress);
@@ -330,12 +359,6 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
         return 0;
     if (b->v[F_stop_sequences] &&
         !fields_put(b, F_stop, json_incref(json_lent(b->v[F_stop_sequences])), f))
-        return 0;
-    if (format && !json_is_null(format) &&
-        !fields_put(
-            b, F_response_format,
-            json_pack("{s:s, s:{s:O*}}", "type", "json_schema", "json_schema", "schema", schema),
-            f))
         return 0;
     return take_conversation(b, &a->lead, f);
 }

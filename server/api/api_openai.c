@@ -533,18 +533,12 @@ static int take_best(struct answer *a, const struct fields *b, struct request *r
 /* What the template is told of reasoning, by all the names that there are for it. */
 static int take_thinking(struct fields *b, struct fault *f)
 {
-    const json_t *effort = json_object_get(b->v[F_reasoning], "effort"),
-                 *enabled = json_object_get(b->v[F_reasoning], "enabled");
-    if (effort && !json_is_string(effort) && !json_is_null(effort))
-        return fault_set(f, 400, "wrong_type", "reasoning", "reasoning.effort is %s, wanted a text",
-                         json_found(effort));
-    if (enabled && !json_is_boolean(enabled) && !json_is_null(enabled))
-        return fault_set(f, 400, "wrong_type", "reasoning",
-                         "reasoning.enabled is %s, wanted true or false", json_found(enabled));
-    if (json_is_boolean(enabled) &&
-        !answer_variable(b, "enable_thinking", json_boolean(json_is_true(enabled)), f))
+    if (!fields_nested(b, F_chat_reasoning, E_CHAT_REASONING, f))
         return 0;
-    if (json_is_string(effort) && !answer_effort(b, json_string_value(effort), f))
+    if (b->v[F_reasoning_enabled] &&
+        !answer_variable(b, "enable_thinking", json_boolean(field_bool(b, F_reasoning_enabled)), f))
+        return 0;
+    if (b->v[F_effort] && !answer_effort(b, field_text(b, F_effort), f))
         return 0;
     if (b->v[F_reasoning_effort] && !answer_effort(b, field_text(b, F_reasoning_effort), f))
         return 0;
@@ -557,17 +551,9 @@ static int take_thinking(struct fields *b, struct fault *f)
 /* Most tokens of reasoning, and whether it is returned. */
 static int take_budget(struct answer *a, const struct fields *b, struct fault *f)
 {
-    const json_t *most = json_object_get(b->v[F_reasoning], "max_tokens"),
-                 *exclude = json_object_get(b->v[F_reasoning], "exclude");
-    if (most && !json_is_null(most) && (!json_is_integer(most) || json_integer_value(most) < 0))
-        return fault_set(f, 400, "invalid_value", "reasoning",
-                         "reasoning.max_tokens is %s, wanted a count of tokens", json_found(most));
-    if (exclude && !json_is_null(exclude) && !json_is_boolean(exclude))
-        return fault_set(f, 400, "wrong_type", "reasoning",
-                         "reasoning.exclude is %s, wanted true or false", json_found(exclude));
-    if (json_is_integer(most))
-        a->reasoning = json_integer_value(most);
-    if (json_is_true(exclude))
+    if (b->v[F_reasoning_max])
+        a->reasoning = field_int(b, F_reasoning_max);
+    if (field_bool(b, F_reasoning_exclude))
         of(a)->apart = a->reasons_here = 0;
     static const enum field_id names[] = {F_thinking_token_budget, F_reasoning_budget_tokens,
                                           F_thinking_budget_tokens}; /* the last one wins */

@@ -316,9 +316,7 @@ static int put_any(json_t *out, const json_t *item, size_t i, struct exchange *x
 /* *spaces: see take_spaces; the caller's, whatever this returns. */
 static int take_conversation(struct fields *b, json_t **spaces, struct fault *f)
 {
-    const json_t *input = b->v[F_items], *format = json_object_get(b->v[F_text], "format"),
-                 *choice = b->v[F_tool_choice];
-    const char *effort = json_string_value(json_object_get(b->v[F_reasoning], "effort"));
+    const json_t *input = b->v[F_items], *choice = b->v[F_tool_choice];
     json_t *out = json_array(), *item;
     size_t i;
     int ok = json_is_string(input) || json_is_array(input) ||
@@ -346,14 +344,16 @@ static int take_conversation(struct fields *b, json_t **spaces, struct fault *f)
                               flat_name_of(choice)),
                     f))
         return 0;
-    if (json_is_object(format) &&
-        !fields_put(b, F_response_format,
-                    json_pack("{s:O*, s:{s:O*, s:O*}}", "type", json_object_get(format, "type"),
-                              "json_schema", "schema", json_object_get(format, "schema"), "strict",
-                              json_object_get(format, "strict")),
-                    f))
+    if (b->v[F_text_format] &&
+        !request_flat_format(b, b->v[F_text_format], "text.format", f))
         return 0;
-    return !effort || answer_effort(b, effort, f);
+    return !b->v[F_effort] || answer_effort(b, field_text(b, F_effort), f);
+}
+
+/* What is in its objects. */
+static int take_inner(struct fields *b, struct fault *f)
+{
+    return fields_nested(b, F_text, E_TEXT, f) && fields_nested(b, F_reasoning, E_REASONING, f);
 }
 
 static int refuse(const struct fields *b, struct fault *f)
@@ -399,11 +399,14 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
     if (p->keeps && getentropy(&p->salt, sizeof p->salt))
         p->keeps = 0;
     p->tokens = json_array();
+    if (!take_inner(b, f))
+        return 0;
     p->said = json_pack(
         "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:I, s:o}", "instructions",
         or_null(b->v[F_instructions]), "max_output_tokens", or_null(b->v[F_max_output_tokens]),
         "metadata", b->v[F_metadata] ? or_null(b->v[F_metadata]) : json_object(), "text",
-        b->v[F_text] ? or_null(b->v[F_text]) : json_pack("{s:{s:s}}", "format", "type", "text"),
+        json_pack("{s:o}", "format", b->v[F_text_format] ? or_null(b->v[F_text_format])
+                                                         : json_pack("{s:s}", "type", "text")),
         "tools", b->v[F_tools] ? or_null(b->v[F_tools]) : json_array(), "tool_choice",
         b->v[F_tool_choice] ? or_null(b->v[F_tool_choice]) : json_string("auto"), "temperature",
         b->v[F_temperature] ? or_null(b->v[F_temperature])
@@ -412,8 +415,7 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
         b->v[F_top_p] ? or_null(b->v[F_top_p]) : json_float(request_usual(a->m, a->x)->top_p),
         "parallel_tool_calls", field_bool(b, F_parallel_tool_calls), "top_logprobs",
         (json_int_t)field_int(b, F_top_logprobs), "reasoning",
-        b->v[F_reasoning] ? or_null(b->v[F_reasoning])
-                          : json_pack("{s:n, s:n}", "effort", "summary"));
+        json_pack("{s:o, s:n}", "effort", or_null(b->v[F_effort]), "summary"));
     a->stream = field_bool(b, F_stream);
     a->n_repeated = (a->stream ? 3 : 1) * /* as it begins, again, and as it ends */
                     (int64_t)json_dumpb(p->said, NULL, 0, JSON_COMPACT);
@@ -718,7 +720,9 @@ static json_t *count(struct hosted *m, struct fields *b, struct fault *f)
 {
     json_t *spaces = NULL;
     int64_t n =
-        refuse(b, f) && take_conversation(b, &spaces, f) ? request_count(m, b, NULL, f) : -1;
+        take_inner(b, f) && refuse(b, f) && take_conversation(b, &spaces, f)
+            ? request_count(m, b, NULL, f)
+            : -1;
     json_decref(spaces);
     return n < 0 ? NULL
                  : json_pack("{s:s, s:I}", "object", "response.input_tokens", "input_tokens",

@@ -82,7 +82,8 @@ static const struct {
                 {"type": "object", "required": ["type", "id", "name"], "properties": {
                     "type": {"const": "tool_use"}}},
                 {"type": "object", "required": ["type", "tool_use_id"], "properties": {
-                    "type": {"const": "tool_result"}}}]}}]}}}})},
+                    "type": {"const": "tool_result"},
+                    "is_error": {"type": ["boolean", "null"]}}}]}}]}}}})},
     {F_system, E_MESSAGES | E_COUNT, JSON({"anyOf": [
         {"type": "string"},
         {"type": "array", "items": {"type": "object", "required": ["text"], "properties": {
@@ -98,10 +99,12 @@ static const struct {
             {"type": "number", "minimum": -100, "maximum": 100}, {"const": false}]}},
         {"type": "array", "items": {"type": "array", "minItems": 2, "maxItems": 2}}]})},
     {F_response_format, E_MADE | E_PEER, JSON({
-        "type": "object", "required": ["type"], "additionalProperties": false, "properties": {
+        "type": "object", "required": ["type"], "additionalProperties": {"type": "null"},
+        "properties": {
             "type": {"enum": ["text", "json_object", "json_schema"]},
             "schema": {"type": ["object", "boolean"]},
-            "json_schema": {"type": "object", "additionalProperties": false, "properties": {
+            "json_schema": {"type": "object", "additionalProperties": {"type": "null"},
+                "properties": {
                 "name": {"type": "string"}, "description": {"type": "string"},
                 "strict": {"type": "boolean"}, "schema": {"type": ["object", "boolean"]}}}}})},
     {F_control_action, E_CONTROL, JSON({"enum": ["reasoning_end"]})},

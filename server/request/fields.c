@@ -341,7 +341,7 @@ json_t *fields_defaults(const char *const *texts, struct pith_error *err)
         if (n && !v)
             v = json_string(equals + 1);
         for (int i = 0; v && i < N_FIELDS; i++)
-            if (!strncmp(rows[i].name, *texts, n) &&
+            if (!strncmp(rows[i].name, *texts, n) && (rows[i].endpoints & ~(unsigned)E_INNER) &&
                 !rows[i].name[n]) { /* of one name some rows take it, others are other fields */
                 found = 1;
                 ok |= check(&rows[i], v, &f);
@@ -402,7 +402,8 @@ int fields_nested(struct fields *f, enum field_id id, unsigned endpoint, struct 
 {
     char msg[sizeof fault->msg];
     if (!f->v[id] || read_members(f, endpoint, f->v[id], fault)) {
-        fields_of_nothing(f, endpoint, exchange_server(f->x));
+        if (!(endpoint & E_INNER))
+            fields_of_nothing(f, endpoint, exchange_server(f->x));
         return 1;
     }
     snprintf(msg, sizeof msg, "%s: %.400s", rows[id].name, fault->msg);
@@ -462,6 +463,14 @@ const char *field_text(const struct fields *f, enum field_id id)
 
 /* ---------------------------------------------------------------- descriptions */
 
+/* Objects whose members have rows. */
+static const struct {
+    enum field_id id;
+    unsigned endpoint;
+} nested[] = {{F_options, E_OLLAMA_OPTIONS},         {F_stream_options, E_STREAM_OPTIONS},
+              {F_text, E_TEXT},                      {F_reasoning, E_REASONING},
+              {F_chat_reasoning, E_CHAT_REASONING}, {F_output_config, E_OUTPUT}};
+
 /* As a JSON Schema. */
 static json_t *schema_of(const struct row *r)
 {
@@ -489,10 +498,9 @@ static json_t *schema_of(const struct row *r)
         json_object_set_new(s, "minItems", json_integer((json_int_t)r->lo));
         json_object_set_new(s, "maxItems", json_integer((json_int_t)r->hi));
     }
-    if (r == &rows[F_options] || r == &rows[F_stream_options])
-        json_object_set_new(
-            s, "properties",
-            fields_docs(r == &rows[F_options] ? E_OLLAMA_OPTIONS : E_STREAM_OPTIONS));
+    for (size_t i = 0; i < sizeof nested / sizeof *nested; i++)
+        if (r == &rows[nested[i].id])
+            json_object_set_new(s, "properties", fields_docs(nested[i].endpoint));
     if (r->type == INT || r->type == REAL) {
         json_object_set_new(s, "minimum",
                             r->type == INT ? json_integer((json_int_t)r->lo) : json_real(r->lo));

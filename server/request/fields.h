@@ -33,6 +33,11 @@ enum {
     E_RERANK = 1048576,
     E_LORA = 2097152,
     E_CONTROL = 4194304,
+    E_TEXT = 8388608,            /* the object `text` */
+    E_REASONING = 16777216,      /* `reasoning` of responses */
+    E_CHAT_REASONING = 33554432, /* and of chats */
+    E_OUTPUT = 67108864,         /* `output_config` */
+    E_INNER = E_TEXT | E_REASONING | E_CHAT_REASONING | E_OUTPUT, /* nobody's defaults */
     E_OLLAMA = E_OLLAMA_CHAT | E_OLLAMA_GENERATE,
     E_MADE = E_CHAT | E_COMPLETE,                                      /* OpenAI's older two */
     E_TALKS = E_CHAT | E_RESPONSES | E_MESSAGES | E_OLLAMA_CHAT,       /* conversations */
@@ -64,9 +69,9 @@ struct fields {
 json_t *fields_defaults(const char *const *texts, struct pith_error *err);
 /* Checks the body of x against the rows of an endpoint: names, types, ranges. */
 int fields_read(struct fields *f, unsigned endpoint, struct exchange *x, struct fault *fault);
-/* The members of the object that field `id` is, by the rows of an endpoint of their own. */
 void fields_of_nothing(struct fields *f, unsigned endpoint,
                        const struct server *s); /* as if a body had said nothing */
+/* The members of the object that field `id` is, by the rows of an endpoint of their own. */
 int fields_nested(struct fields *f, enum field_id id, unsigned endpoint, struct fault *fault);
 /* As if the body had said so; takes v (NULL: out of memory), which is not checked. */
 int fields_put(struct fields *f, enum field_id id, json_t *v, struct fault *fault);

@@ -97,19 +97,19 @@ static int open_without(struct hosted *m, const json_t *texts,
 }
 
 /* Nothing of what an answer is to keep is left out: of these objects every member is known. */
-static int check_members(const json_t *object, const char *where, const char *const *names,
-                         struct fault *f)
+static int check_members(const json_t *object, const char *where, const char *field,
+                         const char *const *names, struct fault *f)
 {
     const char *name;
     const json_t *v;
     json_object_foreach(json_lent(object), name, v)
     {
-        int known = 0;
+        int known = json_is_null(v);
         for (int i = 0; names[i]; i++)
             known |= !strcmp(name, names[i]);
         if (!known)
-            return fault_set(f, 400, "unknown_field", "response_format",
-                             "%s has no field \"%.60s\"", where, name);
+            return fault_set(f, 400, "unknown_field", field, "%s has no field \"%.60s\"", where,
+                             name);
     }
     return 1;
 }
@@ -133,8 +133,8 @@ int request_format(struct hosted *m, const struct fields *b, const struct pith_g
         return open_schema(m, b->v[F_json_schema], more, r, name, f);
     if (!format)
         return 1;
-    if (!check_members(format, "response_format", members, f) ||
-        !check_members(own, "response_format.json_schema", inner, f))
+    if (!check_members(format, "response_format", "response_format", members, f) ||
+        !check_members(own, "response_format.json_schema", "response_format", inner, f))
         return 0;
     if (type && !strcmp(type, "text"))
         return 1;
@@ -150,6 +150,16 @@ int request_format(struct hosted *m, const struct fields *b, const struct pith_g
         return request_grammar(m, PITH_GRAMMAR_JSON, NULL, more, r, "response_format", f);
     return fault_set(f, 400, "missing_field", "response_format",
                      "response_format.json_schema.schema is missing");
+}
+
+int request_flat_format(struct fields *b, const json_t *format, const char *where, struct fault *f)
+{
+    static const char *const members[] = {"type", "name", "description", "schema", "strict", NULL};
+    json_t *type = json_object_get(format, "type"), *schema = json_object_get(format, "schema");
+    return check_members(format, where, where, members, f) &&
+           fields_put(b, F_response_format,
+                      json_pack("{s:O*, s:{s:O*}}", "type", type, "json_schema", "schema", schema),
+                      f);
 }
 
 int request_format_waits(const struct fields *b)

@@ -80,6 +80,10 @@ int request_choices(const struct fields *b); /* of each prompt */
  * it waits for tools_take, which knows how. */
 int request_format(struct hosted *m, const struct fields *b, const struct pith_grammar_params *more,
                    struct request *r, struct fault *f);
+/* A format that has its schema beside its type, as newer interfaces do, as response_format. where:
+ * its place in the body. */
+int request_flat_format(struct fields *b, const json_t *format, const char *where,
+                        struct fault *f);
 int request_format_waits(const struct fields *b);
 /* The tokens that end the text, or may not end it yet: stop_token_ids, min_tokens. */
 int request_ends(struct hosted *m, const struct fields *b, struct request *r, struct fault *f);

@@ -446,13 +446,61 @@ def test_bounds(s):
                   (a, r.getheaders()))
 
 
+def test_inner(s):
+    """What is in objects is done, or named, or refused; an answer repeats what was done."""
+    inner = {"type": "json_schema", "schema": SEVEN}
+    seven = {"format": {**inner, "name": "s", "description": "d", "strict": None, "x": None}}
+
+    def responses(**more):
+        return s.post("/v1/responses", {"input": "w5", "max_output_tokens": 60, **more})
+
+    def messages(**more):
+        return s.post("/v1/messages", {"messages": [USER], "max_tokens": 60, **more})
+
+    status, a, r = responses(text={**seven, "verbosity": "low", "tone": "w1"},
+                             reasoning={"effort": "low", "summary": "auto", "enabled": True})
+    check("text and reasoning", status == 200 and ignored(r) == "tone, enabled"
+          and a["text"] == seven and a["reasoning"] == {"effort": "low", "summary": None}
+          and json.loads(a["output"][-1]["content"][0]["text"]) == {"a": 7}, (a, r.getheaders()))
+    status, a, r = messages(output_config={"format": inner, "effort": "low", "task_budget": 3})
+    check("output_config", status == 200 and ignored(r) == "task_budget"
+          and json.loads(a["content"][0]["text"]) == {"a": 7}, (a, r.getheaders()))
+    status, a, r = ask(s, reasoning={"effort": "low", "summary": "auto", "tone": 1})
+    check("reasoning of a chat", status == 200 and ignored(r) == "tone", (a, r.getheaders()))
+    for send, bad, said in (
+            (responses, {"text": {"format": {**inner, "pattern": "a"}}},
+             'text.format has no field "pattern"'),
+            (responses, {"text": {"format": 3}}, "text: format is 3, wanted an object"),
+            (responses, {"text": {"verbosity": 3}}, "text: verbosity is 3, wanted a text"),
+            (responses, {"text": {"format": {"type": "grammar", "schema": SEVEN}}},
+             'is "grammar", wanted'),
+            (responses, {"reasoning": {"effort": 3}}, "reasoning: effort is 3, wanted a text"),
+            (messages, {"output_config": {"format": {"type": "grammar", "schema": {}}}},
+             'output_config.format.type is "grammar", wanted json_schema'),
+            (messages, {"output_config": {"format": {"schema": SEVEN}}},
+             "output_config.format.type is missing"),
+            (messages, {"output_config": {"format": {**inner, "pattern": "a"}}},
+             'output_config.format has no field "pattern"'),
+            (messages, {"output_config": {"format": "x"}}, 'format is "x", wanted an object'),
+            (messages, {"output_config": {"effort": 3}}, "effort is 3, wanted a text")):
+        status, a, _ = send(**bad)
+        check("bad %s" % bad, status == 400 and said in a["error"]["message"], a)
+    counted = s.post("/v1/responses/input_tokens", {"input": "w5", "text": {"format": {
+        **inner, "pattern": "a"}}})
+    check("bad where tokens are counted", counted[0] == 400, counted[1])
+    status, a, _ = ask(s, response_format={**inner, "pattern": None})
+    check("null of a format", status == 200 and json.loads(a["content"]) == {"a": 7}, a)
+
+
 # As Gemma's and Mistral's, which want the user and the assistant to take turns; refuses what ends
 # with "show", with all of it.
 TURNS = ("{% set ns = namespace(s='', role='') %}{% for m in messages %}"
-         "{% if m.role == ns.role and m.role != 'tool' %}{{ raise_exception('no turns') }}{% endif %}"
+         "{% if m.role == ns.role and m.role != 'tool' %}"
+         "{{ raise_exception('no turns') }}{% endif %}"
          "{% set ns.role = m.role %}{% set ns.s = ns.s ~ '[' ~ m.role ~ '|' ~ m.content %}"
          "{% if m.reasoning_content %}{% set ns.s = ns.s ~ '|' ~ m.reasoning_content %}{% endif %}"
-         "{% for c in m.tool_calls or [] %}{% set ns.s = ns.s ~ '|' ~ c.function.name %}{% endfor %}"
+         "{% for c in m.tool_calls or [] %}"
+         "{% set ns.s = ns.s ~ '|' ~ c.function.name %}{% endfor %}"
          "{% set ns.s = ns.s ~ ']' %}{% endfor %}"
          "{% if messages and messages[-1].content[-4:] == 'show' %}"
          "{{ raise_exception('<' ~ ns.s ~ '>') }}{% endif %}{{ ns.s }}")
@@ -497,6 +545,17 @@ def test_turns(model, folder):
                 ("one each", (user, other), "[user|a][assistant|a][user|show]")):
             got = shown(*messages)
             check("turns of " + name, got == wanted, got)
+        for content, error, wanted in (
+                ("r", True, "Error: r"), (None, True, "Error"), ([], True, "Error"),
+                ([{"type": "text", "text": "r"}], True, "Error: r"), ("r", False, "r"),
+                ("r", None, "r"), (None, False, "")):
+            block = {"type": "tool_result", "tool_use_id": "c", "is_error": error,
+                     **({} if content is None else {"content": content})}
+            got = shown(user, call, {"role": "user", "content": [block]})
+            check("a tool that failed %s %s" % (error, content),
+                  got == "[user|a][assistant||f][tool|%s][user|show]" % wanted, got)
+        got = shown(user, call, {"role": "user", "content": [{**block, "is_error": 1}]})
+        check("a tool that failed 1", "messages[2].content[0].is_error is 1" in str(got), got)
         body = {"messages": [user, user], "max_tokens": 1}
         one = {"messages": [{"role": "user", "content": "a\n\na"}], "max_tokens": 1}
         a, b = (s.post("/v1/messages", x)[1] for x in (body, one))
@@ -521,7 +580,7 @@ def main():
             for test in (test_formats, test_tools_beside_a_format, test_content,
                          test_media_of_tools, test_foreign_tools, test_repeats, test_most,
                          test_last_turn, test_parts, test_choices_of_foreign_tools,
-                         test_bounds):
+                         test_bounds, test_inner):
                 test(s)
         with open(path, "w") as f:
             f.write(NULLS)
