@@ -104,6 +104,49 @@ static void check_brings(const char *arch, struct pith_model_params how)
     pith_model_close(m);
 }
 
+/* The token that is drawn, when the next step is submitted, from all logits of a prompt: of one
+ * that has brought weights they are still on the GPU, in that step's memory. */
+static int32_t drawn_after(const char *far, struct pith_model_params how)
+{
+    enum { MANY = 300 }; /* more than what few bytes tell of */
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    struct pith_sampler_params chain = PITH_SAMPLER_PARAMS_INIT;
+    int32_t token[N_PROMPT], of = 0, drawn;
+    uint8_t want[N_PROMPT] = {[N_PROMPT - 1] = PITH_WANT_DRAWN};
+    struct pith_synth_params p = small_params("llama", MANY);
+    p.n_embd = 64;
+    p.n_layer = LAYERS;
+    model_file(path, p);
+    chain.temperature = 2;
+    chain.seed = 7;
+    sp.n_lanes = 2;
+    pith_model *m = open_on_far(path, far, &how, N_BATCH, &err);
+    pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+    pith_sampler *by = pith_sampler_open(MANY, &chain, &err);
+    CHECK_MSG(s && by, "%s", err.msg);
+    for (int32_t i = 0; i < N_PROMPT; i++)
+        token[i] = i * 7 % V;
+    struct pith_batch b = {.size = sizeof b, .n = N_PROMPT, .token = token, .want = want};
+    struct pith_batch next = {.size = sizeof next, .n = 1, .drawn = &of, .sampler = &by};
+    CHECK_MSG(pith_step(s, &b, &err) == PITH_OK, "%s", err.msg);
+    CHECK(s->uploading.steps == (*far == '1') && !pith_logits(s, 0) == (*far == '1'));
+    CHECK_MSG(pith_submit(s, &next, &err) == PITH_OK, "%s", err.msg);
+    drawn = pith_drawn(s, 0);
+    CHECK_MSG(pith_wait(s, &err) == PITH_OK, "%s", err.msg);
+    pith_sampler_close(by);
+    pith_session_close(s);
+    pith_model_close(m);
+    return drawn;
+}
+
+static void draws_from_what_was_brought(void)
+{
+    int32_t want = drawn_after("0", HOW(0));
+    int32_t got = drawn_after("1", HOW(.gpu_layers = 2, .upload_rows = ROWS));
+    CHECK_MSG(got == want, "token %d, on the CPU %d", got, want);
+}
+
 static void bits_are_the_cpus(void)
 {
     check_brings("llama", HOW(.gpu_layers = PITH_GPU_LAYERS_NONE));
@@ -269,6 +312,7 @@ int main(void)
     tmp_make();
     TEST(bits_are_the_cpus);
     TEST(long_prompts_bring_in_each_step);
+    TEST(draws_from_what_was_brought);
     TEST(what_is_not_brought_is_named);
     TEST(without_memory_it_goes_without);
     TEST(every_call_fails_once);
