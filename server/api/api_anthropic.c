@@ -355,12 +355,13 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
         return fault_set(f, 400, "not_supported", "container",
                          "container is not supported: this server runs no tools; leave it out");
     r->n_max = field_int(b, F_messages_max_tokens);
-    if (!answer_thinking_budget(a, b, f))
-        return 0;
     if (b->v[F_stop_sequences] &&
         !fields_put(b, F_stop, json_incref(json_lent(b->v[F_stop_sequences])), f))
         return 0;
-    return take_conversation(b, &a->lead, f);
+    if (!take_conversation(b, &a->lead, f))
+        return 0;
+    answer_thinking_budget(a, b);
+    return 1;
 }
 
 /* ---------------------------------------------------------------- answers */

@@ -549,7 +549,7 @@ static int take_thinking(struct fields *b, struct fault *f)
 }
 
 /* Most tokens of reasoning, and whether it is returned. */
-static int take_budget(struct answer *a, const struct fields *b, struct fault *f)
+static void take_budget(struct answer *a, const struct fields *b)
 {
     if (b->v[F_reasoning_max])
         a->reasoning = field_int(b, F_reasoning_max);
@@ -563,7 +563,7 @@ static int take_budget(struct answer *a, const struct fields *b, struct fault *f
     const char *words = field_text(b, F_reasoning_budget_message);
     a->last_words = words && *words ? words : NULL;
     a->controlled = field_bool(b, F_reasoning_control);
-    return answer_thinking_budget(a, b, f);
+    answer_thinking_budget(a, b);
 }
 
 static int take_chat(struct answer *a, struct fields *b, struct request *r, struct fault *f)
@@ -575,9 +575,10 @@ static int take_chat(struct answer *a, struct fields *b, struct request *r, stru
         return fault_set(f, 400, "invalid_value", "top_logprobs",
                          "top_logprobs needs logprobs: true");
     r->left = a->left = field_bool(b, F_left_probs) && a->logprobs >= 0;
-    return refuse(b, f) && take_parts(a, b, f) && take_thinking(b, f) && take_budget(a, b, f) &&
-           tools_functions(b, f) &&
-           answer_continue(b, &a->lead, f) &&
+    if (!refuse(b, f) || !take_parts(a, b, f) || !take_thinking(b, f))
+        return 0;
+    take_budget(a, b);
+    return tools_functions(b, f) && answer_continue(b, &a->lead, f) &&
            take_both(a, b, r, f) && take_best(a, b, r, f);
 }
 

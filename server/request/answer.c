@@ -194,24 +194,20 @@ int answer_effort(struct fields *b, const char *effort, struct fault *f)
 
 int answer_thinking(struct fields *b, struct fault *f)
 {
-    const char *type = json_string_value(json_object_get(b->v[F_thinking], "type"));
+    if (!fields_nested(b, F_thinking, E_THINKING, f))
+        return 0;
+    const char *type = field_text(b, F_thinking_type);
     return !type ||
            answer_variable(b, "enable_thinking", json_boolean(strcmp(type, "disabled")), f);
 }
 
-int answer_thinking_budget(struct answer *a, const struct fields *b, struct fault *f)
+void answer_thinking_budget(struct answer *a, const struct fields *b)
 {
-    const json_t *budget = json_object_get(b->v[F_thinking], "budget_tokens");
-    const char *type = json_string_value(json_object_get(b->v[F_thinking], "type"));
+    const char *type = field_text(b, F_thinking_type);
     int adapts = type && !strcmp(type, "adaptive"); /* with a budget of 0, as Claude Code has it */
-    if (!budget || json_is_null(budget) || (adapts && json_integer_value(budget) == 0))
-        return 1;
-    if (!json_is_integer(budget) || json_integer_value(budget) < 0)
-        return fault_set(f, 400, "invalid_value", "thinking",
-                         "thinking.budget_tokens is %s, wanted a count of tokens",
-                         json_found(budget));
-    a->reasoning = json_integer_value(budget);
-    return 1;
+    int64_t budget = field_int(b, F_budget_tokens);
+    if (b->v[F_budget_tokens] && !(adapts && !budget))
+        a->reasoning = budget;
 }
 
 /* Where the template knows no effort, it is a budget; and where it knows a budget, that is told. */

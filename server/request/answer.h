@@ -169,9 +169,10 @@ json_t *answer_real(float logprob); /* JSON has no infinity: -9999 */
 int answer_variable(struct fields *b, const char *name, json_t *v, struct fault *f);
 /* How much a model is to think, as OpenAI has it: "none", "low" ... */
 int answer_effort(struct fields *b, const char *effort, struct fault *f);
-/* F_thinking, as Anthropic has it: the template's enable_thinking; most tokens of reasoning. */
+/* F_thinking, as Anthropic has it: the template's enable_thinking; behind that, most tokens of
+ * reasoning. */
 int answer_thinking(struct fields *b, struct fault *f);
-int answer_thinking_budget(struct answer *a, const struct fields *b, struct fault *f);
+void answer_thinking_budget(struct answer *a, const struct fields *b);
 /* The most tokens that an answer may have, by fields that all say it: the first that has a bound
  * counts, others that have another one are named as ignored. Which it was; -1: none, *n_max is -1.
  */

@@ -469,7 +469,8 @@ static const struct {
     unsigned endpoint;
 } nested[] = {{F_options, E_OLLAMA_OPTIONS},         {F_stream_options, E_STREAM_OPTIONS},
               {F_text, E_TEXT},                      {F_reasoning, E_REASONING},
-              {F_chat_reasoning, E_CHAT_REASONING}, {F_output_config, E_OUTPUT}};
+              {F_chat_reasoning, E_CHAT_REASONING},  {F_output_config, E_OUTPUT},
+              {F_thinking, E_THINKING}};
 
 /* As a JSON Schema. */
 static json_t *schema_of(const struct row *r)

@@ -37,7 +37,9 @@ enum {
     E_REASONING = 16777216,      /* `reasoning` of responses */
     E_CHAT_REASONING = 33554432, /* and of chats */
     E_OUTPUT = 67108864,         /* `output_config` */
-    E_INNER = E_TEXT | E_REASONING | E_CHAT_REASONING | E_OUTPUT, /* nobody's defaults */
+    E_THINKING = 134217728,      /* `thinking` */
+    /* Of these no default is the operator's. */
+    E_INNER = E_TEXT | E_REASONING | E_CHAT_REASONING | E_OUTPUT | E_THINKING,
     E_OLLAMA = E_OLLAMA_CHAT | E_OLLAMA_GENERATE,
     E_MADE = E_CHAT | E_COMPLETE,                                      /* OpenAI's older two */
     E_TALKS = E_CHAT | E_RESPONSES | E_MESSAGES | E_OLLAMA_CHAT,       /* conversations */

@@ -467,7 +467,13 @@ def test_inner(s):
           and json.loads(a["content"][0]["text"]) == {"a": 7}, (a, r.getheaders()))
     status, a, r = ask(s, reasoning={"effort": "low", "summary": "auto", "tone": 1})
     check("reasoning of a chat", status == 200 and ignored(r) == "tone", (a, r.getheaders()))
+    for send in (messages, lambda **more: s.post(CHAT, {"messages": [USER], "max_tokens": 1,
+                                                       **more})):
+        status, a, r = send(thinking={"type": "adaptive", "display": "summarized", "tone": 1})
+        check("thinking", status == 200 and ignored(r) == "tone", (a, r.getheaders()))
     for send, bad, said in (
+            (messages, {"thinking": {"type": 3}}, "thinking: type is 3, wanted a text"),
+            (messages, {"thinking": {"budget_tokens": -1}}, "budget_tokens is -1, wanted"),
             (responses, {"text": {"format": {**inner, "pattern": "a"}}},
              'text.format has no field "pattern"'),
             (responses, {"text": {"format": 3}}, "text: format is 3, wanted an object"),
