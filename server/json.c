@@ -69,6 +69,14 @@ static void give_back(void *p)
     free(p);
 }
 
+void json_drop(char *text)
+{
+    if (bounds)
+        give_back(text);
+    else
+        free(text);
+}
+
 void json_watch(const struct json_bounds *b)
 {
     bounds = b;

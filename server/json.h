@@ -54,6 +54,9 @@ json_t *json_text(const char *p, size_t n);           /* bytes that are no UTF-8
 json_t *json_joined(const json_t *list, const char *key);
 /* As text (malloc), compact, with numbers that read back as the very same. NULL: out of memory. */
 char *json_exact(const json_t *j);
+/* Frees a text that jansson has made, of a value or of json_exact, and gives back what was counted
+ * for it, which free() does not: where many are made by one job, or for one request. */
+void json_drop(char *text);
 /* About the bytes that a value has in memory, with all that is in it: what jansson takes for it. */
 int64_t json_weight(const json_t *j);
 /* What bounds the work that a thread does for a request (work.c); each asks about its own. */

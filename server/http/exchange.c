@@ -6,8 +6,8 @@
  *
  * The answer is written by any thread and taken by the thread of HTTP. What is not live is taken
  * when it has ended, and out does not change any more. Where bytes cannot be kept (there is no
- * memory, or a client leaves OUT_MAX unread), the exchange is gone: its connection ends in the
- * middle, so nobody takes it for whole. */
+ * memory, or a client leaves OUT_MAX unread, or more than OUT_FREE where its key has no room), the
+ * exchange is gone: its connection ends in the middle, so nobody takes it for whole. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +24,7 @@
 
 enum {
     OUT_MAX = 64 << 20, /* bytes a client may leave unread */
+    OUT_FREE = 1 << 20, /* of them, whatever else its key has */
     BODIES = 16,
     BODIES_MIN = 64 << 20, /* those of one key together: so many of the largest ones, and some that
                               are smaller */
@@ -344,6 +345,28 @@ static void count_out(struct exchange *x)
     x->told_out = (int64_t)x->cap_out;
 }
 
+/* With the lock. Whether n more bytes may be kept, in a block of so many. What is no stream is
+ * bounded as it is made. */
+static int may_keep(const struct exchange *x, size_t n, size_t cap)
+{
+    size_t unread = x->n_out - x->at_out + n;
+    if (!x->live || unread <= OUT_FREE)
+        return 1;
+    return unread <= OUT_MAX && atomic_load(&x->tenant->account.bytes) +
+                                        (int64_t)(cap - x->cap_out) <= account_of_key(x->h->s);
+}
+
+/* With the lock. Nobody gets the rest of a stream that is gone. */
+static void forget_out(struct exchange *x)
+{
+    if (!x->live)
+        return;
+    free(x->out);
+    x->out = NULL;
+    x->n_out = x->at_out = x->cap_out = 0;
+    count_out(x);
+}
+
 void exchange_put(struct exchange *x, const char *p, size_t n)
 {
     if (x->at_out == x->n_out) {
@@ -358,10 +381,11 @@ void exchange_put(struct exchange *x, const char *p, size_t n)
     }
     if (x->cap_out - x->n_out < n) {
         size_t cap = 2 * (x->n_out + n) + 256;
-        char *more = !x->live || x->n_out - x->at_out + n <= OUT_MAX ? realloc(x->out, cap) : NULL;
+        char *more = may_keep(x, n, cap) ? realloc(x->out, cap) : NULL;
         if (!more) { /* it does not read, or there is no memory: either way this answer cannot be
                         whole */
             atomic_store(&x->gone, 1);
+            forget_out(x);
             return;
         }
         x->out = more;
@@ -376,7 +400,8 @@ void exchange_put(struct exchange *x, const char *p, size_t n)
 int exchange_unread(struct exchange *x, int64_t before)
 {
     pthread_mutex_lock(&x->lock);
-    int unread = x->queued && x->waits < before && (!x->live || x->ended || x->at_out < x->n_out);
+    int unread = x->queued && x->waits < before &&
+                 (!x->live || x->ended || x->at_out < x->n_out || atomic_load(&x->gone));
     pthread_mutex_unlock(&x->lock);
     return unread;
 }

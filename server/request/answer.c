@@ -394,7 +394,7 @@ void answer_send(struct answer *a, const char *event, json_t *j)
     if (!out && a->failed) /* there is none even to say so */
         exchange_break(a->x);
     free(line);
-    free(text);
+    json_drop(text);
 }
 
 int answer_keep(struct choice *h, const char *p, size_t n)

@@ -275,6 +275,32 @@ def test_answers(model):
               and "--request-memory" in answer["error"]["message"] and gives_back(s), status)
 
 
+def test_unread(folder):
+    """Streams that nobody reads are bounded by the account of their key, each and all together;
+    those that are read are not, however long they are, and the room comes back."""
+    model = synth(os.path.join(folder, "unread.gguf"), "--vocab", "2000")
+    ask = {"messages": [{"role": "user", "content": "w1"}], "max_tokens": 2500, "n": 4,
+           "logprobs": True, "top_logprobs": 20, "stream": True, "ignore_eos": True}
+    with Server(model, *KEYS, "--parallel", "4", "--requests-memory", "16M", "--ctx",
+                "4096") as s:
+        status, text, _ = s.post("/v1/chat/completions", ask, **A)
+        check("a_stream_that_is_read_is_whole", status == 200 and b"[DONE]" in text[-100:]
+              and len(text) > 12 << 20, (status, len(text), text[-500:]))
+        held = []
+        for _ in range(3):
+            held.append(s.connect(raw_post("/v1/chat/completions", ask,
+                                           "x-api-key: aaaaaaaaaa\r\n")))
+        s.wait_for(lambda: s.metric("vllm:num_requests_running") > 0)
+        s.wait_for(s.at_rest)
+        peak = of_key(s, "pith:key_bytes_peak")
+        check("streams_unread_have_a_bound", 4 << 20 < peak < 10 << 20, peak)
+        check("another_key_has_room_beside_them",
+              s.post("/v1/completions", completion("w1", 2), **B)[0] == 200)
+        check("streams_unread_are_given_back", gives_back(s), of_key(s, "pith:key_bytes"))
+        for c in held:
+            c.close()
+
+
 def test_tables(folder):
     """What a sampler draws with is as large as the vocabulary, of each choice that runs: all of it
     is in the account, and as many choices run as have room."""
@@ -407,6 +433,7 @@ def main():
         test_memory_of_a_key(model)
         test_kept(folder)
         test_answers(model)
+        test_unread(folder)
         test_tables(folder)
         test_queue_of_models(folder)
         test_many_choices(folder)
