@@ -70,18 +70,6 @@ static void apply(struct pith_session *s, const struct edit_plan *p)
     }
 }
 
-pith_status follow_idle(const struct pith_session *s, struct pith_error *err)
-{
-    const struct pith_session *f = s->followers;
-    while (f && !f->n_flying)
-        f = f->next_follower;
-    return f ? error_set(err, PITH_STATE,
-                         "a session that follows this one: %d steps are under way; end them first "
-                         "(pith_wait)",
-                         f->n_flying)
-             : PITH_OK;
-}
-
 pith_status session_edit(struct pith_session *s, const struct edit *asked, struct pith_error *err)
 {
     struct edit e = *asked;

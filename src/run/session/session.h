@@ -368,7 +368,17 @@ pith_status follow_check(const struct pith_session *s, const struct pith_session
 void follow_link(struct pith_session *s, struct pith_session *leader);
 void follow_unlink(struct pith_session *s);
 /* PITH_STATE: one that follows has steps under way. */
-pith_status follow_idle(const struct pith_session *s, struct pith_error *err);
+static inline pith_status follow_idle(const struct pith_session *s, struct pith_error *err)
+{
+    const struct pith_session *f = s->followers;
+    while (f && !f->n_flying)
+        f = f->next_follower;
+    return f ? error_set(err, PITH_STATE,
+                         "a session that follows this one: %d steps are under way; end them first "
+                         "(pith_wait)",
+                         f->n_flying)
+             : PITH_OK;
+}
 /* Sequence seq (-1: every one) holds something else from position pos on: so those that follow
  * forget what they have there, or all of it. */
 void follow_cut(struct pith_session *s, int32_t seq, int64_t pos);
