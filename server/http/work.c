@@ -17,8 +17,8 @@
  * first in their lane, however many wait there, and begin beside jobs that keep what the others may
  * begin: else the scheduler would write them itself, between two steps of all keys.
  *
- * Handlers that wait for the scheduler (ROUTE_WAITS) share a last lane, of which one at a time is
- * run, without a turn. Clients that wait hold a connection each, so a lane longer than connections
+ * Handlers that wait for the scheduler (ROUTE_WAITS) are run one at a time in a last lane, without a
+ * turn, those of the keys one after the other. Clients that wait hold a connection each, so a lane longer than connections
  * may be is full of those that have left. */
 #include <stdlib.h>
 #include <time.h>
@@ -77,6 +77,8 @@ struct lane {
     struct job *first, **others, **end; /* others: behind those that finish */
     struct turn *parked;
     int n, n_begun, n_running; /* n: of the others */
+    struct job *call, **calls_end; /* those of its key that wait for the scheduler */
+    int n_calls;
     int64_t used; /* ns of turns; not less than others had when it came back */
 };
 
@@ -90,6 +92,7 @@ struct work {
     struct turn *running;           /* both of these */
     int most;                       /* jobs in a lane */
     int waits;                      /* a job of the last lane runs */
+    int called;                     /* the key that had the last one */
     struct job *ready, **ready_end; /* to be run by the next thread that is free */
     int n;
     struct lane lane[];
@@ -128,6 +131,15 @@ static int next_lane(const struct work *w, int idle)
     return best;
 }
 
+static void ready(struct work *w, struct lane *l, struct job *j)
+{
+    l->n_begun++;
+    w->n_begun++;
+    j->next = NULL;
+    *w->ready_end = j;
+    w->ready_end = &j->next;
+}
+
 static void take_off(struct work *w, struct lane *l)
 {
     struct job *j = l->first;
@@ -137,11 +149,27 @@ static void take_off(struct work *w, struct lane *l)
     if (l->end == &j->next)
         l->end = &l->first;
     l->n -= !j->finishes;
-    l->n_begun++;
-    w->n_begun++;
-    j->next = NULL;
-    *w->ready_end = j;
-    w->ready_end = &j->next;
+    ready(w, l, j);
+}
+
+/* The next key that has a job which waits for the scheduler has its turn. */
+static void take_call(struct work *w)
+{
+    int n_keys = w->n - 1;
+    for (int i = 1; i <= n_keys && !w->waits; i++) {
+        int k = (w->called + i) % n_keys;
+        struct lane *l = &w->lane[k];
+        struct job *j = l->call;
+        if (!j)
+            continue;
+        l->call = j->next;
+        if (!l->call)
+            l->calls_end = &l->call;
+        l->n_calls--;
+        w->called = k;
+        w->waits = 1;
+        ready(w, &w->lane[n_keys], j);
+    }
 }
 
 static void *run(void *work);
@@ -164,14 +192,10 @@ static void give_turn(struct work *w, struct lane *l)
 /* With the lock. Gives out the turns that are free. */
 static void give_turns(struct work *w)
 {
-    struct lane *last = &w->lane[w->n - 1];
     int n_ready = 0;
     for (int i; w->n_running < w->n_turns && (i = next_lane(w, 0)) >= 0;)
         give_turn(w, &w->lane[i]);
-    if (last->first && !w->waits) {
-        w->waits = 1;
-        take_off(w, last);
-    }
+    take_call(w);
     for (struct job *j = w->ready; j; j = j->next)
         n_ready++;
     for (; n_ready > w->n_idle && w->n_threads < THREADS_MAX &&
@@ -509,7 +533,7 @@ static void *run(void *arg)
             continue;
         }
         for (int i = 0; i < w->n; i++)
-            queued |= w->lane[i].first != NULL;
+            queued |= w->lane[i].first || w->lane[i].call;
         if (w->quit && !queued && !w->n_begun)
             break;
         w->n_idle++;
@@ -532,8 +556,10 @@ struct work *work_open(int n_turns, int n_keys, int most)
     w->n_turns = n_turns;
     w->n = n_keys + 1;
     w->ready_end = &w->ready;
-    for (int i = 0; i < w->n; i++)
+    for (int i = 0; i < w->n; i++) {
         w->lane[i].others = w->lane[i].end = &w->lane[i].first;
+        w->lane[i].calls_end = &w->lane[i].call;
+    }
     while (w->n_threads < n_turns && !pthread_create(&w->thread[w->n_threads], NULL, run, w))
         w->n_threads++;
     if (!w->n_threads) {
@@ -557,6 +583,16 @@ static void come_back(struct work *w, struct lane *l)
     least = least < 0 ? most : least;
     if (!l->first && !l->n_begun && l->used < least)
         l->used = least;
+}
+
+/* With the lock. */
+static void put_call(struct work *w, struct lane *l, struct job *j)
+{
+    j->next = NULL;
+    *l->calls_end = j;
+    l->calls_end = &j->next;
+    l->n_calls++;
+    give_turns(w);
 }
 
 /* With the lock. */
@@ -595,21 +631,21 @@ int work_finish(struct work *w, void (*fn)(struct server *, struct exchange *), 
 int work_push(struct work *w, void (*fn)(struct server *, struct exchange *), struct server *s,
               struct exchange *x, struct fault *f)
 {
-    int k = exchange_route(x)->flags & ROUTE_WAITS ? w->n - 1 : exchange_tenant(x)->index;
+    int k = exchange_tenant(x)->index, calls = exchange_route(x)->flags & ROUTE_WAITS;
     struct lane *l = &w->lane[k];
     struct job *j = malloc(sizeof *j);
     if (!j)
         return fault_memory(f);
-    *j = (struct job){.fn = fn, .s = s, .x = x, .lane = k};
+    *j = (struct job){.fn = fn, .s = s, .x = x, .lane = calls ? w->n - 1 : k};
     pthread_mutex_lock(&w->lock);
-    int full = l->n >= w->most, ok = !w->quit && !full;
+    int n = calls ? l->n_calls : l->n, ok = !w->quit && n < w->most;
     if (ok) {
-        put(w, l, j);
+        (calls ? put_call : put)(w, l, j);
     } else if (w->quit) {
         fault_shutting_down(f);
     } else {
         fault_set(f, 429, "queue_full", NULL,
-                  "%d requests wait to be read, at most %d may; try again later", l->n, w->most);
+                  "%d requests wait to be read, at most %d may; try again later", n, w->most);
         f->retry_after = 1;
     }
     pthread_mutex_unlock(&w->lock);

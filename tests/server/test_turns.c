@@ -14,6 +14,7 @@ struct exchange {
     struct tenant *tenant;
     sem_t go;
     int order; /* the how many-th to end */
+    int calls; /* its route waits for the scheduler */
 };
 enum { N_KEYS = 4, MOST = 10 };
 static struct tenant tenants[N_KEYS];
@@ -31,9 +32,8 @@ struct tenant *exchange_tenant(const struct exchange *x)
 
 const struct route *exchange_route(const struct exchange *x)
 {
-    static const struct route r;
-    (void)x;
-    return &r;
+    static const struct route plain, calls = {.flags = ROUTE_WAITS};
+    return x->calls ? &calls : &plain;
 }
 
 void exchange_hold(struct exchange *x)
@@ -152,6 +152,7 @@ static void begin(int n_turns)
     for (int i = 0; i < N_KEYS; i++) {
         tenants[i].index = i;
         requests[i].tenant = &tenants[i];
+        requests[i].calls = 0;
         sem_init(&requests[i].go, 0, 0);
     }
 }
@@ -332,8 +333,37 @@ static void answers_go_first(void)
     end();
 }
 
+/* Those that wait for the scheduler are run one at a time: a key that asks for many of them does
+ * not hold up the one of another key, nor fill its place. */
+static void calls_take_turns(void)
+{
+    struct fault f;
+    begin(2);
+    requests[0].calls = requests[1].calls = 1;
+    push(0, deaf);
+    until_begun(1);
+    for (int i = 0; i < MOST; i++)
+        push(0, deaf);
+    CHECK(!work_push(work, deaf, NULL, &requests[0], &f));
+    push(1, deaf);
+    CHECK(work->waits && work->n_running == 0 && atomic_load(&n_begun) == 1);
+    sem_post(&requests[0].go);
+    wait_for(&ended);
+    until_begun(2);
+    sem_post(&requests[1].go);
+    wait_for(&ended);
+    CHECK_MSG(requests[1].order == 1, "the other key's call was number %d, wanted 1",
+              requests[1].order);
+    for (int i = 0; i < MOST; i++)
+        sem_post(&requests[0].go);
+    for (int i = 0; i < MOST; i++)
+        wait_for(&ended);
+    end();
+}
+
 int main(void)
 {
+    TEST(calls_take_turns);
     TEST(answers_go_first);
     TEST(who_is_deaf_lends_his_turn);
     TEST(one_for_each_key);
