@@ -151,10 +151,19 @@ const atomic_int *exchange_gone(const struct exchange *x)
     return &x->gone;
 }
 
+/* What waits for the scheduler is read without a turn, one at a time: it is brief. */
+int64_t exchange_body_most(const struct exchange *x)
+{
+    enum { BRIEF = 64 << 10 };
+    int64_t most = server_told(x->h->s)->body_bytes;
+    return x->route->flags & ROUTE_WAITS && most > BRIEF ? BRIEF : most;
+}
+
 /* Room for n more bytes of the body, as far as one request and all of a key may have. */
 static int grow_body(struct exchange *x, size_t n)
 {
-    size_t most = (size_t)server_told(x->h->s)->body_bytes, cap = 2 * (x->n_body + n) + 1;
+    size_t all = (size_t)server_told(x->h->s)->body_bytes, most = (size_t)exchange_body_most(x),
+           cap = 2 * (x->n_body + n) + 1;
     if (x->n_body + n > most)
         return !(x->too_large = 1);
     if (x->cap_body - x->n_body > n)
@@ -163,7 +172,7 @@ static int grow_body(struct exchange *x, size_t n)
     size_t more = cap - x->cap_body;
     size_t held = atomic_fetch_add(&x->tenant->body_bytes, more) + more;
     char *body =
-        held <= BODIES * most + BODIES_MIN && account_has_room(x->h->s, x->tenant, (int64_t)more)
+        held <= BODIES * all + BODIES_MIN && account_has_room(x->h->s, x->tenant, (int64_t)more)
             ? realloc(x->body, cap)
             : NULL;
     if (!body) {

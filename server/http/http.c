@@ -221,10 +221,10 @@ static int check_head(struct exchange *x, const char *method, const char *path, 
         return 0;
     if (!check_admin(x, path, f))
         return 0;
-    if (length && strtoull(length, NULL, 10) > (unsigned long long)server_told(s)->body_bytes)
+    if (length && strtoull(length, NULL, 10) > (unsigned long long)exchange_body_most(x))
         return fault_set(f, 413, "body_too_large", NULL,
                          "the body has %.20s bytes, at most %lld are taken", length,
-                         (long long)server_told(s)->body_bytes);
+                         (long long)exchange_body_most(x));
     return x->h->site->admits(s, x->route, f);
 }
 
@@ -238,7 +238,7 @@ static void dispatch(struct exchange *x)
     pthread_mutex_unlock(&x->h->lock);
     if (x->too_large) {
         fault_set(&f, 413, "body_too_large", NULL, "the body has more than %lld bytes",
-                  (long long)server_told(s)->body_bytes);
+                  (long long)exchange_body_most(x));
         exchange_fault(x, &f);
     } else if (x->crowded) {
         fault_set(&f, 429, "queue_full", NULL,

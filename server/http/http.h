@@ -126,6 +126,7 @@ void peers_expire(struct peers *all, int64_t before); /* ends those that have be
 /* exchange.c */
 void exchange_wake(struct exchange *x); /* with its lock: its connection is looked at again */
 void exchange_feed(struct exchange *x, const char *p, size_t n); /* bytes of the body */
+int64_t exchange_body_most(const struct exchange *x);            /* its route is known */
 void exchange_put(struct exchange *x, const char *p,
                   size_t n); /* exchange_write with the lock held; wakes nobody */
 int exchange_unread(struct exchange *x,

@@ -17,9 +17,9 @@
  * first in their lane, however many wait there, and begin beside jobs that keep what the others may
  * begin: else the scheduler would write them itself, between two steps of all keys.
  *
- * Handlers that wait for the scheduler (ROUTE_WAITS) are run one at a time in a last lane, without a
- * turn, those of the keys one after the other. Clients that wait hold a connection each, so a lane longer than connections
- * may be is full of those that have left. */
+ * Handlers that wait for the scheduler (ROUTE_WAITS) are run one at a time in a last lane, without
+ * a turn, those of the keys one after the other. Clients that wait hold a connection each, so a
+ * lane longer than connections may be is full of those that have left. */
 #include <stdlib.h>
 #include <time.h>
 #include <pthread.h>

@@ -197,6 +197,18 @@ def test_limits(model):
               s.post("/tokenize", b'{"content": "' + b"x" * (2048 - 15) + b'"}')[0] == 200)
         check("a_body_over_it", s.post("/tokenize",
                                        b'{"content": "' + b"x" * (2048 - 14) + b'"}')[0] == 413)
+    with Server(model) as s:
+        control = b'{"id":"x","action":"reasoning_end"}'
+        for path, body in (("/v1/chat/completions/control", control),
+                           ("/slots/0?action=erase", b"{}")):
+            got = []
+            for n in 65536, 65537:
+                got.append(s.post(path, body.ljust(n))[0])
+                c = s.connect(b"POST %s HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked"
+                              b"\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (path.encode(), n, body.ljust(n)))
+                got.append(int(c.recv(100)[9:12]))
+                c.close()
+            check("a_brief_body_" + path, 413 not in got[:2] and got[2:] == [413, 413], got)
     with Server(model, "--max-connections", "4", "--read-timeout", "1") as s:
         whole = raw_post("/tokenize", b"{" + b" " * 99)
         for name, part in (("a_head_that_does_not_come", whole[:50]),
