@@ -14,11 +14,13 @@
 enum { PROMPT = 165, SHORT = 40, OUTPUTS = 2 };
 static const double FAR = 0.5;
 
-/* NULL: there is no such level. */
-static const char *without(const struct backend *b, int n, int for_good)
+/* All devices of the backend. NULL: there is no such level. */
+static const char *without(const struct pith_model *m, const struct backend *b, int n, int for_good)
 {
-    const char *names;
-    b->without(n, for_good, &names);
+    const char *names = NULL;
+    for (int d = 0; d < m->n_devices; d++)
+        if (m->devices[d]->backend == b)
+            b->without(m->devices[d], n, for_good, &names);
     return names;
 }
 
@@ -26,10 +28,21 @@ static const struct backend *tried_of(const struct pith_model *m)
 {
     for (int d = 0; d < m->n_devices; d++) {
         const struct backend *b = m->devices[d]->backend;
-        if (b->without && without(b, 1, 0))
+        if (b->without && without(m, b, 1, 0))
             return b;
     }
     return NULL;
+}
+
+/* Levels that the process does without. */
+static int left_of(const struct pith_model *m, const struct backend *b)
+{
+    const char *names;
+    int left = 0;
+    for (int d = 0; d < m->n_devices; d++)
+        if (m->devices[d]->backend == b)
+            left = b->without(m->devices[d], 0, 0, &names);
+    return left;
 }
 
 /* Where the CPU has layers a long prompt would keep the model from being open for long. */
@@ -109,14 +122,14 @@ static pith_status compare(struct pith_model *m, const struct backend *b, int le
     struct pith_error why = {PITH_OK, ""};
     pith_status st = PITH_OK;
     int plain = left;
-    while (without(b, plain + 1, 0))
+    while (without(m, b, plain + 1, 0))
         plain++;
     if (plain == left || logits_of(m, want, &why) != PITH_OK)
         return PITH_OK; /* whoever opens a session hears of it */
     for (int n = left + 1; st == PITH_OK && n <= plain; n++) {
         char text[PITH_ERROR_MAX + 64];
         error_clear(&why);
-        without(b, 0, 0);
+        without(m, b, 0, 0);
         if (logits_of(m, got, &why) == PITH_OK) {
             double far = distance(got, want, m->info.n_vocab);
             if (far <= FAR)
@@ -128,7 +141,7 @@ static pith_status compare(struct pith_model *m, const struct backend *b, int le
         } else {
             snprintf(text, sizeof text, "fail (%s)", why.msg);
         }
-        const char *names = without(b, n, 1);
+        const char *names = without(m, b, n, 1);
         tell(m, b, names, text);
         if (m->params.strict)
             st = error_set(err, PITH_UNSUPPORTED, "%s of %s with this model %s", names, b->name,
@@ -148,12 +161,11 @@ pith_status trial_run(struct pith_model *m, struct pith_error *err)
     float *want = mem_array((size_t)V * OUTPUTS * 2, sizeof *want, PITH_MEM_SCRATCH);
     if (!want)
         return error_set(err, PITH_NOMEM, "out of memory while kernels are tried");
-    const char *names = NULL;
-    int left = b->without(0, 0, &names);
+    int left = left_of(m, b);
     for (int n = 1; n <= left; n++)
-        tell(m, b, without(b, n, 0), "did not do before");
+        tell(m, b, without(m, b, n, 0), "did not do before");
     pith_status st = compare(m, b, left, want, want + (int64_t)V * OUTPUTS, err);
-    without(b, 0, 0);
+    without(m, b, 0, 0);
     m->upload_rates.known = 0; /* by plain kernels, or by less than all */
     mem_free(want);
     return st;

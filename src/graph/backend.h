@@ -218,11 +218,12 @@ struct backend {
     /* The kernel that will run this node with its weights as they are placed; the CPU always has
      * one. 0: not supported. */
     int (*impl)(const struct device *d, const struct node *n, struct op_impl *out);
-    /* Kernels that are tried with a model before they are used (api/trial.c), in levels: this
-     * thread does without those of levels 1 to n; `for_good`: so does the process from now on.
-     * Returns how many levels the process does without. *names: what level n has, with commas;
-     * NULL: there is no such level, and nothing changes. NULL: all kernels are used as they are. */
-    int (*without)(int n, int for_good, const char **names);
+    /* Kernels that are tried with a model before they are used (api/trial.c), in levels: the device
+     * does without those of levels 1 to n; `for_good`: so do all that the process opens from now
+     * on. Returns how many levels the process does without, as does a device for n 0. *names: what
+     * level n has, with commas; NULL: there is no such level, and nothing changes. No step of the
+     * device's may be under way. NULL: all kernels are used as they are. */
+    int (*without)(struct device *d, int n, int for_good, const char **names);
     /* Packs rows of a tensor's matrix as files have them into the device's own layout: panels
      * [first, first + n) of those rows, on the host. */
     void (*pack)(const struct device *d, const struct tensor *t, const void *rows, int64_t first,

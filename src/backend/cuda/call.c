@@ -16,7 +16,6 @@ struct cu_functions cu;
 /* What was written without such hardware at hand, the least tried first. */
 static const char *const levels[] = {"wgmma,flash_wide", "mma,flash"};
 enum { LEVELS = sizeof levels / sizeof *levels };
-static _Thread_local int left_here;
 static _Atomic(int) left_out;
 
 static _Atomic(uint64_t) n_calls, fail_at, lose_at;
@@ -34,25 +33,25 @@ uint64_t cuda_calls(void)
     return n_calls;
 }
 
-int cu_without(int n, int for_good, const char **names)
+int cu_without(struct device *d, int n, int for_good, const char **names)
 {
     const char *tried = env_get("PITH_CUDA_TRIAL");
-    int known = n >= 0 && n <= LEVELS && !(tried && !strcmp(tried, "0"));
-    if (known)
-        left_here = n;
-    int before = left_out;
+    int tries = !tried || strcmp(tried, "0") != 0, before = left_out;
+    int known = !n || (tries && n > 0 && n <= LEVELS);
     while (known && for_good && n > before && !atomic_compare_exchange_weak(&left_out, &before, n))
         ;
+    if (known)
+        cu_of(d)->left = n > left_out ? n : left_out;
     *names = !known ? NULL : n ? levels[n - 1] : "";
     return left_out;
 }
 
-int cu_masked(const char *name)
+int cu_left_out(const struct cu_gpu *v, const char *name)
 {
-    int n = left_here > left_out ? left_here : left_out, masked = 0;
-    for (int i = 0; i < n; i++)
-        masked |= gpu_in_list(levels[i], name);
-    return masked || gpu_masked("PITH_CUDA_MASK", name);
+    int left = 0;
+    for (int i = 0; i < v->left; i++)
+        left |= gpu_in_list(levels[i], name);
+    return left || cu_masked(name);
 }
 
 const char *cu_name_of(cu_result r)

@@ -58,6 +58,7 @@ struct cu_gpu {
     int multiprocessors;
     int has_wgmma; /* kernels for it, and a driver that makes maps */
     int has_flash_wide; /* kernels for it */
+    int left;           /* levels that it does without: cu_without */
     uint32_t shared; /* bytes of shared memory that a block can ask for */
     uint64_t piece; /* of memory behind addresses that are reserved; 0: there are none */
 
@@ -87,8 +88,12 @@ static inline uint64_t cu_address(const struct buffer *b)
     return (uint64_t)(uintptr_t)b->handle;
 }
 
-int cu_masked(const char *name); /* by PITH_CUDA_MASK, or left out by cu_without */
-int cu_without(int n, int for_good, const char **names); /* see backend.h */
+static inline int cu_masked(const char *name)
+{
+    return gpu_masked("PITH_CUDA_MASK", name);
+}
+int cu_without(struct device *d, int n, int for_good, const char **names); /* see backend.h */
+int cu_left_out(const struct cu_gpu *v, const char *name);                 /* so, or masked */
 /* Who takes locks of several devices takes them in this order. */
 static inline int cu_comes_before(const struct cu_gpu *v, const struct cu_gpu *w)
 {

@@ -297,6 +297,8 @@ static pith_status open_device(int i, struct device **out, struct pith_error *er
     }
     v->dev = (struct device){.backend = &backend_cuda, .priv = v};
     snprintf(v->dev.name, sizeof v->dev.name, "cuda%d", i);
+    const char *names;
+    cu_without(&v->dev, 0, 0, &names);
     st = read_properties(v, err);
     if (st == PITH_OK && !v->context)
         st = open_new(v, err);

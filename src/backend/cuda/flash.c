@@ -98,7 +98,7 @@ int cu_flash_size(const struct device *d, const struct attn_op *p, int32_t n_sta
     const struct cu_gpu *v = cu_of(d);
     int size = size_of(kv);
     if (d->reproducible || n_states != 1 || p->list || kv->ratio > 1 || !has_tiles(v, kv) ||
-        cu_masked("mma") || cu_masked("flash"))
+        cu_left_out(v, "mma") || cu_left_out(v, "flash"))
         return 0;
     return cu_flash_shared(family_of(size, few), size) <= v->shared ? size : 0;
 }
@@ -120,7 +120,7 @@ int cu_flash_is_wide(const struct device *d, const struct attn_op *p, int32_t n_
     int size = cu_flash_size(d, p, n_states, kv, 0);
     return v->has_flash_wide && (size == 64 || size == 128 || size == 256) &&
            !kv_has_blocks(kv->k_type) && cu_flash_shared(CU_FLASH_WIDE, size) <= v->shared &&
-           !cu_masked("wgmma") && !cu_masked("flash_wide");
+           !cu_left_out(v, "wgmma") && !cu_left_out(v, "flash_wide");
 }
 
 /* Parts of a row, as many as there is room for: one for each span, and for few rows several of a

@@ -241,7 +241,7 @@ pith_status cu_launch(struct cu_gpu *v, cu_stream s, const struct gpu_launch *l,
 /* What of 16 bits comes in pieces of 16 bytes wherever it begins. bf16 came with 8.0. */
 static enum gpu_code halves_of(const struct device *d, const struct tensor *w)
 {
-    if (d->reproducible || tensor_k(w) % 8 || cu_masked("mma"))
+    if (d->reproducible || tensor_k(w) % 8 || cu_left_out(cu_of(d), "mma"))
         return GPU_NONE;
     return w->type == DT_F16                              ? GPU_F16
            : w->type == DT_BF16 && cu_of(d)->arch >= 80 ? GPU_BF16

@@ -137,7 +137,7 @@ static pith_status pick_product(struct job *j, cu_stream s, const struct call *c
 {
     enum gpu_code as = gpu_code_of(&j->g, c);
     int64_t rows = rows_to_pick_by(j, c, k);
-    int many = rows > MATVEC_ROWS * n_takers(l) && !cu_masked("mma");
+    int many = rows > MATVEC_ROWS * n_takers(l) && !cu_left_out(j->v, "mma");
     struct gpu_launch round;
     if (as == GPU_NONE || (as != GPU_BYTES && !many))
         return PITH_OK;

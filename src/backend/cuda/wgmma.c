@@ -29,7 +29,7 @@ void cu_wgmma_find(struct cu_gpu *v)
 int cu_wgmma_has(const struct device *d, enum op op, enum gpu_code as)
 {
     return cu_of(d)->has_wgmma && op != OP_MOE_MATMUL && op != OP_HEAD_MATMUL &&
-           (as == GPU_F16 || as == GPU_BF16) && !cu_masked("wgmma");
+           (as == GPU_F16 || as == GPU_BF16) && !cu_left_out(cu_of(d), "wgmma");
 }
 
 /* Rounds of tiles over all multiprocessors, of which some have none in the last one. */
