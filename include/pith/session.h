@@ -246,11 +246,11 @@ PITH_API pith_status pith_feed(pith_session *s, int32_t seq, const int32_t *toke
  * the sequence. The decoder's own tokens then begin with pith_model_info.decoder_start. The
  * sequence has to be empty (else PITH_STATE). Its memory stays the same whatever is fed to it and
  * edited in it, goes where the sequence is emptied (pith_truncate to 0, pith_keep of another) or
- * with n = 0, is shared by pith_copy (which of an empty sequence copies the memory alone), and is
- * in snapshots; the prefix store finds what followed the same tokens. PITH_UNSUPPORTED: the model
- * has no encoder. PITH_RANGE: a token is not of the vocabulary, or they are more than
- * pith_encoder_most. A call that fails has changed nothing. Feeding a sequence that has no memory
- * is PITH_STATE. Outputs of the last step stay as they are. */
+ * with n = 0, is shared by pith_copy, also of a sequence without tokens, and is in snapshots; the
+ * prefix store finds what followed the same tokens. PITH_UNSUPPORTED: the model has no encoder.
+ * PITH_RANGE: a token is not of the vocabulary, or they are more than pith_encoder_most. A call
+ * that fails has changed nothing. Feeding a sequence that has no memory is PITH_STATE. Outputs of
+ * the last step stay as they are. */
 PITH_API pith_status pith_encode(pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
                                  struct pith_error *err);
 /* Tokens that the encoder reads at most: the smaller of n_ctx and n_batch; 0: there is none. */

@@ -501,6 +501,11 @@ static void test_salt(void)
         CHECK(pith_feed(s, 1, token + 100, 100, &err) == PITH_OK);
         CHECK(reused(s, 2, "eve", 3, token, N) == (round ? 192 : 0));
         CHECK(reused(s, 2, "dave", 4, token, N) == 192);
+        CHECK(pith_truncate(s, 0, 0, &err) == PITH_OK && pith_truncate(s, 1, 0, &err) == PITH_OK &&
+              pith_salt(s, 1, "eve", 3, &err) == PITH_OK);
+        CHECK(memcmp(s->cache.seq[0].salt, s->cache.seq[1].salt, sizeof s->cache.seq[0].salt) != 0);
+        CHECK(pith_copy(s, 1, 0, 0, -1, &err) == PITH_OK); /* of nothing, too */
+        CHECK(!memcmp(s->cache.seq[0].salt, s->cache.seq[1].salt, sizeof s->cache.seq[0].salt));
         check_store(s);
         CHECK(pith_salt(s, 2, "x", 1, &err) == PITH_STATE && strstr(err.msg, "200 positions"));
         CHECK(pith_salt(s, 3, "x", 1, &err) == PITH_RANGE && strstr(err.msg, "0..2"));

@@ -1108,16 +1108,19 @@ void decoder_begin(const struct arch_model *m, struct graph *g, struct carry *c)
         c->x[1] = c->x[0];
 }
 
+/* A layer may be without attention, or without a feed-forward part. */
 static node parallel(const struct arch_model *m, struct graph *g, int32_t i, node x, node n)
 {
     int32_t l = arch_layer_of(m, i);
     const struct decoder_layer *w = arch_layer(m, l);
     struct nn_norm norm = norm_of(m, w->ffn_norm, w->ffn_norm_b);
-    node a = attention(m, g, i, n);
+    node a = w->wo ? attention(m, g, i, n) : NULL;
     x = nn_tail(g, x);
+    if (!w->down && !w->router)
+        return a ? graph_add(g, a, x, "residual") : x;
     n = w->ffn_norm ? nn_norm(g, x, &norm, "ffn_norm") : nn_tail(g, n);
     node f = feed_forward(m, g, l, n, x);
-    return graph_add(g, graph_add(g, a, f, "parallel"), x, "residual");
+    return graph_add(g, a ? graph_add(g, a, f, "parallel") : f, x, "residual");
 }
 
 static int is_parallel(const struct arch_model *m)

@@ -63,9 +63,7 @@ void cache_memory_share(struct cache *c, int32_t dst, int32_t src)
             page_ref(&c->group[g], to->pages[g][p] = from->pages[g][p]);
     to->n_memory = from->n_memory;
     memcpy(to->memory, from->memory, sizeof to->memory);
-    if (!from->n_memory)
-        return;
-    memcpy(to->adapter, from->adapter, sizeof to->adapter); /* it was made with these, and for */
+    memcpy(to->adapter, from->adapter, sizeof to->adapter); /* of a copy of nothing, too */
     to->adapter_set = from->adapter_set;
-    memcpy(to->salt, from->salt, sizeof to->salt); /* this owner */
+    memcpy(to->salt, from->salt, sizeof to->salt);
 }
