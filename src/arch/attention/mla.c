@@ -371,7 +371,7 @@ static pith_status synth(struct arch_model *m, struct pith_error *err)
         hp->n_head_kv[l] = 1;
         if (has_windows(m))
             hp->windowed[l] = l % 2;
-        if (has_streams(m))
+        if (has_streams(m) && h->chooses) /* without a count of slots there is no indexer */
             h->chooses[l] = l % 2 == 0;
     }
     return PITH_OK;
