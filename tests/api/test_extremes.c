@@ -4,7 +4,7 @@
  * and plans is what its keys claim. Wanted is an error that says why, or a model that runs; never a
  * crash, memory beyond a bound or a step of many seconds.
  *
- * Cases run in a child process, as those of test_damage.c do. */
+ * Cases run in a child process, as those of test_damage.c do. TEST_ARCH=name: of this one alone. */
 #include "findings.h"
 #include "robust.h"
 
@@ -204,10 +204,11 @@ static void one_arch(const char *arch, long stride, long turn)
 
 static void extremes(void)
 {
-    const char *const *names = pith_arch_names();
+    const char *const *names = pith_arch_names(), *only = getenv("TEST_ARCH");
     long stride = test_scale() >= 100 ? 1 : test_scale() >= 10 ? 53 : 997;
     for (int i = 0; names[i] && test_bad < 5; i++)
-        one_arch(names[i], stride, i * 89L % stride); /* those of one table try other keys */
+        if (!only || !strcmp(only, names[i]))
+            one_arch(names[i], stride, i * 89L % stride); /* those of one table try other keys */
     CHECK_MSG(report->n_ran > report->n_cases / 10, "of %ld cases %ld were made, %ld ran",
               report->n_cases, report->n_made, report->n_ran);
     if (getenv("TEST_VERBOSE"))

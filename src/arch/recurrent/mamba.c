@@ -234,7 +234,7 @@ static pith_status derive(struct arch_model *m, struct pith_error *err)
     m->features = of_arch(m) | (is_mamba2(m) ? 0 : F_MAMBA1) | (hp->n_ff_shexp ? F_SHARED : 0);
     if (!hp->rope_finetuned)
         m->features &= ~F_ROPE;
-    if (is_mamba2(m) && (h->inner % h->n_dt || h->n_dt % h->groups))
+    if (is_mamba2(m) && (h->n_dt < 1 || h->groups < 1 || h->inner % h->n_dt || h->n_dt % h->groups))
         return error_set(err, PITH_SHAPE,
                          "%s: %d channels over %d heads in %d groups: not whole heads and groups",
                          arch_path(m), h->inner, h->n_dt, h->groups);

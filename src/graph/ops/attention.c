@@ -671,8 +671,8 @@ static int32_t bucket_of(const struct bias_table_op *p, int32_t r)
     int32_t n = p->two_sided ? p->n_buckets / 2 : p->n_buckets;
     int32_t base = p->two_sided && r > 0 ? n : 0, near = n / 2;
     int32_t d = p->two_sided ? (r < 0 ? -r : r) : r < 0 ? -r : 0;
-    if (d < near)
-        return base + d;
+    if (d < near || near >= ATTN_FAR) /* no logarithm begins behind the farthest */
+        return base + (d < n - 1 ? d : n - 1);
     if (!near)
         return base;
     float part = (float)fmath_log((double)((float)d / (float)near)) * (float)(n - near);
