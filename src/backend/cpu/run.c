@@ -122,17 +122,26 @@ int64_t cpu_phase_units(const struct plan *p, const struct phase *ph, const stru
     return n;
 }
 
+/* Does the phase read two streams of weights where it can (kern.h)? */
+static int reads_pairs(const struct plan *p, const struct phase *ph)
+{
+    const struct call *c = &p->calls[ph->first];
+    const struct kern *kern = c->impl.ctx;
+    return c->w && kern && kern->pair[c->w->type];
+}
+
 /* Small enough that a stolen or interrupted chunk does not hurt, large enough that claiming is
  * free; whole tiles of 16 rows where there are many, since two rows of a tile share lines. What
  * reads the cache has units of any length, so they are dealt one by one while there are few. One
- * tile of rows stays in the cache from chunk to chunk, so these are finer: threads whose cores are
- * not equally fast, or share them with others, end together. */
+ * tile of rows stays in the cache from chunk to chunk, so these are finer where two streams are
+ * read: threads whose cores are not equally fast, or share them with others, end together. One
+ * stream is read faster the longer it is. */
 struct cpu_cut cpu_cut(const struct plan *p, const struct phase *ph, int64_t n_units,
                        int64_t n_rows, int n_threads)
 {
     struct cpu_cut c = {.n_units = n_units};
     int reads = op_has(p->calls[ph->first].op, OP_READS_STATE);
-    int fine = reads || n_rows <= ACT_TILE;
+    int fine = reads || (n_rows <= ACT_TILE && reads_pairs(p, ph));
     c.chunk = n_units / (n_threads * (ph->kind == PHASE_CHAIN ? 4 : fine ? 32 : 8));
     if (ph->kind == PHASE_CHAIN && c.chunk > ACT_TILE / 2)
         c.chunk = (c.chunk + ACT_TILE - 1) / ACT_TILE * ACT_TILE;
