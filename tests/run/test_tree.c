@@ -451,6 +451,22 @@ static pith_status submit(pith_session *s, int32_t q, int trees, struct pith_err
     return pith_submit(s, &b, err);
 }
 
+/* Room for two steps under way. Sequence 2 has gone the path of two tokens behind `before`: *want
+ * are its last logits. */
+static pith_session *open_lanes(pith_model *m, int32_t n_tree_rows, const int32_t *path,
+                                float want[V], struct pith_error *err)
+{
+    struct pith_session_params sp = params_of("f16");
+    sp.n_lanes = 2;
+    sp.n_tree_rows = n_tree_rows;
+    pith_session *s = pith_session_open(m, &sp, err);
+    if (!s)
+        return NULL;
+    CHECK(pith_feed(s, 2, before, 20, err) == PITH_OK && pith_feed(s, 2, path, 2, err) == PITH_OK);
+    memcpy(want, pith_logits(s, 0), V * sizeof *want);
+    return s;
+}
+
 /* Two steps under way: states are set aside for the trees of one. */
 static void test_lanes(void)
 {
@@ -458,14 +474,8 @@ static void test_lanes(void)
     const int32_t path[2] = {7, 9};
     float want[V];
     pith_model *m = open_model("jamba", &ways[0]);
-    struct pith_session_params sp = params_of("f16");
-    sp.n_lanes = 2;
-    sp.n_tree_rows = 3;
-    pith_session *s = pith_session_open(m, &sp, &err);
+    pith_session *s = open_lanes(m, 3, path, want, &err);
     REQUIRE(s, "%s", err.msg);
-    CHECK(pith_feed(s, 2, before, 20, &err) == PITH_OK &&
-          pith_feed(s, 2, path, 2, &err) == PITH_OK);
-    memcpy(want, pith_logits(s, 0), sizeof want);
     for (int round = 0; round < 4 && !test_bad; round++) {
         for (int q = 0; q < 2; q++)
             CHECK(pith_truncate(s, q, 0, &err) == PITH_OK &&
@@ -507,14 +517,9 @@ static void test_refused_beside(void)
     const int32_t path[2] = {7, 8};
     float want[V];
     pith_model *m = open_model("llama", &ways[0]);
-    struct pith_session_params sp = params_of("f16");
-    sp.n_lanes = 2;
-    pith_session *s = pith_session_open(m, &sp, &err);
+    pith_session *s = open_lanes(m, 0, path, want, &err);
     REQUIRE(s, "%s", err.msg);
-    CHECK(pith_feed(s, 0, before, 20, &err) == PITH_OK &&
-          pith_feed(s, 2, before, 20, &err) == PITH_OK &&
-          pith_feed(s, 2, path, 2, &err) == PITH_OK);
-    memcpy(want, pith_logits(s, 0), sizeof want);
+    CHECK(pith_feed(s, 0, before, 20, &err) == PITH_OK);
     CHECK_MSG(submit(s, 0, 1, &err) == PITH_OK, "%s", err.msg);
     CHECK(submit(s, 0, 1, &err) == PITH_STATE);
     CHECK_MSG(pith_wait(s, &err) == PITH_OK, "%s", err.msg);

@@ -2,8 +2,6 @@
  * plan keeps it until the step has ended; it stays on its device until a row of it is asked for. */
 #include "run/session/session.h"
 
-#include <string.h>
-
 #include "base/mem.h"
 
 pith_status taps_take_params(struct pith_session *s, const struct pith_session_params *p,
