@@ -199,8 +199,9 @@ struct backend {
     void (*release)(struct buffer *b);
     void *(*map)(const struct buffer *b); /* NULL: the host cannot look into it */
     /* What they began has ended when ev->device is left NULL. Both ends of a copy are the
-     * backend's. */
-    pith_status (*write)(struct place to, const void *host, uint64_t n, struct event *ev,
+     * backend's. They come behind all that the device was given before; a write `apart` need not:
+     * nothing that is under way touches those bytes, but for zeros. */
+    pith_status (*write)(struct place to, const void *host, uint64_t n, int apart, struct event *ev,
                          struct pith_error *err);
     pith_status (*read)(void *host, struct place from, uint64_t n, struct event *ev,
                         struct pith_error *err);
@@ -218,6 +219,9 @@ struct backend {
     /* The kernel that will run this node with its weights as they are placed; the CPU always has
      * one. 0: not supported. */
     int (*impl)(const struct device *d, const struct node *n, struct op_impl *out);
+    /* Do products with this weight begin by making coded rows (tensor/act.h) of their input? Then
+     * those can come from another device of the backend, in a quarter of the bytes. NULL: none. */
+    int (*coded)(const struct device *d, const struct tensor *w);
     /* Kernels that are tried with a model before they are used (api/trial.c), in levels: the device
      * does without those of levels 1 to n; `for_good`: so do all that the process opens from now
      * on. Returns how many levels the process does without, as does a device for n 0. *names: what

@@ -102,14 +102,20 @@ static pith_status ended(pith_status st, struct event *own, struct event *ev,
     return st == PITH_OK && !ev ? event_wait(own, err) : st;
 }
 
-pith_status buffer_write(struct place to, const void *host, uint64_t n, struct event *ev,
-                         struct pith_error *err)
+static pith_status write_to(struct place to, const void *host, uint64_t n, int apart,
+                            struct event *ev, struct pith_error *err)
 {
     struct event own = {0};
     if (!n)
         return PITH_OK;
-    return ended(to.buffer->device->backend->write(to, host, n, ev ? ev : &own, err), &own, ev,
-                 err);
+    return ended(to.buffer->device->backend->write(to, host, n, apart, ev ? ev : &own, err), &own,
+                 ev, err);
+}
+
+pith_status buffer_write(struct place to, const void *host, uint64_t n, struct event *ev,
+                         struct pith_error *err)
+{
+    return write_to(to, host, n, ev != NULL, ev, err);
 }
 
 pith_status buffer_read(void *host, struct place from, uint64_t n, struct event *ev,
@@ -147,7 +153,7 @@ pith_status buffer_copy(struct place to, struct place from, uint64_t n, struct e
         return ended(b->copy(to, from, n, ev ? ev : &own, err), &own, ev, err);
     uint8_t *map = buffer_map(from.buffer);
     if (map)
-        return buffer_write(to, map + from.offset, n, ev, err);
+        return write_to(to, map + from.offset, n, 0, ev, err);
     map = buffer_map(to.buffer);
     if (map)
         return buffer_read(map + to.offset, from, n, ev, err);

@@ -97,6 +97,8 @@ void buffer_release(struct buffer *b); /* zeroed is allowed, and is what remains
 /* Where the host can read and write it; NULL: nowhere. */
 void *buffer_map(const struct buffer *b);
 
+/* With `ev` (weights that are loaded, or brought for a step) a device may write beside what it
+ * computes: what was begun before does not touch these bytes either. */
 pith_status buffer_write(struct place to, const void *host, uint64_t n, struct event *ev,
                          struct pith_error *err);
 pith_status buffer_read(void *host, struct place from, uint64_t n, struct event *ev,

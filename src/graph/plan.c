@@ -62,29 +62,72 @@ static node alias_there(struct compiler *c, node x, int32_t device)
     return like.src[0] ? graph_helper(c->g, &like, "there") : NULL;
 }
 
-/* x on a device, or in a format there: made by a helper node, or reused where it was made before;
- * appended to the order. */
-static node derived(struct compiler *c, node x, int32_t device, enum act_kind act)
+enum { LOOK_AHEAD = 256 }; /* nodes considered at once, for a phase and else: several layers */
+
+static node derived_before(const struct compiler *c, const struct node *x, int32_t device,
+                           enum act_kind act)
 {
     for (int32_t id = c->info[x->id].derived; id; id = c->info[id].next_derived) {
         node m = c->info[id].n;
         if (m->device == device && m->fmt == act)
             return m;
     }
-    node m = device == x->device       ? graph_quant(c->g, x, act)
-             : op_has(x->op, OP_ALIAS) ? alias_there(c, x, device)
-                                       : graph_copy(c->g, x, device);
+    return NULL;
+}
+
+/* x on a device, or in a format there: made by a helper node, or reused where it was made before;
+ * appended to the order. */
+static node derived(struct compiler *c, node x, int32_t device, enum act_kind act)
+{
+    node m = derived_before(c, x, device, act);
+    if (m)
+        return m;
+    m = device == x->device       ? graph_quant(c->g, x, act)
+        : op_has(x->op, OP_ALIAS) ? alias_there(c, x, device)
+                                  : graph_copy(c->g, x, device);
     return add_helper(c, m, x->id);
 }
 
-enum { LOOK_AHEAD = 256 }; /* unscheduled nodes considered for a phase: several layers */
+/* Is n a product that could have its input, which is on another device, as coded rows? Devices that
+ * are not alike may round otherwise. */
+static int takes_codes(const struct compiler *c, const struct node *n)
+{
+    if (!op_has(n->op, OP_PRODUCT) || n->src[0]->fmt != ACT_F32)
+        return 0;
+    const struct device *d = c->plan->devices[n->device];
+    const struct device *from = c->plan->devices[n->src[0]->device];
+    int (*coded)(const struct device *, const struct tensor *) = d->backend->coded;
+    return d != from && d->backend == from->backend && coded && !strcmp(d->about, from->about) &&
+           coded(d, n->w) && coded(from, n->w) &&
+           (!n->w2 || n->op != OP_MATMUL_GLU || coded(d, n->w2));
+}
+
+/* Rows of x go to n's device coded, where nobody there wants the numbers, too, among the next
+ * nodes. */
+static int goes_coded(const struct compiler *c, const struct node *n)
+{
+    const struct node *x = n->src[0];
+    if (!takes_codes(c, n) || derived_before(c, x, n->device, ACT_F32))
+        return 0;
+    int left = LOOK_AHEAD;
+    for (const struct node *o = n->next; o && left > 0; o = o->next, left--)
+        for (int i = 0; i < o->n_src; i++)
+            if (o->src[i] == x && o->device == n->device && (i || !takes_codes(c, o)))
+                return 0;
+    return 1;
+}
 
 static pith_status lower(struct compiler *c, struct pith_error *err)
 {
     for (node n = c->g->first; n; n = n->next) {
         for (int i = 0; i < n->n_src; i++) {
-            if (n->src[i]->device != n->device)
-                n->src[i] = derived(c, n->src[i], n->device, ACT_F32);
+            enum act_kind as = ACT_F32;
+            if (i == 0 && n->src[0]->device != n->device && goes_coded(c, n)) {
+                as = ACT_CODED;
+                n->src[0] = derived(c, n->src[0], n->src[0]->device, as);
+            }
+            if (n->src[i] && n->src[i]->device != n->device)
+                n->src[i] = derived(c, n->src[i], n->device, as);
             if (i == 0 && n->src[0] && wanted_format(c, n) != ACT_F32)
                 n->src[0] = derived(c, n->src[0], n->device, wanted_format(c, n));
             if (!n->src[i])
@@ -307,7 +350,7 @@ static void lifetimes(struct compiler *c)
         struct value v = {
             .fmt = n->fmt, .cols = n->cols, .ld = n->cols, .cap_rows = cap_rows(c->plan, n)};
         in->store = n->id;
-        in->ld = n->cols;
+        in->ld = n->fmt == ACT_CODED ? act_coded_bytes(n->cols) / 4 : n->cols;
         if (op_has(n->op, OP_ALIAS)) {
             const struct info *s = &c->info[n->src[0]->id];
             in->store = s->store;

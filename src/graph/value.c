@@ -16,6 +16,8 @@ uint64_t value_bytes(const struct value *v)
         return size_align(n, 64) + size_align(quant_blocks(v) * 8, 64) + quant_blocks(v) * 32;
     case ACT_BF16:
         return (uint64_t)v->cap_rows * size_align((uint64_t)v->cols, 2) * 2;
+    case ACT_CODED:
+        return (uint64_t)(v->cap_rows * act_coded_bytes(v->cols));
     default:
         return n * 4;
     }

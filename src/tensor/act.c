@@ -65,6 +65,16 @@ void act_quant_a256(const float *x, int64_t n, int8_t *q, float *d, int16_t *s16
     }
 }
 
+void act_to_coded(const float *x, int64_t n, void *row)
+{
+    int8_t *q = row;
+    float *d = (float *)(void *)(q + n);
+    for (int64_t b = 0; b < n / 32; b++) {
+        float id = scale_of(abs_max(x + b * 32, 32), &d[b]);
+        round_part(x + b * 32, 32, id, q + b * 32);
+    }
+}
+
 void act_to_bf16(const float *x, int64_t n, uint16_t *h)
 {
     for (int64_t i = 0; i < n; i++)

@@ -10,13 +10,14 @@
  *     s16 [(b * nc + c) * 16 + j] A256: int16 sum of the 16 q of part j
  * Tile i begins 16*i rows further: q + 16*i*K, d + 16*i*(K/32 or K/128), and so on. With one row
  * this is simply the row. f32 rows and bf16 rows lie as they are, ld elements apart; bf16 rows are
- * padded to an even K with a zero. */
+ * padded to an even K with a zero. Coded rows are what goes from GPU to GPU: K int8 and K/32 scales
+ * as A32 has them, padded to 16 bytes. */
 #ifndef PITH_TENSOR_ACT_H
 #define PITH_TENSOR_ACT_H
 
 #include <stdint.h>
 
-enum act_kind { ACT_NONE, ACT_F32, ACT_A32, ACT_A256, ACT_BF16 };
+enum act_kind { ACT_NONE, ACT_F32, ACT_A32, ACT_A256, ACT_BF16, ACT_CODED };
 enum { ACT_TILE = 16 };
 
 struct act_tile { /* one tile to read, nc <= 16 rows */
@@ -68,5 +69,10 @@ static inline struct act_tile act_read(const struct act_out *t)
 void act_quant_a32(const float *x, int64_t n, int8_t *q, float *d, int32_t *s32, int nc, int c);
 void act_quant_a256(const float *x, int64_t n, int8_t *q, float *d, int16_t *s16, int nc, int c);
 void act_to_bf16(const float *x, int64_t n, uint16_t *h); /* pads an odd n with a zero */
+void act_to_coded(const float *x, int64_t n, void *row);
+static inline int64_t act_coded_bytes(int64_t n)
+{
+    return (n + n / 8 + 15) / 16 * 16;
+}
 
 #endif

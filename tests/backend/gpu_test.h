@@ -322,6 +322,7 @@ static void make_model(const char *arch)
 static int reproducible; /* what models are opened with */
 static int32_t upload_rows = PITH_UPLOAD_NONE;
 static int32_t recordings, record_prefill;
+static pith_split split;
 
 static pith_model *open_model(const char *devices, const char *layers, struct pith_error *err)
 {
@@ -332,6 +333,7 @@ static pith_model *open_model(const char *devices, const char *layers, struct pi
     mp.upload_rows = upload_rows;
     mp.recordings = recordings;
     mp.record_prefill = record_prefill;
+    mp.split = split;
     set_devices(devices, layers);
     pith_model *m = pith_model_open(path, &mp, err);
     set_devices(NULL, NULL);
@@ -637,12 +639,15 @@ GOLDEN_FN void gaps_are_named(void)
 
 enum { CODED_ROWS = 23 };
 
-/* The logits of CODED_ROWS tokens, fed in pieces of so many; what the report says of products. */
+static char coded_report[1 << 16];
+
+/* The logits of CODED_ROWS tokens, fed in pieces of so many; what the report says of products.
+ * layers NULL: matrices are shared by two devices. */
 GOLDEN_FN int logits_in_pieces(const char *layers, int32_t piece, const char *says, float *out)
 {
     struct pith_error err = {PITH_OK, ""};
     int32_t token[CODED_ROWS];
-    pith_model *m = open_model("0", layers, &err);
+    pith_model *m = open_model(layers ? "0" : "0,0", layers, &err);
     pith_session *s = m ? open_session(m, &err) : NULL;
     for (int i = 0; i < CODED_ROWS; i++)
         token[i] = 7 * i % V;
@@ -653,14 +658,49 @@ GOLDEN_FN int logits_in_pieces(const char *layers, int32_t piece, const char *sa
         for (int32_t i = 0; i < n && ok; i++)
             memcpy(out + (at + i) * V, pith_logits(s, i), V * sizeof *out);
     }
-    static char report[1 << 16];
     CHECK_MSG(ok, "%s", err.msg);
-    CHECK_MSG(!ok || layers[0] == '0' ||
-                  (pith_report(s, 1, report, sizeof report) > 0 && strstr(report, says)),
+    CHECK_MSG(!ok || (layers && layers[0] == '0') ||
+                  (pith_report(s, 1, coded_report, sizeof coded_report) > 0 &&
+                   strstr(coded_report, says)),
               "the report names no product by %s", says);
     pith_session_close(s);
     pith_model_close(m);
     return ok;
+}
+
+/* Bytes that went from device to device. */
+static double copied_bytes(void)
+{
+    const char *op = strstr(coded_report, "\"op\": \"copy\"");
+    const char *bytes = op ? strstr(op, "\"bytes\": ") : NULL;
+    return bytes ? strtod(bytes + 9, NULL) : 0;
+}
+
+/* Two devices share each matrix: their input goes to the other one as it is multiplied, which is
+ * less than the numbers, and bits are those of one device. */
+GOLDEN_FN void shared_by_two(const char *what, const char *says, const float *want)
+{
+    static float got[CODED_ROWS * V];
+    double bytes[2];
+    const char *mask = getenv(GPU_ENV "MASK");
+    char before[64], more[80];
+    snprintf(before, sizeof before, "%s", mask ? mask : "");
+    snprintf(more, sizeof more, "%s,quant", before);
+    split = PITH_SPLIT_ROW;
+    for (int masked = 0; masked < 2; masked++) {
+        set_env(GPU_ENV "MASK", masked ? more : *before ? before : NULL);
+        CHECK_MSG(logits_in_pieces(NULL, CODED_ROWS - 6 * masked, says, got) &&
+                      !memcmp(want, got, sizeof got),
+                  "%s, two devices, quant %s: other bits", what, masked ? "masked" : "there");
+        bytes[masked] = copied_bytes();
+        CHECK_MSG((strstr(coded_report, "\"op\": \"quant\"") == NULL) == masked, "%s: %.2000s",
+                  what, coded_report);
+    }
+    split = PITH_SPLIT_LAYER;
+    set_env(GPU_ENV "MASK", *before ? before : NULL);
+    printf("# %s: %.0f bytes were copied, %.0f as numbers\n", what, bytes[0], bytes[1]);
+    CHECK_MSG(bytes[0] > 0 && bytes[0] < 0.8 * bytes[1], "%s: %.0f bytes of %.0f", what, bytes[0],
+              bytes[1]);
 }
 
 /* Weights in blocks, by rows that are rounded: near what the CPU gives, and of the same bits
@@ -698,6 +738,7 @@ GOLDEN_FN void products_by_bytes(const char *says, size_t most)
         for (int32_t piece = 7; piece > 0; piece -= test_scale() < 10 ? 7 : 3)
             CHECK_MSG(logits_in_pieces("1", piece, says, some) && !memcmp(all, some, sizeof all),
                       "%s, %s: other bits in pieces of %d", p.arch, p.type, piece);
+        shared_by_two(p.arch, says, all);
     }
 }
 

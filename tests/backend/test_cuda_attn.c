@@ -352,8 +352,8 @@ static int run(const struct attn_case *c, const struct state *kv, int64_t unit, 
     }
     pthread_mutex_lock(&v->lock);
     ok = ok && cu_call(v, "a launch", 0, &err) == PITH_OK &&
-         cu_launch(v, v->stream, &l, &err) == PITH_OK && cu_mark(v, &value, &err) == PITH_OK &&
-         cu_wait(v, value, &err) == PITH_OK;
+         cu_launch(v, v->work.stream, &l, &err) == PITH_OK &&
+         cu_mark(v, &v->work, &value, &err) == PITH_OK && cu_wait(v, value, &err) == PITH_OK;
     pthread_mutex_unlock(&v->lock);
     ok = ok && buffer_read(out, (struct place){&b, AT_OUT}, n * sizeof *out, NULL, &err) == PITH_OK;
     CHECK_MSG(ok, "%s", err.msg);

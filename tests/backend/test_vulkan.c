@@ -3,6 +3,8 @@
 /* In make test alone: make check has no GPU. */
 #include "backend/vulkan/vulkan_impl.h"
 
+#include <dlfcn.h>
+
 #define GPU         "vulkan"
 #define GPU_REDUCED 6
 #define GPU_ENV     "PITH_VULKAN_"
@@ -40,12 +42,12 @@ static void what_is_absent_is_named(void)
 static void what_is_optional_is_named(void)
 {
     static const char *const names[] = {"VK_KHR_shader_integer_dot_product", "VK_EXT_memory_budget",
-                                        "VK_KHR_maintenance4", "tile"};
+                                        "VK_KHR_maintenance4", "tile", "transferQueue"};
     struct pith_error err = {PITH_OK, ""};
     struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
     make_model("llama");
     mp.strict = 1;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         char masked[96];
         struct pith_device_info d = PITH_DEVICE_INFO_INIT;
         snprintf(masked, sizeof masked, "%s (PITH_VULKAN_MASK)", names[i]);
@@ -57,7 +59,8 @@ static void what_is_optional_is_named(void)
         pith_model *m = pith_model_open(path, &mp, &err);
         pith_session *s = m ? open_session(m, &err) : NULL;
         CHECK_MSG(s, "without %s, strict: %s", names[i], err.msg);
-        /* lavapipe has them all: what it has not would stand without the setting's name */
+        /* lavapipe has them all, the last by the loader before its own: what it has not would stand
+         * without the setting's name */
         CHECK_MSG(strstr(d.lacks, names[i]) && (!strstr(d.lacks, "(") || strstr(d.lacks, masked)),
                   "without %s: lacks \"%s\"", names[i], d.lacks);
         if (s) {
@@ -324,6 +327,57 @@ static void attention_in_tiles(void)
     CHECK_MSG(made, "no kernel of tiles was made");
 }
 
+/* Devices have a second queue here, and both are as late as is allowed (vulkan/queues.c): all tests
+ * above have run so. */
+static char late_loader[600];
+
+static void use_late_queues(void)
+{
+    char own[512];
+    test_folder(own, sizeof own);
+    snprintf(late_loader, sizeof late_loader, "%s/vulkan-queues.so", own);
+    set_env("PITH_VULKAN_LOADER", late_loader);
+}
+
+static int ask_loader(void *lib, const char *name)
+{
+    int (*of)(void);
+    *(void **)&of = dlsym(lib, name);
+    return of ? of() : -1;
+}
+
+/* Of weights that are brought for a step: what loading has written beside is counted before. */
+static void weights_come_beside(void)
+{
+    static const int32_t token[9] = {1, 5, 9, 2, 30, 31, 7, 7, 3};
+    float out[2][V] = {{0}};
+    void *lib = dlopen(late_loader, RTLD_NOW | RTLD_NOLOAD);
+    REQUIRE(lib, "%s was not used", late_loader);
+    make_model("llama");
+    upload_rows = 4;
+    for (int masked = 0; masked < 2; masked++) {
+        struct pith_error err = {PITH_OK, ""};
+        set_env("PITH_VULKAN_MASK", masked ? "transferQueue" : NULL);
+        int before = ask_loader(lib, "queues_beside");
+        pith_model *m = open_model("0", "0,1", &err);
+        pith_session *s = m ? open_session(m, &err) : NULL;
+        int loaded = ask_loader(lib, "queues_beside");
+        CHECK_MSG(s && pith_feed(s, 0, token, 9, &err) == PITH_OK, "%s", err.msg);
+        if (s)
+            memcpy(out[masked], pith_logits(s, pith_n_outputs(s) - 1), sizeof *out);
+        int brought = ask_loader(lib, "queues_beside");
+        CHECK_MSG(masked ? brought == before : brought > loaded && loaded > before,
+                  "masked %d: %d, %d, %d writes came beside", masked, before, loaded, brought);
+        pith_session_close(s);
+        pith_model_close(m);
+    }
+    set_env("PITH_VULKAN_MASK", NULL);
+    upload_rows = PITH_UPLOAD_NONE;
+    CHECK(!memcmp(out[0], out[1], sizeof *out));
+    CHECK_MSG(ask_loader(lib, "queues_wrong") == 0, "%d times", ask_loader(lib, "queues_wrong"));
+    dlclose(lib);
+}
+
 static void no_device(void)
 {
     SKIP("%s", absent());
@@ -334,6 +388,7 @@ int main(void)
     tmp_make();
     plugins_use();
     TEST(the_loader_is_absent);
+    use_late_queues();
     if (*absent()) {
         TEST(no_device);
         return test_end();
@@ -346,5 +401,6 @@ int main(void)
     TEST(pipelines_are_kept);
     TEST(products_of_bytes);
     TEST(attention_in_tiles);
+    TEST(weights_come_beside);
     return test_end();
 }

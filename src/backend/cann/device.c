@@ -376,9 +376,10 @@ static pith_status copy(struct cn_npu *v, uint64_t to, uint64_t from, uint64_t n
 
 /* One piece to the device (in NULL: from it) through a stage. Threads have the lock while they hand
  * over, and not while they copy. */
-static pith_status move(struct place at, const void *in, void *out, uint64_t n, uint64_t *value,
-                        struct pith_error *err)
+static pith_status move(struct place at, const void *in, void *out, uint64_t n, int apart,
+                        uint64_t *value, struct pith_error *err)
 {
+    (void)apart;
     struct cn_npu *v = cn_of(at.buffer->device);
     uint64_t far = cn_address(at.buffer) + at.offset;
     int i = gpu_stage_take(&v->stages);
@@ -409,10 +410,10 @@ static pith_status cann_event_wait(struct device *d, uint64_t ticket, struct pit
     return gpu_event_wait(&mover, d, ticket, err);
 }
 
-static pith_status cann_write(struct place to, const void *host, uint64_t n, struct event *ev,
-                              struct pith_error *err)
+static pith_status cann_write(struct place to, const void *host, uint64_t n, int apart,
+                              struct event *ev, struct pith_error *err)
 {
-    return gpu_write(&mover, to, host, n, ev, err);
+    return gpu_write(&mover, to, host, n, apart, ev, err);
 }
 
 static pith_status cann_read(void *host, struct place from, uint64_t n, struct event *ev,

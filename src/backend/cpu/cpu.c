@@ -106,10 +106,10 @@ static void *at(struct place p)
     return (uint8_t *)p.buffer->handle + p.offset;
 }
 
-static pith_status cpu_write(struct place to, const void *host, uint64_t n, struct event *ev,
-                             struct pith_error *err)
+static pith_status cpu_write(struct place to, const void *host, uint64_t n, int apart,
+                             struct event *ev, struct pith_error *err)
 {
-    (void)ev, (void)err;
+    (void)apart, (void)ev, (void)err;
     memcpy(at(to), host, n);
     return PITH_OK;
 }

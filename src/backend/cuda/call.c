@@ -1,5 +1,5 @@
 /* call.c -- how calls of the driver end, and which of them tests make fail: see cuda.h. Marks in a
- * device's stream. */
+ * device's streams. */
 #include "backend/cuda/cuda_impl.h"
 
 #include <string.h>
@@ -100,16 +100,44 @@ pith_status cu_call(struct cu_gpu *v, const char *what, int memory, struct pith_
     return PITH_OK;
 }
 
-/* ---------------------------------------------------------------- the stream */
+/* ---------------------------------------------------------------- streams */
 
-pith_status cu_mark(struct cu_gpu *v, uint64_t *value, struct pith_error *err)
+pith_status cu_lane_open(struct cu_gpu *v, struct cu_lane *lane, struct pith_error *err)
 {
-    uint64_t next = v->value + 1;
     pith_status st =
-        cu_check(v, cu.event_record(v->mark[next % CU_MARKS], v->stream), "an event", err);
-    if (st == PITH_OK)
-        *value = v->value = next;
+        cu_check(v, cu.stream_make(&lane->stream, CU_STREAM_NON_BLOCKING), "a stream", err);
+    for (int i = 0; i < CU_MARKS && st == PITH_OK; i++)
+        st = cu_check(v, cu.event_make(&lane->mark[i], CU_EVENT_NO_TIMING | CU_EVENT_BLOCKING_SYNC),
+                      "an event", err);
     return st;
+}
+
+void cu_lane_close(struct cu_lane *lane)
+{
+    for (int i = 0; i < CU_MARKS; i++)
+        if (lane->mark[i])
+            cu.event_end(lane->mark[i]);
+    if (lane->stream)
+        cu.stream_end(lane->stream);
+    *lane = (struct cu_lane){0};
+}
+
+/* Values: a lane's marks counted from 1 on, times two, and one more beside. */
+pith_status cu_mark(struct cu_gpu *v, struct cu_lane *lane, uint64_t *value, struct pith_error *err)
+{
+    uint64_t next = lane->n + 1;
+    pith_status st =
+        cu_check(v, cu.event_record(lane->mark[next % CU_MARKS], lane->stream), "an event", err);
+    if (st != PITH_OK)
+        return st;
+    lane->n = next;
+    *value = next * 2 + (lane == &v->beside);
+    return PITH_OK;
+}
+
+cu_event cu_mark_of(const struct cu_gpu *v, uint64_t value)
+{
+    return (value & 1 ? &v->beside : &v->work)->mark[value / 2 % CU_MARKS];
 }
 
 static int64_t now(void)
@@ -119,27 +147,27 @@ static int64_t now(void)
     return t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static cu_result ask(const struct cu_gpu *v, cu_event e)
+static cu_result ask(cu_stream s, cu_event e)
 {
-    return e ? cu.event_query(e) : cu.stream_query(v->stream);
+    return e ? cu.event_query(e) : cu.stream_query(s);
 }
 
-/* Until the device has come to an event, NULL: has done all. The host asks for a while, which is
- * the fastest and costs a core: small models' steps end within it. Then it sleeps until the driver
- * wakes it (events and contexts are made for that): tens of microseconds late, beside a step of
- * many, and the core is others' meanwhile. Where NCCL joins devices it goes on asking, for all of
- * them: what a device waits for does not come when another one has failed. */
-static pith_status wait_until(struct cu_gpu *v, cu_event e, struct pith_error *err)
+/* Until the device has come to an event; e NULL: has done all that a stream was given. The host
+ * asks for a while, which is the fastest and costs a core: small models' steps end within it. Then
+ * it sleeps until the driver wakes it (events and contexts are made for that): tens of microseconds
+ * late, beside a step of many, and the core is others' meanwhile. Where NCCL joins devices it goes
+ * on asking, for all of them: what a device waits for does not come when another one has failed. */
+static pith_status wait_until(struct cu_gpu *v, cu_stream s, cu_event e, struct pith_error *err)
 {
     int64_t from = now();
     pith_status st = PITH_OK;
     cu_enter(v);
-    cu_result r = ask(v, e);
-    for (; r == CU_NOT_READY && st == PITH_OK; r = ask(v, e)) {
+    cu_result r = ask(s, e);
+    for (; r == CU_NOT_READY && st == PITH_OK; r = ask(s, e)) {
         if (now() - from < ASK_NS)
             continue;
         if (!v->watch) {
-            r = e ? cu.event_wait(e) : cu.stream_wait(v->stream);
+            r = e ? cu.event_wait(e) : cu.stream_wait(s);
             break;
         }
         st = v->watch(v, err);
@@ -154,23 +182,25 @@ pith_status cu_wait(struct cu_gpu *v, uint64_t value, struct pith_error *err)
 {
     if (!value)
         return PITH_OK;
-    pith_status st = wait_until(v, v->mark[value % CU_MARKS], err);
+    pith_status st = wait_until(v, NULL, cu_mark_of(v, value), err);
     return st == PITH_OK && atomic_load(&v->dev.lost) ? cu_check(v, CU_LAUNCH_FAILED, "wait", err)
                                                       : st;
 }
 
 void cu_idle(struct cu_gpu *v)
 {
-    wait_until(v, NULL, NULL);
+    if (v->beside.stream)
+        wait_until(v, v->beside.stream, NULL, NULL);
+    if (v->work.stream)
+        wait_until(v, v->work.stream, NULL, NULL);
 }
 
 pith_status cu_fill(struct cu_gpu *v, uint64_t from, uint64_t n, struct pith_error *err)
 {
-    uint64_t value;
     pthread_mutex_lock(&v->lock);
-    pith_status st = cu_check(v, cu.fill(from, 0, n, v->stream), "zero", err);
+    pith_status st = cu_check(v, cu.fill(from, 0, n, v->work.stream), "zero", err);
     if (st == PITH_OK)
-        st = cu_mark(v, &value, err);
+        st = cu_mark(v, &v->work, &v->zeroed, err);
     pthread_mutex_unlock(&v->lock);
     return st;
 }

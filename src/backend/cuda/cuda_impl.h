@@ -42,6 +42,15 @@ struct cu_kernel {
     cu_function f;
 };
 
+/* A stream, which does what it was given in order. After each hand-over it passes a mark, an event
+ * out of a ring; whoever waits for an older mark than the ring has waits for the one that came in
+ * its place. */
+struct cu_lane {
+    cu_stream stream;
+    cu_event mark[CU_MARKS];
+    uint64_t n; /* the last mark is mark[n % CU_MARKS] */
+};
+
 struct cu_gpu {
     struct device dev;
     cu_device ordinal;
@@ -65,10 +74,10 @@ struct cu_gpu {
     struct cu_stage stage[CU_STAGES];
     struct gpu_stages stages;
     pthread_mutex_t lock; /* of all below */
-    cu_stream stream;     /* all work, in order */
-    cu_stream recorder;   /* where launches are captured; nothing runs there */
-    cu_event mark[CU_MARKS];
-    uint64_t value; /* of the last mark: mark[value % CU_MARKS] */
+    /* Everything but writes that need not wait for what was given before: those go beside it. */
+    struct cu_lane work, beside;
+    cu_stream recorder; /* where launches are captured; nothing runs there */
+    uint64_t zeroed;    /* the last zeros, behind which what goes beside comes; 0: it does */
     cu_context peer[MAX_DEVICES]; /* that it has been let reach, where it can; NULL: no more */
 
     cu_module module[PLUGIN_FILES];
@@ -105,10 +114,15 @@ pith_status cu_call(struct cu_gpu *v, const char *what, int memory, struct pith_
 /* What a function of the driver returned, as a status; a lost device is marked. */
 pith_status cu_check(struct cu_gpu *v, cu_result r, const char *what, struct pith_error *err);
 void cu_enter(struct cu_gpu *v); /* the device is this thread's; cu_call does that */
-/* *value: what to wait for, to have all that was handed over up to now done. The lock is held. */
-pith_status cu_mark(struct cu_gpu *v, uint64_t *value, struct pith_error *err);
+/* *value: what to wait for, to have all done that the lane was given up to now. The lock is held.
+ */
+pith_status cu_mark(struct cu_gpu *v, struct cu_lane *lane, uint64_t *value,
+                    struct pith_error *err);
+cu_event cu_mark_of(const struct cu_gpu *v, uint64_t value);
 pith_status cu_wait(struct cu_gpu *v, uint64_t value, struct pith_error *err);
-void cu_idle(struct cu_gpu *v); /* all is done that the stream was given, or the device is lost */
+void cu_idle(struct cu_gpu *v); /* all is done that was given, or the device is lost */
+pith_status cu_lane_open(struct cu_gpu *v, struct cu_lane *lane, struct pith_error *err);
+void cu_lane_close(struct cu_lane *lane); /* zeroed is allowed */
 pith_status cu_stage_make(struct cu_gpu *v, uint64_t bytes, struct cu_stage *out,
                           struct pith_error *err);
 void cu_stage_free(struct cu_stage *s); /* zeroed is allowed */
@@ -143,6 +157,7 @@ pith_status cu_launch(struct cu_gpu *v, cu_stream s, const struct gpu_launch *l,
  * rows with weights of f16 and bf16 of 16 bits, unless the same bits are wanted from steps of any
  * size. */
 enum gpu_code cu_code_of(const struct device *d, const struct tensor *w);
+int cu_coded(const struct device *d, const struct tensor *w); /* see backend.h */
 int cu_impl(const struct device *d, const struct node *n, struct op_impl *out);
 
 /* flash.c: attention on tensor cores, unless the same bits are wanted from steps of any size. The

@@ -1,9 +1,10 @@
 /* device.c -- the library, devices, their memory, and what moves bytes: see cuda.h.
  *
- * Everything is handed to one stream of a device, which works in order. After each hand-over the
- * stream passes a mark, an event out of a ring; a number stands for it, and whoever waits for an
- * older number than the ring has waits for the one that came in its place. All bytes go through
- * stages: pieces of pinned host memory, which threads take in turn (gpu.h, gpu_stages). */
+ * Everything is handed to one stream of a device, which works in order, but for writes that need
+ * not wait for what was given before: weights as they are loaded, or brought for a step, come
+ * through a second stream while the first one computes. After each hand-over a stream passes a mark
+ * (struct cu_lane). All bytes go through stages: pieces of pinned host memory, which threads take
+ * in turn (gpu.h, gpu_stages). */
 #include "backend/cuda/cuda_impl.h"
 
 #include <dlfcn.h>
@@ -214,11 +215,9 @@ static pith_status open_new(struct cu_gpu *v, struct pith_error *err)
     pith_status st;
     TRY(cu_call(v, "open", 0, err));
     TRY(cu_check(v, make_context(v), "open", err));
-    TRY(cu_check(v, cu.stream_make(&v->stream, CU_STREAM_NON_BLOCKING), "a stream", err));
+    TRY(cu_lane_open(v, &v->work, err));
+    TRY(cu_lane_open(v, &v->beside, err));
     TRY(cu_check(v, cu.stream_make(&v->recorder, CU_STREAM_NON_BLOCKING), "a stream", err));
-    for (int i = 0; i < CU_MARKS; i++)
-        TRY(cu_check(v, cu.event_make(&v->mark[i], CU_EVENT_NO_TIMING | CU_EVENT_BLOCKING_SYNC),
-                     "an event", err));
     for (int i = 0; i < CU_STAGES; i++)
         TRY(cu_stage_make(v, GPU_STAGE_BYTES, &v->stage[i], err));
     TRY(cu_kernels_open(v, driver, err));
@@ -232,18 +231,14 @@ static void destroy(struct cu_gpu *v)
     cu_nccl_leave(v);
     if (v->context) {
         cu_enter(v);
-        if (v->stream)
-            cu_idle(v);
+        cu_idle(v);
         cu_kernels_close(v);
         for (int i = 0; i < CU_STAGES; i++)
             cu_stage_free(&v->stage[i]);
-        for (int i = 0; i < CU_MARKS; i++)
-            if (v->mark[i])
-                cu.event_end(v->mark[i]);
         if (v->recorder)
             cu.stream_end(v->recorder);
-        if (v->stream)
-            cu.stream_end(v->stream);
+        cu_lane_close(&v->beside);
+        cu_lane_close(&v->work);
         if (v->primary)
             cu.primary_end(v->ordinal);
         else
@@ -386,12 +381,24 @@ static pith_status cuda_zero(struct place at, uint64_t n, struct pith_error *err
 
 /* ---------------------------------------------------------------- copies */
 
+/* Where it is to be written, zeros may still be on their way. The lock is held. */
+static pith_status behind_zeros(struct cu_gpu *v, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    if (v->zeroed)
+        st = cu_check(v, cu.stream_after(v->beside.stream, cu_mark_of(v, v->zeroed), 0), "write",
+                      err);
+    v->zeroed = st == PITH_OK ? 0 : v->zeroed;
+    return st;
+}
+
 /* One piece to the device (in NULL: from it) through a stage. Threads have the lock while they hand
  * over, and not while they copy. */
-static pith_status move(struct place at, const void *in, void *out, uint64_t n, uint64_t *value,
-                        struct pith_error *err)
+static pith_status move(struct place at, const void *in, void *out, uint64_t n, int apart,
+                        uint64_t *value, struct pith_error *err)
 {
     struct cu_gpu *v = cu_of(at.buffer->device);
+    struct cu_lane *lane = apart ? &v->beside : &v->work;
     uint64_t far = cu_address(at.buffer) + at.offset;
     int i = gpu_stage_take(&v->stages);
     struct cu_stage *s = &v->stage[i];
@@ -399,11 +406,13 @@ static pith_status move(struct place at, const void *in, void *out, uint64_t n, 
     if (st == PITH_OK && in)
         memcpy(s->map, in, n);
     pthread_mutex_lock(&v->lock);
+    if (st == PITH_OK && apart)
+        st = behind_zeros(v, err);
     if (st == PITH_OK)
-        st = in ? cu_check(v, cu.to_device(far, s->map, n, v->stream), "write", err)
-                : cu_check(v, cu.to_host(s->map, far, n, v->stream), "read", err);
+        st = in ? cu_check(v, cu.to_device(far, s->map, n, lane->stream), "write", err)
+                : cu_check(v, cu.to_host(s->map, far, n, lane->stream), "read", err);
     if (st == PITH_OK)
-        st = cu_mark(v, &s->value, err);
+        st = cu_mark(v, lane, &s->value, err);
     if (st != PITH_OK) /* the stage is taken again */
         cu_idle(v);
     pthread_mutex_unlock(&v->lock);
@@ -423,10 +432,10 @@ static pith_status cuda_event_wait(struct device *d, uint64_t ticket, struct pit
     return gpu_event_wait(&mover, d, ticket, err);
 }
 
-static pith_status cuda_write(struct place to, const void *host, uint64_t n, struct event *ev,
-                              struct pith_error *err)
+static pith_status cuda_write(struct place to, const void *host, uint64_t n, int apart,
+                              struct event *ev, struct pith_error *err)
 {
-    return gpu_write(&mover, to, host, n, ev, err);
+    return gpu_write(&mover, to, host, n, apart, ev, err);
 }
 
 static pith_status cuda_read(void *host, struct place from, uint64_t n, struct event *ev,
@@ -456,11 +465,11 @@ static pith_status go_behind(struct cu_gpu *v, struct cu_gpu *w, struct pith_err
 {
     uint64_t value = 0;
     cu_enter(w);
-    pith_status st = cu_mark(w, &value, err);
+    pith_status st = cu_mark(w, &w->work, &value, err);
     cu_enter(v);
-    return st == PITH_OK ? cu_check(v, cu.stream_after(v->stream, w->mark[value % CU_MARKS], 0),
-                                    "copy", err)
-                         : st;
+    return st == PITH_OK
+               ? cu_check(v, cu.stream_after(v->work.stream, cu_mark_of(w, value), 0), "copy", err)
+               : st;
 }
 
 /* Into the stream of its destination, behind what either device was given before. */
@@ -478,7 +487,7 @@ static pith_status cuda_copy(struct place to, struct place from, uint64_t n, str
     struct cu_gpu *first = v == w || cu_comes_before(v, w) ? v : w;
     pthread_mutex_lock(&first->lock);
     if (v == w) {
-        st = cu_check(v, cu.copy(there, here, n, v->stream), "copy", err);
+        st = cu_check(v, cu.copy(there, here, n, v->work.stream), "copy", err);
     } else {
         struct cu_gpu *second = first == v ? w : v;
         pthread_mutex_lock(&second->lock);
@@ -486,11 +495,11 @@ static pith_status cuda_copy(struct place to, struct place from, uint64_t n, str
         st = go_behind(v, w, err);
         pthread_mutex_unlock(&w->lock);
         if (st == PITH_OK)
-            st = cu_check(v, cu.copy_peer(there, v->context, here, w->context, n, v->stream),
+            st = cu_check(v, cu.copy_peer(there, v->context, here, w->context, n, v->work.stream),
                           "copy", err);
     }
     if (st == PITH_OK)
-        st = cu_mark(v, &value, err);
+        st = cu_mark(v, &v->work, &value, err);
     pthread_mutex_unlock(&v->lock);
     if (st == PITH_OK)
         *ev = (struct event){&v->dev, value};
@@ -529,6 +538,7 @@ const struct backend backend_cuda = {
     .joined = cu_nccl_joined,
     .event_wait = cuda_event_wait,
     .impl = cu_impl,
+    .coded = cu_coded,
     .without = cu_without,
     .job_bytes = cu_job_bytes,
     .job_memory = cu_job_memory,

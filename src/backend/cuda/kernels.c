@@ -255,6 +255,11 @@ enum gpu_code cu_code_of(const struct device *d, const struct tensor *w)
     return cu_masked("dp4a") ? GPU_NONE : GPU_BYTES;
 }
 
+int cu_coded(const struct device *d, const struct tensor *w)
+{
+    return cu_code_of(d, w) == GPU_BYTES && !cu_masked(op_infos[OP_QUANT]->name);
+}
+
 /* Names of products tell the weight's type. */
 int cu_impl(const struct device *d, const struct node *n, struct op_impl *out)
 {

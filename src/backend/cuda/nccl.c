@@ -129,7 +129,8 @@ static int is_wrong(const struct cu_clique *q, int i, int *r)
     struct cu_gpu *w = q->of[i];
     *r = NCCL_SUCCESS;
     cu_enter(w);
-    cu_result asked = atomic_load(&w->dev.lost) ? CU_LAUNCH_FAILED : cu.stream_query(w->stream);
+    cu_result asked =
+        atomic_load(&w->dev.lost) ? CU_LAUNCH_FAILED : cu.stream_query(w->work.stream);
     if (asked != CU_SUCCESS && asked != CU_NOT_READY)
         return 1;
     int told = nccl.async_error(q->comm[i], r);
@@ -275,9 +276,9 @@ static int put_group(struct cu_clique *q, const struct copy *c, int n)
         int to = rank_of(q, &c[i].to), from = rank_of(q, &c[i].from);
         void *here = pointer_of(cu_address(c[i].from.buffer) + c[i].from.offset);
         void *there = pointer_of(cu_address(c[i].to.buffer) + c[i].to.offset);
-        r = nccl.send(here, c[i].n, NCCL_BYTES, to, q->comm[from], q->of[from]->stream);
+        r = nccl.send(here, c[i].n, NCCL_BYTES, to, q->comm[from], q->of[from]->work.stream);
         if (r == NCCL_SUCCESS)
-            r = nccl.receive(there, c[i].n, NCCL_BYTES, from, q->comm[to], q->of[to]->stream);
+            r = nccl.receive(there, c[i].n, NCCL_BYTES, from, q->comm[to], q->of[to]->work.stream);
     }
     end = nccl.group_end();
     return r == NCCL_SUCCESS ? end : r;
@@ -300,7 +301,7 @@ static pith_status mark_ends(struct copy *c, int n, struct pith_error *err)
         struct cu_gpu *v = cu_of(c[i].to.buffer->device);
         uint64_t value = 0;
         cu_enter(v);
-        st = cu_mark(v, &value, err);
+        st = cu_mark(v, &v->work, &value, err);
         if (st == PITH_OK)
             c[i].ev = (struct event){&v->dev, value};
     }

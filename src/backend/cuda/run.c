@@ -251,19 +251,19 @@ static pith_status put_step(struct job *j, const struct step *s, struct cu_stage
     if (st != PITH_OK)
         return st;
     gpu_put_step(&j->g, s, u->map, &used, &end);
-    st = cu_check(v, cu.to_device(at, u->map, used, v->stream), "the step", err);
+    st = cu_check(v, cu.to_device(at, u->map, used, v->work.stream), "the step", err);
     if (st == PITH_OK && end > j->g.views)
         st = cu_check(
-            v, cu.to_device(at + j->g.views, u->map + j->g.views, end - j->g.views, v->stream),
+            v, cu.to_device(at + j->g.views, u->map + j->g.views, end - j->g.views, v->work.stream),
             "the step", err);
-    return st == PITH_OK ? cu_mark(v, &u->value, err) : st;
+    return st == PITH_OK ? cu_mark(v, &v->work, &u->value, err) : st;
 }
 
 /* Of what failed half way nothing is under way any more. */
 static pith_status marked(struct job *j, pith_status st, struct pith_error *err)
 {
     if (st == PITH_OK)
-        st = cu_mark(j->v, &j->g.value, err);
+        st = cu_mark(j->v, &j->v->work, &j->g.value, err);
     if (st != PITH_OK)
         cu_idle(j->v);
     return st;
@@ -277,7 +277,7 @@ static pith_status step(struct gpu_job *g, const struct step *s, struct gpu_reco
     pthread_mutex_lock(&j->v->lock);
     pith_status st = put_step(j, s, &u, err);
     if (st == PITH_OK && r)
-        st = cu_check(j->v, cu.graph_launch(r->commands, j->v->stream), "a graph", err);
+        st = cu_check(j->v, cu.graph_launch(r->commands, j->v->work.stream), "a graph", err);
     st = marked(j, st, err);
     pthread_mutex_unlock(&j->v->lock);
     return st;
@@ -289,8 +289,8 @@ static pith_status once(struct gpu_job *g, const struct gpu_key *k, const struct
     struct job *j = job_of(g);
     pthread_mutex_lock(&j->v->lock);
     j->g.coded_as = GPU_NONE;
-    pith_status st = only ? put_call(j, j->v->stream, only, k, err)
-                          : put_phases(j, j->v->stream, k, err);
+    pith_status st = only ? put_call(j, j->v->work.stream, only, k, err)
+                          : put_phases(j, j->v->work.stream, k, err);
     st = marked(j, st, err);
     pthread_mutex_unlock(&j->v->lock);
     return st;

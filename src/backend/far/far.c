@@ -349,9 +349,10 @@ static pith_status far_event_wait(struct device *d, uint64_t ticket, struct pith
     return st;
 }
 
-static pith_status far_write(struct place to, const void *host, uint64_t n, struct event *ev,
-                             struct pith_error *err)
+static pith_status far_write(struct place to, const void *host, uint64_t n, int apart,
+                             struct event *ev, struct pith_error *err)
 {
+    (void)apart; /* moves keep no order anyway */
     struct far_device *f = far_of(to.buffer->device);
     pith_status st = far_call(f, "write", 0, err);
     if (st == PITH_OK)

@@ -21,7 +21,9 @@ enum gpu_code gpu_code_of(const struct gpu_job *j, const struct call *c)
 static uint64_t coded_bytes(const struct value *v, enum gpu_code as)
 {
     uint64_t n = (uint64_t)v->cols;
-    return as == GPU_NONE ? 0 : size_align(as == GPU_BYTES ? n + n / 8 : 2 * n + 4, 16);
+    return as == GPU_NONE    ? 0
+           : as == GPU_BYTES ? (uint64_t)act_coded_bytes(v->cols)
+                             : size_align(2 * n + 4, 16);
 }
 
 uint64_t gpu_codes_bytes(const struct gpu_job *j)
@@ -31,6 +33,7 @@ uint64_t gpu_codes_bytes(const struct gpu_job *j)
     for (const struct call *c = p->calls; c < p->calls + p->n_calls; c++) {
         const struct value *x = &c->src[0];
         uint64_t n = coded_bytes(x, gpu_code_of(j, c)) * (uint64_t)x->cap_rows;
+        n = x->fmt == ACT_CODED ? 0 : n;
         most = n > most ? n : most;
     }
     return most;
@@ -52,6 +55,12 @@ int gpu_round(struct gpu_job *j, const struct call *c, const struct gpu_key *k, 
 {
     const struct value *x = &c->src[0];
     uint64_t bytes = coded_bytes(x, as);
+    if (x->fmt == ACT_CODED) { /* they came so */
+        l->kernel.family = GPU_dp4a;
+        l->args.lda = (uint32_t)bytes;
+        l->args.ldb = (uint32_t)x->cols;
+        return 0;
+    }
     int again = j->coded_as != as || !same_rows(&j->coded, x);
     *round = (struct gpu_launch){.kernel.family = GPU_quantise};
     round->args = (struct gpu_args){.step = l->args.step,

@@ -38,23 +38,23 @@ void gpu_stage_leave(struct gpu_stages *s, int i)
 }
 
 static pith_status move_all(const struct gpu_mover *m, const char *what, struct place at,
-                            const uint8_t *in, uint8_t *out, uint64_t n, uint64_t *value,
+                            const uint8_t *in, uint8_t *out, uint64_t n, int apart, uint64_t *value,
                             struct pith_error *err)
 {
     pith_status st = m->stream->call(at.buffer->device, what, err);
     for (uint64_t i = 0; i < n && st == PITH_OK; i += GPU_STAGE_BYTES) {
         uint64_t part = n - i < GPU_STAGE_BYTES ? n - i : GPU_STAGE_BYTES;
         st = m->move((struct place){at.buffer, at.offset + i}, in ? in + i : NULL,
-                     out ? out + i : NULL, part, value, err);
+                     out ? out + i : NULL, part, apart, value, err);
     }
     return st;
 }
 
 pith_status gpu_write(const struct gpu_mover *m, struct place to, const void *host, uint64_t n,
-                      struct event *ev, struct pith_error *err)
+                      int apart, struct event *ev, struct pith_error *err)
 {
     uint64_t value = 0;
-    pith_status st = move_all(m, "write", to, host, NULL, n, &value, err);
+    pith_status st = move_all(m, "write", to, host, NULL, n, apart, &value, err);
     if (st == PITH_OK)
         *ev = (struct event){to.buffer->device, value};
     return st;
@@ -64,7 +64,7 @@ pith_status gpu_read(const struct gpu_mover *m, void *host, struct place from, u
                      struct pith_error *err)
 {
     uint64_t value = 0;
-    return move_all(m, "read", from, NULL, host, n, &value, err);
+    return move_all(m, "read", from, NULL, host, n, 0, &value, err);
 }
 
 pith_status gpu_across(const struct gpu_mover *m, struct place to, struct place from, uint64_t n,
@@ -78,7 +78,7 @@ pith_status gpu_across(const struct gpu_mover *m, struct place to, struct place 
         uint64_t part = n - i < most ? n - i : most;
         st = gpu_read(m, piece, (struct place){from.buffer, from.offset + i}, part, err);
         if (st == PITH_OK)
-            st = gpu_write(m, (struct place){to.buffer, to.offset + i}, piece, part, ev, err);
+            st = gpu_write(m, (struct place){to.buffer, to.offset + i}, piece, part, 0, ev, err);
     }
     mem_free(piece);
     return st;

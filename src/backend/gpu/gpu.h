@@ -266,11 +266,11 @@ int gpu_stage_take(struct gpu_stages *s);
 void gpu_stage_leave(struct gpu_stages *s, int i);
 struct gpu_mover {
     const struct gpu_stream *stream;
-    pith_status (*move)(struct place at, const void *in, void *out, uint64_t n, uint64_t *value,
-                        struct pith_error *err);
+    pith_status (*move)(struct place at, const void *in, void *out, uint64_t n, int apart,
+                        uint64_t *value, struct pith_error *err);
 };
 pith_status gpu_write(const struct gpu_mover *m, struct place to, const void *host, uint64_t n,
-                      struct event *ev, struct pith_error *err);
+                      int apart, struct event *ev, struct pith_error *err);
 pith_status gpu_read(const struct gpu_mover *m, void *host, struct place from, uint64_t n,
                      struct pith_error *err);
 /* Two devices share no memory: pieces go by the host. */

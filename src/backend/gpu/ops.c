@@ -514,6 +514,20 @@ static void matmul_launch(const struct call *c, const struct gpu_places *at, str
         l->args.bias += (uint64_t)(moe->first * m) * 4;
 }
 
+/* Rows as products of bytes read them (gpu_round). */
+static int quant_kernel(const struct op_view *v, struct gpu_kernel *k)
+{
+    k->family = GPU_quantise;
+    return ((const struct quant_op *)v->p)->act == ACT_CODED;
+}
+
+static void quant_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
+{
+    (void)at;
+    l->args.ld = (uint32_t)act_coded_bytes(c->dst.cols);
+    l->groups[0] = blocks(c->dst.cols / 32, 64);
+}
+
 /* ---------------------------------------------------------------- pages */
 
 enum { MOST_CHUNKS = 16, MOST_D_K = 2048, MOST_EXPERTS = 1024, MOST_CHOSEN = 64 };
@@ -1132,6 +1146,7 @@ static const struct gpu_op ops[OP_COUNT] = {
     [OP_MOE_PICK] = ROWS,
     [OP_CACHE_WRITE] = {"cache_write", cache_write_kernel, cache_write_launch, NULL},
     [OP_ATTN_ENTER] = {"attn_enter", attn_enter_kernel, attn_enter_launch, attn_enter_constants},
+    [OP_QUANT] = {"quantise", quant_kernel, quant_launch, NULL},
     [OP_MATMUL] = MATMUL,
     [OP_MATMUL_GLU] = {"matmul", matmul_glu_kernel, matmul_launch, NULL},
     [OP_HEAD_MATMUL] = MATMUL,
@@ -1175,7 +1190,7 @@ int gpu_impl(const struct node *n, struct op_impl *out)
     struct op_view v = view_node(n);
     const struct gpu_op *op = &ops[n->op];
     struct gpu_kernel k;
-    if (!op->kernel || n->fmt != ACT_F32 ||
+    if (!op->kernel || (n->fmt != ACT_F32 && n->fmt != ACT_CODED) ||
         (n->w && tensor_layout_on(n->w, n->device) != LAYOUT_ROWS) ||
         (n->w2 && tensor_layout_on(n->w2, n->device) != LAYOUT_ROWS) || !op->kernel(&v, &k))
         return 0;

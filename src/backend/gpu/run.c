@@ -121,9 +121,10 @@ pith_status gpu_wait(struct job *job, struct pith_error *err)
     uint64_t value = j->value;
     if (!value)
         return PITH_OK;
-    j->value = 0;
     pith_status st = j->stream->call(j->dev, "wait", err);
     pith_status end = j->stream->wait(j->dev, value, err);
+    if (end == PITH_OK || atomic_load(&j->dev->lost)) /* else it may be under way still */
+        j->value = 0;
     return st == PITH_OK ? end : st;
 }
 

@@ -1,8 +1,11 @@
 /* device.c -- the loader, devices, their memory, and what moves bytes: see vulkan.h.
  *
  * All bytes go through stages: pieces of host memory that the device can copy from and to, taken in
- * turn. Whatever is handed to a device's queue counts its semaphore up by one, so an event is a
- * number; each command buffer begins with a barrier behind all that was done before. */
+ * turn. Whatever is handed to a queue counts its semaphore up by one, so an event is a number; each
+ * command buffer begins with a barrier behind all that was done before in its queue.
+ *
+ * There is one queue, and where the device has such a second one for copies alone. By that one come
+ * weights as they are loaded, or brought for a step, while the first one computes. */
 #include "backend/vulkan/vulkan_impl.h"
 
 #include <stdio.h>
@@ -102,6 +105,7 @@ static pith_status find_physical(long n, VkPhysicalDevice *out, struct pith_erro
 #define DOT_EXTENSION    "VK_KHR_shader_integer_dot_product"
 #define BUDGET_EXTENSION "VK_EXT_memory_budget"
 #define SIZES_EXTENSION  "VK_KHR_maintenance4"
+#define COPY_QUEUE       "transferQueue"
 
 struct features {
     VkPhysicalDeviceFeatures2 base;
@@ -286,36 +290,50 @@ static pith_status read_properties(struct vk_device *v, struct pith_error *err)
     return st;
 }
 
-/* The queue family that computes, best one that does not draw. */
-static pith_status find_queue(struct vk_device *v, struct pith_error *err)
+static int only_copies(VkQueueFlags flags)
+{
+    const VkQueueFlags besides = VK_QUEUE_SPARSE_BINDING_BIT | VK_QUEUE_PROTECTED_BIT;
+    return (flags & ~besides) == VK_QUEUE_TRANSFER_BIT;
+}
+
+/* The queue family that computes, best one that does not draw; the one that copies and does nothing
+ * else, UINT32_MAX: there is none. */
+static pith_status find_queues(struct vk_device *v, struct pith_error *err)
 {
     VkQueueFamilyProperties list[MACHINE_DEVICES];
-    uint32_t n = MACHINE_DEVICES;
+    uint32_t n = MACHINE_DEVICES, *work = &v->work.family;
     vk.GetPhysicalDeviceQueueFamilyProperties(v->physical, &n, list);
-    v->family = UINT32_MAX;
-    for (uint32_t i = 0; i < n; i++)
-        if (list[i].queueFlags & VK_QUEUE_COMPUTE_BIT &&
-            (v->family == UINT32_MAX || !(list[i].queueFlags & VK_QUEUE_GRAPHICS_BIT)))
-            v->family = i;
-    return v->family != UINT32_MAX ? PITH_OK
-                                   : error_set(err, PITH_UNSUPPORTED, "%s: %.100s does not compute",
-                                               v->dev.name, v->what);
+    *work = v->beside.family = UINT32_MAX;
+    for (uint32_t i = 0; i < n; i++) {
+        VkQueueFlags flags = list[i].queueFlags;
+        if (flags & VK_QUEUE_COMPUTE_BIT &&
+            (*work == UINT32_MAX || !(flags & VK_QUEUE_GRAPHICS_BIT)))
+            *work = i;
+        if (only_copies(flags) && v->beside.family == UINT32_MAX)
+            v->beside.family = i;
+    }
+    v->goes_beside = v->beside.family != UINT32_MAX && !vk_masked(COPY_QUEUE);
+    return *work != UINT32_MAX ? PITH_OK
+                               : error_set(err, PITH_UNSUPPORTED, "%s: %.100s does not compute",
+                                           v->dev.name, v->what);
 }
 
 static pith_status make_device(struct vk_device *v, struct features *want, struct pith_error *err)
 {
     const float priority = 1;
     const char *const dot = DOT_EXTENSION;
-    VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
-                                     .queueFamilyIndex = v->family,
-                                     .queueCount = 1,
-                                     .pQueuePriorities = &priority};
+    VkDeviceQueueCreateInfo queue[2] = {{.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+                                         .queueFamilyIndex = v->work.family,
+                                         .queueCount = 1,
+                                         .pQueuePriorities = &priority}};
     VkDeviceCreateInfo in = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
                              .pNext = &want->base,
-                             .queueCreateInfoCount = 1,
-                             .pQueueCreateInfos = &queue,
+                             .queueCreateInfoCount = v->beside.family != UINT32_MAX ? 2 : 1,
+                             .pQueueCreateInfos = queue,
                              .enabledExtensionCount = v->has_dot ? 1 : 0,
                              .ppEnabledExtensionNames = &dot};
+    queue[1] = queue[0];
+    queue[1].queueFamilyIndex = v->beside.family;
     pith_status st = vk_call(v, "open", 0, err);
     if (st == PITH_OK)
         st = vk_check(v, vk.CreateDevice(v->physical, &in, NULL, &v->h), "open", err);
@@ -330,25 +348,46 @@ static pith_status make_device(struct vk_device *v, struct features *want, struc
     return st;
 }
 
-static pith_status make_queue(struct vk_device *v, struct pith_error *err)
+/* commands: for the stages. */
+static pith_status open_lane(struct vk_device *v, struct vk_lane *lane,
+                             VkCommandBuffer commands[VK_STAGES], struct pith_error *err)
 {
     VkSemaphoreTypeCreateInfo type = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO,
                                       .semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE};
     VkSemaphoreCreateInfo sem = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, .pNext = &type};
     VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
                                     .flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
-                                    .queueFamilyIndex = v->family};
-    VkCommandBuffer commands[VK_STAGES];
+                                    .queueFamilyIndex = lane->family};
     pith_status st;
-    v->f.GetDeviceQueue(v->h, v->family, 0, &v->queue);
-    TRY(vk_check(v, v->f.CreateSemaphore(v->h, &sem, NULL, &v->done), "a semaphore", err));
-    TRY(vk_check(v, v->f.CreateCommandPool(v->h, &pool, NULL, &v->pool), "a command pool", err));
+    v->f.GetDeviceQueue(v->h, lane->family, 0, &lane->queue);
+    TRY(vk_check(v, v->f.CreateSemaphore(v->h, &sem, NULL, &lane->done), "a semaphore", err));
+    TRY(vk_check(v, v->f.CreateCommandPool(v->h, &pool, NULL, &lane->pool), "a command pool", err));
     VkCommandBufferAllocateInfo in = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
-                                      .commandPool = v->pool,
+                                      .commandPool = lane->pool,
                                       .commandBufferCount = VK_STAGES};
     TRY(vk_check(v, v->f.AllocateCommandBuffers(v->h, &in, commands), "command buffers", err));
+fail:
+    return st;
+}
+
+static void close_lane(struct vk_device *v, struct vk_lane *lane)
+{
+    if (lane->pool)
+        v->f.DestroyCommandPool(v->h, lane->pool, NULL);
+    if (lane->done)
+        v->f.DestroySemaphore(v->h, lane->done, NULL);
+}
+
+static pith_status open_lanes(struct vk_device *v, struct pith_error *err)
+{
+    VkCommandBuffer work[VK_STAGES], beside[VK_STAGES] = {VK_NULL_HANDLE};
+    pith_status st;
+    TRY(open_lane(v, &v->work, work, err));
+    if (v->beside.family != UINT32_MAX)
+        TRY(open_lane(v, &v->beside, beside, err));
     for (int i = 0; i < VK_STAGES; i++) {
-        v->stage[i].commands = commands[i];
+        v->stage[i].commands = work[i];
+        v->stage[i].apart = beside[i];
         TRY(vk_allocate(v, GPU_STAGE_BYTES, 1, &v->stage[i].m, err));
     }
 fail:
@@ -362,10 +401,8 @@ static void destroy(struct vk_device *v)
         vk_pipelines_close(v);
         for (int i = 0; i < VK_STAGES; i++)
             vk_free(v, &v->stage[i].m);
-        if (v->pool)
-            v->f.DestroyCommandPool(v->h, v->pool, NULL);
-        if (v->done)
-            v->f.DestroySemaphore(v->h, v->done, NULL);
+        close_lane(v, &v->beside);
+        close_lane(v, &v->work);
         v->f.DestroyDevice(v->h, NULL);
     }
     pthread_mutex_destroy(&v->lock);
@@ -390,7 +427,8 @@ static void vulkan_close(struct device *d)
 }
 
 /* Four products of bytes by one instruction; the same faster than by others; an end to allocations
- * before the driver's; buffers as large as it has them; kernels for many rows. */
+ * before the driver's; buffers as large as it has them; kernels for many rows; copies beside what
+ * it computes. */
 static void note_optional(struct vk_device *v)
 {
     const char *env = "PITH_VULKAN_MASK";
@@ -404,6 +442,7 @@ static void note_optional(struct vk_device *v)
     gpu_optional(&v->dev, env, BUDGET_EXTENSION, offers_extension(v, BUDGET_EXTENSION));
     gpu_optional(&v->dev, env, SIZES_EXTENSION, offers_extension(v, SIZES_EXTENSION));
     gpu_optional(&v->dev, env, "tile", vk_has_tiles(v));
+    gpu_optional(&v->dev, env, COPY_QUEUE, v->beside.family != UINT32_MAX);
 }
 
 /* What is asked of a device each time it is opened. */
@@ -416,6 +455,8 @@ static pith_status look_at(struct vk_device *v, int i, struct features *want,
     if (st == PITH_OK)
         st = need_features(v, want, err);
     if (st == PITH_OK)
+        st = find_queues(v, err);
+    if (st == PITH_OK)
         note_optional(v);
     return st;
 }
@@ -423,9 +464,8 @@ static pith_status look_at(struct vk_device *v, int i, struct features *want,
 static pith_status open_new(struct vk_device *v, struct features *want, struct pith_error *err)
 {
     pith_status st;
-    TRY(find_queue(v, err));
     TRY(make_device(v, want, err));
-    TRY(make_queue(v, err));
+    TRY(open_lanes(v, err));
     TRY(vk_pipelines_open(v, err));
 fail:
     return st;
@@ -503,7 +543,7 @@ void vk_free(struct vk_device *v, struct vk_memory *m)
         v->f.DestroyBuffer(v->h, m->buffer, NULL);
     if (m->memory) {
         v->f.FreeMemory(v->h, m->memory, NULL);
-        if (!m->map)
+        if (m->counted)
             atomic_fetch_sub(&v->taken, m->bytes);
     }
     *m = (struct vk_memory){0};
@@ -512,8 +552,13 @@ void vk_free(struct vk_device *v, struct vk_memory *m)
 pith_status vk_allocate(struct vk_device *v, uint64_t bytes, int host, struct vk_memory *out,
                         struct pith_error *err)
 {
+    const uint32_t families[2] = {v->work.family, v->beside.family};
+    int shared = v->beside.family != UINT32_MAX;
     VkBufferCreateInfo in = {
         .sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
+        .sharingMode = shared ? VK_SHARING_MODE_CONCURRENT : VK_SHARING_MODE_EXCLUSIVE,
+        .queueFamilyIndexCount = shared ? 2 : 0,
+        .pQueueFamilyIndices = families,
         .size = (bytes + VK_ALIGN - 1) / VK_ALIGN * VK_ALIGN,
         .usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT |
                  VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT};
@@ -537,7 +582,8 @@ pith_status vk_allocate(struct vk_device *v, uint64_t bytes, int host, struct vk
                                    .memoryTypeIndex = type};
     TRY(vk_check(v, v->f.AllocateMemory(v->h, &memory, NULL, &out->memory), "memory", err));
     out->bytes = need.size;
-    if (!host)
+    out->counted = !host;
+    if (out->counted)
         atomic_fetch_add(&v->taken, out->bytes);
     TRY(vk_check(v, v->f.BindBufferMemory(v->h, out->buffer, out->memory, 0), "memory", err));
     if (host)
@@ -573,15 +619,22 @@ static pith_status vulkan_alloc(struct buffer *b, struct pith_error *err)
     return PITH_OK;
 }
 
+/* What to wait for, to have all done that a lane was given. The lock is held. */
+static uint64_t value_of(const struct vk_device *v, const struct vk_lane *lane)
+{
+    return lane->n ? lane->n * 2 + (lane == &v->beside) : 0;
+}
+
 /* The last commands that use it have ended: nobody releases what he still waits for. A copy that
  * failed before may be under way. */
 static void vulkan_release(struct buffer *b)
 {
     struct vk_device *v = vk_of(b->device);
     pthread_mutex_lock(&v->lock);
-    uint64_t value = v->value;
+    uint64_t work = value_of(v, &v->work), beside = value_of(v, &v->beside);
     pthread_mutex_unlock(&v->lock);
-    vk_wait(v, value, NULL);
+    vk_wait(v, work, NULL);
+    vk_wait(v, beside, NULL);
     vk_free(v, b->handle);
     mem_free(b->handle);
 }
@@ -610,36 +663,61 @@ pith_status vk_begin(struct vk_device *v, VkCommandBuffer commands, int again,
     return st;
 }
 
-pith_status vk_submit(struct vk_device *v, const VkCommandBuffer *commands, uint32_t n,
-                      uint64_t *value, struct pith_error *err)
+/* How far the other lane has to be before what a lane is given begins; 0: anywhere, as the lane has
+ * come behind that before. */
+static uint64_t comes_behind(struct vk_device *v, const struct vk_lane *lane)
 {
-    uint64_t next = v->value + 1;
+    int work = lane == &v->work;
+    uint64_t seen = atomic_load(&(work ? &v->beside : &v->work)->seen);
+    if (!work && v->zeroed / 2 > seen)
+        seen = v->zeroed / 2;
+    return seen > lane->behind ? seen : 0;
+}
+
+pith_status vk_submit(struct vk_device *v, struct vk_lane *lane, const VkCommandBuffer *commands,
+                      uint32_t n, uint64_t *value, struct pith_error *err)
+{
+    const VkPipelineStageFlags stage = VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
+    uint64_t next = lane->n + 1, behind = comes_behind(v, lane);
     VkTimelineSemaphoreSubmitInfo when = {.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
+                                          .waitSemaphoreValueCount = behind ? 1 : 0,
+                                          .pWaitSemaphoreValues = &behind,
                                           .signalSemaphoreValueCount = 1,
                                           .pSignalSemaphoreValues = &next};
     VkSubmitInfo in = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
                        .pNext = &when,
+                       .waitSemaphoreCount = behind ? 1 : 0,
+                       .pWaitSemaphores = lane == &v->work ? &v->beside.done : &v->work.done,
+                       .pWaitDstStageMask = &stage,
                        .commandBufferCount = n,
                        .pCommandBuffers = commands,
                        .signalSemaphoreCount = 1,
-                       .pSignalSemaphores = &v->done};
+                       .pSignalSemaphores = &lane->done};
     pith_status st = vk_call(v, "submit", 0, err);
     if (st == PITH_OK)
-        st = vk_check(v, v->f.QueueSubmit(v->queue, 1, &in, VK_NULL_HANDLE), "submit", err);
-    if (st == PITH_OK)
-        *value = v->value = next;
-    return st;
+        st = vk_check(v, v->f.QueueSubmit(lane->queue, 1, &in, VK_NULL_HANDLE), "submit", err);
+    if (st != PITH_OK)
+        return st;
+    lane->n = next;
+    lane->behind = behind ? behind : lane->behind;
+    *value = value_of(v, lane);
+    return PITH_OK;
 }
 
 pith_status vk_wait(struct vk_device *v, uint64_t value, struct pith_error *err)
 {
+    struct vk_lane *lane = value & 1 ? &v->beside : &v->work;
+    uint64_t n = value / 2, seen = atomic_load(&lane->seen);
     VkSemaphoreWaitInfo in = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO,
                               .semaphoreCount = 1,
-                              .pSemaphores = &v->done,
-                              .pValues = &value};
+                              .pSemaphores = &lane->done,
+                              .pValues = &n};
     if (!value)
         return PITH_OK;
-    return vk_check(v, v->f.WaitSemaphores(v->h, &in, UINT64_MAX), "wait", err);
+    pith_status st = vk_check(v, v->f.WaitSemaphores(v->h, &in, UINT64_MAX), "wait", err);
+    while (st == PITH_OK && seen < n && !atomic_compare_exchange_weak(&lane->seen, &seen, n))
+        ;
+    return st;
 }
 
 /* ---------------------------------------------------------------- copies */
@@ -652,11 +730,17 @@ static pith_status begin_stage(struct vk_device *v, struct vk_stage *s, struct p
     return st == PITH_OK ? vk_begin(v, s->commands, 0, err) : st;
 }
 
+static pith_status send(struct vk_device *v, struct vk_lane *lane, VkCommandBuffer commands,
+                        uint64_t *value, struct pith_error *err)
+{
+    vk_barrier(v, commands);
+    pith_status st = vk_check(v, v->f.EndCommandBuffer(commands), "commands", err);
+    return st == PITH_OK ? vk_submit(v, lane, &commands, 1, value, err) : st;
+}
+
 static pith_status send_stage(struct vk_device *v, struct vk_stage *s, struct pith_error *err)
 {
-    vk_barrier(v, s->commands);
-    pith_status st = vk_check(v, v->f.EndCommandBuffer(s->commands), "commands", err);
-    return st == PITH_OK ? vk_submit(v, &s->commands, 1, &s->value, err) : st;
+    return send(v, &v->work, s->commands, &s->value, err);
 }
 
 static pith_status fill(struct vk_device *v, VkBuffer buffer, uint64_t from, uint64_t n,
@@ -670,6 +754,8 @@ static pith_status fill(struct vk_device *v, VkBuffer buffer, uint64_t from, uin
         v->f.CmdFillBuffer(s->commands, buffer, from, n, 0);
         st = send_stage(v, s, err);
     }
+    if (st == PITH_OK)
+        v->zeroed = s->value;
     pthread_mutex_unlock(&v->lock);
     gpu_stage_leave(&v->stages, i);
     return st;
@@ -684,10 +770,11 @@ static pith_status vulkan_zero(struct place at, uint64_t n, struct pith_error *e
 
 /* One piece to the device (in NULL: from it) through a stage. Threads have the lock while they hand
  * over, and not while they copy. */
-static pith_status move(struct place at, const void *in, void *out, uint64_t n, uint64_t *value,
-                        struct pith_error *err)
+static pith_status move(struct place at, const void *in, void *out, uint64_t n, int apart,
+                        uint64_t *value, struct pith_error *err)
 {
     struct vk_device *v = vk_of(at.buffer->device);
+    struct vk_lane *lane = apart && v->goes_beside ? &v->beside : &v->work;
     VkBuffer far = vk_memory(at.buffer)->buffer;
     VkBufferCopy region = {in ? 0 : at.offset, in ? at.offset : 0, n};
     int i = gpu_stage_take(&v->stages);
@@ -696,13 +783,16 @@ static pith_status move(struct place at, const void *in, void *out, uint64_t n, 
     if (st == PITH_OK && in)
         memcpy(s->m.map, in, n);
     pthread_mutex_lock(&v->lock);
+    VkCommandBuffer commands = lane == &v->work ? s->commands : s->apart;
     if (st == PITH_OK)
-        st = vk_begin(v, s->commands, 0, err);
+        st = vk_begin(v, commands, 0, err);
     if (st == PITH_OK) {
-        v->f.CmdCopyBuffer(s->commands, in ? s->m.buffer : far, in ? far : s->m.buffer, 1, &region);
-        st = send_stage(v, s, err);
+        v->f.CmdCopyBuffer(commands, in ? s->m.buffer : far, in ? far : s->m.buffer, 1, &region);
+        st = send(v, lane, commands, &s->value, err);
     }
+    uint64_t before = st != PITH_OK && lane == &v->beside ? value_of(v, lane) : 0;
     pthread_mutex_unlock(&v->lock);
+    vk_wait(v, before, NULL); /* nobody else would: who asked has no event */
     if (st == PITH_OK && !in)
         st = vk_wait(v, s->value, err);
     if (st == PITH_OK && !in)
@@ -719,10 +809,10 @@ static pith_status vulkan_event_wait(struct device *d, uint64_t ticket, struct p
     return gpu_event_wait(&mover, d, ticket, err);
 }
 
-static pith_status vulkan_write(struct place to, const void *host, uint64_t n, struct event *ev,
-                                struct pith_error *err)
+static pith_status vulkan_write(struct place to, const void *host, uint64_t n, int apart,
+                                struct event *ev, struct pith_error *err)
 {
-    return gpu_write(&mover, to, host, n, ev, err);
+    return gpu_write(&mover, to, host, n, apart, ev, err);
 }
 
 static pith_status vulkan_read(void *host, struct place from, uint64_t n, struct event *ev,
@@ -774,6 +864,7 @@ const struct backend backend_vulkan = {
     .zero = vulkan_zero,
     .event_wait = vulkan_event_wait,
     .impl = vk_impl,
+    .coded = vk_coded,
     .job_bytes = vk_job_bytes,
     .job_memory = vk_job_memory,
     .prepare = vk_prepare,

@@ -173,6 +173,11 @@ enum gpu_code vk_code_of(const struct device *d, const struct tensor *w)
     return bytes ? GPU_BYTES : GPU_NONE;
 }
 
+int vk_coded(const struct device *d, const struct tensor *w)
+{
+    return vk_code_of(d, w) == GPU_BYTES && !vk_masked(op_infos[OP_QUANT]->name);
+}
+
 /* Names of products tell the weight's type, and what they are made of. */
 int vk_impl(const struct device *d, const struct node *n, struct op_impl *out)
 {

@@ -64,7 +64,7 @@ static pith_status make_commands(struct job *j, struct pith_error *err)
     pith_status st;
     VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
                                     .flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
-                                    .queueFamilyIndex = v->family};
+                                    .queueFamilyIndex = v->work.family};
     uint32_t n = (uint32_t)j->g.cap + UPLOADS + 2, at = 0;
     VkCommandBuffer *list = mem_array(n, sizeof *list, PITH_MEM_SCRATCH);
     if (!list)
@@ -239,8 +239,10 @@ static pith_status put_phases(struct job *j, VkCommandBuffer commands, const str
     const struct plan *p = j->g.p.plan;
     struct hazards h = {.n = 0};
     pith_status st = vk_begin(j->v, commands, again, err);
+    if (st != PITH_OK)
+        return st;
     j->g.coded_as = GPU_NONE;
-    if (only && st == PITH_OK)
+    if (only)
         st = put_call(j, commands, only, k, &h, err);
     for (int32_t i = k->first; i < k->first + k->n && !only && st == PITH_OK; i++) {
         j->g.coded_as = GPU_NONE;
@@ -290,7 +292,7 @@ static pith_status hand_over(struct job *j, const VkCommandBuffer *commands, uin
                              uint64_t *value, struct pith_error *err)
 {
     pthread_mutex_lock(&j->v->lock);
-    pith_status st = vk_submit(j->v, commands, n, value, err);
+    pith_status st = vk_submit(j->v, &j->v->work, commands, n, value, err);
     pthread_mutex_unlock(&j->v->lock);
     if (st == PITH_OK)
         j->g.value = *value;

@@ -75,11 +75,25 @@ struct vk_memory {
     VkDeviceMemory memory;
     uint64_t address, bytes;
     uint8_t *map; /* NULL: the device's own */
+    int counted;  /* in what the device has taken */
 };
 struct vk_stage {
     struct vk_memory m;
-    VkCommandBuffer commands;
-    uint64_t value; /* of the semaphore, when they are done */
+    VkCommandBuffer commands, apart; /* apart: of the lane beside */
+    uint64_t value;                  /* when they are done */
+};
+
+/* A queue, whose semaphore counts what it was given. */
+struct vk_lane {
+    VkQueue queue;
+    uint32_t family;
+    VkCommandPool pool;
+    VkSemaphore done; /* a timeline: each submission adds one */
+    uint64_t n;       /* of the last one */
+    /* Of what the host has waited for, the last: what the other lane is given comes behind it, so
+     * that it sees what was written. behind: of the other lane, what this one came behind. */
+    _Atomic(uint64_t) seen;
+    uint64_t behind;
 };
 
 /* Families besides those of gpu.h: dp4a by the device's own instruction, and products with many
@@ -106,8 +120,7 @@ struct vk_device {
     struct vk_fns f;
     VkPhysicalDevice physical;
     VkDevice h;
-    VkQueue queue;
-    uint32_t family, type_device, type_host;
+    uint32_t type_device, type_host;
     uint64_t largest, total;
     uint64_t groups; /* of a launch, along a row */
     uint32_t threads, shared; /* of a workgroup, bytes of its memory */
@@ -121,9 +134,11 @@ struct vk_device {
     struct vk_stage stage[VK_STAGES];
     struct gpu_stages stages;
     pthread_mutex_t lock; /* of all below */
-    VkSemaphore done;     /* a timeline: each submission adds one */
-    uint64_t value;       /* of the last one */
-    VkCommandPool pool;
+    /* Everything but writes that need not wait for what was given before: those go beside it, where
+     * the device has a queue for copies alone. */
+    struct vk_lane work, beside;
+    int goes_beside;
+    uint64_t zeroed; /* the last zeros, behind which what goes beside comes */
 
     VkPipelineCache cache;
     VkPipelineLayout layout;
@@ -166,8 +181,8 @@ pith_status vk_begin(struct vk_device *v, VkCommandBuffer commands, int again,
                      struct pith_error *err);
 void vk_barrier(struct vk_device *v, VkCommandBuffer commands);
 /* Hands n command buffers over; *value: what to wait for. The lock is held. */
-pith_status vk_submit(struct vk_device *v, const VkCommandBuffer *commands, uint32_t n,
-                      uint64_t *value, struct pith_error *err);
+pith_status vk_submit(struct vk_device *v, struct vk_lane *lane, const VkCommandBuffer *commands,
+                      uint32_t n, uint64_t *value, struct pith_error *err);
 pith_status vk_wait(struct vk_device *v, uint64_t value, struct pith_error *err);
 
 /* pipeline.c */
@@ -186,6 +201,7 @@ int vk_has_tiles(const struct vk_device *v);
 
 /* Are products with weights of this type made of bytes? */
 enum gpu_code vk_code_of(const struct device *d, const struct tensor *w);
+int vk_coded(const struct device *d, const struct tensor *w); /* see backend.h */
 int vk_impl(const struct device *d, const struct node *n, struct op_impl *out);
 
 /* run.c */

@@ -528,8 +528,16 @@ static void shape_copy(struct graph *g, struct node *n)
         graph_mismatch(g, n, "row", x->cols, x->src[0]->cols);
 }
 
-const struct op_info op_copy = {
-    .name = "copy", .kind = OP_UNITS, .flags = OP_MOVER | OP_TRANSFER, .shape = shape_copy};
+static void copy_cost(const struct call *c, const struct exec *x, struct op_cost *cost)
+{
+    cost->bytes = (uint64_t)(exec_rows(x, c->dst.rows, c->dst.rows_mul) * c->src[0].ld) * 4;
+}
+
+const struct op_info op_copy = {.name = "copy",
+                                .kind = OP_UNITS,
+                                .flags = OP_MOVER | OP_TRANSFER,
+                                .shape = shape_copy,
+                                .cost = copy_cost};
 
 node graph_copy(struct graph *g, node x, int32_t device)
 {

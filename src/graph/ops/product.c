@@ -31,7 +31,9 @@ static OP_FN(ref_quant)
         struct act_out t = value_out(x, &c->dst, r / ACT_TILE);
         const float *in = value_row(x, &c->src[0], r);
         int col = (int)(r % ACT_TILE);
-        if (c->dst.fmt == ACT_A32)
+        if (c->dst.fmt == ACT_CODED)
+            act_to_coded(in, c->dst.cols, value_row(x, &c->dst, r));
+        else if (c->dst.fmt == ACT_A32)
             act_quant_a32(in, c->dst.cols, t.q, t.d, t.s32, t.nc, col);
         else if (c->dst.fmt == ACT_A256)
             act_quant_a256(in, c->dst.cols, t.q, t.d, t.s16, t.nc, col);

@@ -73,13 +73,50 @@ static void finish(const struct call *c, const float *y, int64_t e, int64_t m, i
         memcpy(out, y, (size_t)n * sizeof *y);
 }
 
+/* Panels of an expert's matrix times a tile: row j of it goes to row[j] of the result. */
+struct expert_tile {
+    int64_t e;
+    const struct act_tile *a;
+    const int32_t *row;
+};
+
+static void put_panel(const struct call *c, const struct exec *x, const struct expert_tile *t,
+                      int64_t p, const float *y)
+{
+    int pack_rows = dtypes[c->w->type].pack_rows;
+    int64_t m = p * pack_rows, left = tensor_m(c->w) - m;
+    for (int j = 0; j < t->a->nc; j++)
+        finish(c, y + j * pack_rows, t->e, m, left < pack_rows ? left : pack_rows,
+               value_row(x, &c->dst, t->row[j]) + m);
+}
+
+/* Panels [p, end). One row of x goes through two of them at once, half of them apart, where two
+ * streams of weights are read faster than one. */
+static void multiply_panels(const struct call *c, const struct exec *x, const struct cpu_panels *w,
+                            const struct expert_tile *t, int64_t p, int64_t end, uint8_t *scratch)
+{
+    _Alignas(64) float y[ACT_TILE * 64], y2[64];
+    const struct kern *k = kern_of(c);
+    const int64_t kk = tensor_k(c->w);
+    int pairs = t->a->nc == 1 && k->pair[c->w->type] && c->layout == LAYOUT_PANELS && !w->pending;
+    const int64_t step = pairs ? (end - p) / 2 : 0;
+    for (int64_t last = p + step; p < last; p++) {
+        const void *const two[2] = {cpu_panel(w, t->e, p, NULL),
+                                    cpu_panel(w, t->e, p + step, NULL)};
+        k->pair[c->w->type](two, kk, t->a, (float *const[]){y, y2});
+        put_panel(c, x, t, p, y);
+        put_panel(c, x, t, p + step, y2);
+    }
+    for (p += step; p < end; p++) {
+        k->mm[c->w->type](cpu_panel(w, t->e, p, scratch), kk, t->a, y);
+        put_panel(c, x, t, p, y);
+    }
+}
+
 static OP_FN(cpu_moe_matmul)
 {
-    _Alignas(64) float y[ACT_TILE * 64];
-    const struct kern *k = kern_of(c);
     struct moe_sorted s = moe_sorted(c, x, &c->src[1]);
-    int64_t kk = tensor_k(c->w), n_panels = tensor_panels(c->w), m_all = tensor_m(c->w);
-    int pack_rows = dtypes[c->w->type].pack_rows;
+    int64_t n_panels = tensor_panels(c->w);
     int32_t used = ((const struct moe_op *)c->p)->k;
     int per_row = c->src[0].rows_mul == used ? 1 : used; /* input rows: [T*k] or [T] */
     const struct cpu_panels w = cpu_panels(c);
@@ -90,13 +127,8 @@ static OP_FN(cpu_moe_matmul)
         for (int32_t i = s.first[e]; i < s.first[e + 1]; i += ACT_TILE) {
             int n = s.first[e + 1] - i < ACT_TILE ? s.first[e + 1] - i : ACT_TILE;
             struct act_tile a = gather(x, &c->src[0], s.row + i, per_row, n, tile);
-            for (int64_t p = p0; p < p1; p++) {
-                k->mm[c->w->type](cpu_panel(&w, s.expert[e], p, scratch), kk, &a, y);
-                int64_t m = p * pack_rows, left = m_all - m < pack_rows ? m_all - m : pack_rows;
-                for (int j = 0; j < n; j++)
-                    finish(c, y + j * pack_rows, s.expert[e], m, left,
-                           value_row(x, &c->dst, s.row[i + j]) + m);
-            }
+            struct expert_tile t = {s.expert[e], &a, s.row + i};
+            multiply_panels(c, x, &w, &t, p0, p1, scratch);
         }
         u = e * n_panels + p1;
     }

@@ -132,6 +132,8 @@ const void *cpu_panel(const struct cpu_panels *s, int64_t stack, int64_t p, void
     return at;
 }
 
+enum { ROW_FLOATS = ACT_TILE * 64 }; /* results that are kept until they are stored */
+
 /* n floats: the 16 rows of most panels, whose copy is a few instructions and no call. */
 static void copy_rows(const float *y, float *out, int64_t n)
 {
@@ -150,12 +152,11 @@ static int goes_far(const struct call *c, const struct exec *x)
            (int64_t)x->step->R * c->dst.cols * (int64_t)sizeof(float) > FAR_BYTES;
 }
 
-/* Columns of a finished tile [nc][rows of the panel] to their rows of the result, with the bias. */
+/* A finished tile [nc][pack_rows] to columns m and on of its rows of the result, with the bias. */
 static void store_tile(const struct call *c, const struct exec *x, const float *y, int nc,
-                       int pack_rows, int64_t panel, int64_t row0, const float *bias)
+                       int64_t pack_rows, int64_t m, int64_t row0, const float *bias)
 {
-    int64_t m = panel * pack_rows, left = c->dst.cols - m;
-    int64_t n = left < pack_rows ? left : pack_rows;
+    int64_t left = c->dst.cols - m, n = left < pack_rows ? left : pack_rows;
     float *out = value_row(x, &c->dst, row0) + m;
     for (int i = 0; i < nc; i++, y += pack_rows, out += c->dst.ld) {
         if (bias)
@@ -165,13 +166,44 @@ static void store_tile(const struct call *c, const struct exec *x, const float *
     }
 }
 
+/* Panels [begin, end) of one matrix, or of two whose results are gated, with the one tile that a
+ * decode step has: as many of the gate's at a stretch as there is room for, then those of what it
+ * opens. Weights come fastest the longer a stream of them is. */
+static void multiply_tile(const struct call *c, const struct exec *x, int64_t begin, int64_t end,
+                          int ith, int gated)
+{
+    _Alignas(64) float y[ROW_FLOATS], y2[ROW_FLOATS];
+    const struct kern *k = kern_of(c);
+    const struct cpu_panels w = cpu_panels(c), w2 = gated ? cpu_panels2(c) : w;
+    const struct act_tile a = value_tile(x, &c->src[0], 0);
+    const int64_t kk = tensor_k(c->w), pack_rows = dtypes[c->w->type].pack_rows;
+    const int64_t each = a.nc * pack_rows, most = ROW_FLOATS / each;
+    kern_mm_pair_fn *pair = gated && a.nc == 1 ? k->pair[c->w->type] : NULL;
+    uint8_t *scratch = scratch_of(x, ith);
+    for (int64_t p = begin, n; p < end; p += n) {
+        n = end - p < most ? end - p : most;
+        for (int64_t i = 0; i < n && !pair; i++)
+            k->mm[c->w->type](cpu_panel(&w, 0, p + i, scratch), kk, &a, y + i * each);
+        for (int64_t i = 0; i < n && gated && !pair; i++)
+            k->mm[c->w->type](cpu_panel(&w2, 0, p + i, scratch), kk, &a, y2 + i * each);
+        for (int64_t i = 0; i < n && pair; i++)
+            pair((const void *const[]){cpu_panel(&w, 0, p + i, scratch),
+                                       cpu_panel(&w2, 0, p + i, scratch + cpu_panel_scratch(c))},
+                 kk, &a, (float *const[]){y + i * each, y2 + i * each});
+        if (gated)
+            cpu_act(k, ((const struct glu_op *)c->p)->act)(y, y2, y, n * each);
+        for (int64_t i = 0; i < n; i++)
+            store_tile(c, x, y + i * each, a.nc, pack_rows, (p + i) * pack_rows, 0, c->b_data);
+    }
+}
+
 /* Panels [begin, end) of one matrix, or of two side by side whose results are gated, and tiles
  * [first, n_tiles): blocks of activation tiles that stay in L2, panel by panel under each. */
 static void multiply(const struct call *c, const struct exec *x, int64_t begin, int64_t end,
                      int64_t first, int64_t n_tiles, int ith, int gated)
 {
     enum { KEPT = 4 }; /* tiles that every panel finds made: those of a decode step */
-    _Alignas(64) float y[ACT_TILE * 64], y2[ACT_TILE * 64];
+    _Alignas(64) float y[ROW_FLOATS], y2[ROW_FLOATS];
     struct act_tile kept[KEPT];
     const struct kern *k = kern_of(c);
     const struct cpu_panels w = cpu_panels(c), w2 = gated ? cpu_panels2(c) : w;
@@ -197,21 +229,16 @@ static void multiply(const struct call *c, const struct exec *x, int64_t begin, 
             for (int64_t t = t0; t < t1; t++) {
                 struct act_tile a =
                     t - t0 < KEPT ? kept[t - t0] : value_tile(x, &c->src[0], t);
-                if (act && a.nc == 1 && k->pair[c->w->type])
-                    k->pair[c->w->type]((const void *const[]){panel, panel2}, kk, &a,
-                                        (float *const[]){y, y2});
-                else {
-                    mm(panel, kk, &a, y);
-                    if (act)
-                        mm(panel2, kk, &a, y2);
-                }
-                if (act)
+                mm(panel, kk, &a, y);
+                if (act) {
+                    mm(panel2, kk, &a, y2);
                     act(y, y2, y, a.nc * pack_rows);
+                }
                 if (far && (p + 1) * pack_rows <= c->dst.cols)
                     k->put_far(y, a.nc, pack_rows,
                                value_row(x, &c->dst, t * ACT_TILE) + p * pack_rows, c->dst.ld);
                 else
-                    store_tile(c, x, y, a.nc, pack_rows, p, t * ACT_TILE, bias);
+                    store_tile(c, x, y, a.nc, pack_rows, p * pack_rows, t * ACT_TILE, bias);
             }
         }
     }
@@ -240,7 +267,7 @@ static void multiply_pairs(const struct call *c, const struct exec *x, int64_t b
                 k->mm[c->w->type](cpu_panel(&w, 0, p + i * step, scratch_of(x, ith)), kk, &a,
                                   y[i]);
         for (int i = 0; i < n_panels; i++)
-            store_tile(c, x, y[i], 1, pack_rows, p + i * step, 0, c->b_data);
+            store_tile(c, x, y[i], 1, pack_rows, (p + i * step) * pack_rows, 0, c->b_data);
     }
 }
 
@@ -251,6 +278,10 @@ static void multiply_units(const struct call *c, const struct exec *x, int64_t b
     int64_t parts = parts_of(c, x), tiles = tiles_of(c, x);
     if (in_pairs(c, x)) {
         multiply_pairs(c, x, begin, end, ith);
+        return;
+    }
+    if (tiles == 1 && !goes_far(c, x)) {
+        multiply_tile(c, x, begin, end, ith, gated);
         return;
     }
     while (begin < end) {
