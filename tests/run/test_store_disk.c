@@ -23,6 +23,8 @@ static char model_path[2][64], folder[64];
 
 static int recurrent; /* such models are not made, but golden ones */
 static int head_dim;  /* 0: the least */
+static int experts;   /* 1: four, two in use */
+static int wide;      /* 1: enough columns for two devices */
 
 static void make_model(int which, const char *arch)
 {
@@ -40,6 +42,12 @@ static void make_model(int which, const char *arch)
     }
     p.seed = (uint64_t)which + 1;
     p.head_dim = head_dim ? head_dim : p.head_dim;
+    p.n_expert = experts ? 4 : p.n_expert;
+    p.n_expert_used = experts ? 2 : p.n_expert_used;
+    if (wide) {
+        p.n_embd = 256;
+        p.n_ff = 1024;
+    }
     CHECK_MSG(pith_synth(model_path[which], &p, &err) == PITH_OK, "%s", err.msg);
 }
 
@@ -913,6 +921,77 @@ static void test_read_by_all(void)
     end();
 }
 
+/* ---------------------------------------------------------------- who computes */
+
+struct how {
+    const char *far, *cpus, *tensor_split; /* far devices; CPU devices; of columns over two
+                                              far ones, of layers over two CPUs */
+    int32_t gpu_layers, cpu_experts, reproducible, n_threads;
+};
+
+/* Positions of the first prompt that a session of a model opened so takes from the folder; all are
+ * there afterwards. */
+static int32_t taken_by(const struct how *h)
+{
+    struct pith_error err;
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    mp.n_threads = h->n_threads ? h->n_threads : 1;
+    mp.n_batch = 64;
+    mp.gpu_layers = h->gpu_layers;
+    mp.cpu_experts = h->cpu_experts;
+    mp.reproducible = h->reproducible;
+    mp.split = h->tensor_split && h->far ? PITH_SPLIT_TENSOR : mp.split;
+    mp.tensor_split = h->tensor_split;
+    if (h->far)
+        setenv("PITH_FAR_DEVICES", h->far, 1);
+    if (h->cpus)
+        setenv("PITH_CPU_DEVICES", h->cpus, 1);
+    pith_model *m = pith_model_open(model_path[0], &mp, &err);
+    CHECK_MSG(m, "%s", err.msg);
+    unsetenv("PITH_FAR_DEVICES");
+    unsetenv("PITH_CPU_DEVICES");
+    int32_t token[N_CTX], n = prompt(token, 1);
+    size_t kept = 0;
+    pith_session *s = open_session(m, folder, 0);
+    if (s)
+        CHECK_MSG(pith_prefix(s, 0, token, (size_t)n, &kept, &err) == PITH_OK, "%s", err.msg);
+    pith_session_close(s); /* waits for the writer */
+    pith_model_close(m);
+    return (int32_t)kept;
+}
+
+#define HOW(...) (&(struct how){__VA_ARGS__})
+#define FAR      .far = "1", .gpu_layers = 99
+
+/* Pages are taken by who would compute the same bits: products elsewhere, kernels for any rows, or
+ * other sums over columns make others. */
+static void test_who_computes(void)
+{
+    experts = 1;
+    begin("qwen3moe");
+    experts = 0;
+    CHECK(taken_by(HOW(FAR, .cpu_experts = -1)) == 0);
+    CHECK(taken_by(HOW(FAR, .cpu_experts = -1)) == 320);
+    CHECK_MSG(taken_by(HOW(FAR)) == 0, "experts elsewhere");
+    CHECK(taken_by(HOW(FAR)) == 320);
+    CHECK_MSG(taken_by(HOW(FAR, .reproducible = 1)) == 0, "kernels for any rows");
+    CHECK(taken_by(HOW(FAR, .reproducible = 1)) == 320);
+    end();
+    wide = 1;
+    begin("llama");
+    wide = 0;
+    CHECK(taken_by(HOW(.far = "2", .gpu_layers = 99, .tensor_split = "1,1")) == 0);
+    CHECK(taken_by(HOW(.far = "2", .gpu_layers = 99, .tensor_split = "1,1")) == 320);
+    CHECK_MSG(taken_by(HOW(.far = "2", .gpu_layers = 99, .tensor_split = "3,1")) == 0,
+              "columns divided elsewhere");
+    CHECK(taken_by(HOW(.n_threads = 1)) == 0);
+    CHECK(taken_by(HOW(.n_threads = 2)) == 320);
+    CHECK(taken_by(HOW(.reproducible = 1)) == 320);
+    CHECK(taken_by(HOW(.far = "1", .gpu_layers = PITH_GPU_LAYERS_NONE)) == 320);
+    CHECK(taken_by(HOW(.cpus = "2", .tensor_split = "0,1")) == 320);
+    end();
+}
+
 /* ---------------------------------------------------------------- a disk that is full, or not ours
  */
 
@@ -1024,5 +1103,6 @@ int main(void)
     TEST(test_prepared);
     TEST(test_other_model);
     TEST(test_two);
+    TEST(test_who_computes);
     return test_end();
 }

@@ -501,6 +501,39 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
     return PITH_OK;
 }
 
+static uint64_t mix_text(const char *text, uint64_t seed)
+{
+    return XXH3_64bits_withSeed(text, strlen(text) + 1, seed);
+}
+
+/* What computes as only it does: who offers the device, what it is, and what it has no kernels for
+ * or is told to do without. */
+static uint64_t mix_device(const struct pith_model *m, int32_t device, uint64_t seed)
+{
+    const struct device *d = m->devices[device];
+    const int32_t how[] = {d->reproducible, m->params.observe != 0};
+    seed = mix_text(d->backend->name, seed);
+    seed = mix_text(d->about, seed);
+    seed = mix_text(d->lacks, seed);
+    return XXH3_64bits_withSeed(how, sizeof how, seed);
+}
+
+/* Where and how weights are multiplied. All CPUs, however many there are and with whatever kernels,
+ * have the same bits: what they do is not in it. A slice's name tells rows from columns and where
+ * they begin and end. */
+static uint64_t mix_products(const struct pith_session *s, uint64_t seed)
+{
+    const struct pith_model *m = s->model;
+    for (int i = 0; i < s->n_roles; i++)
+        for (const struct node *n = s->role[i].graph.first; n; n = n->next) {
+            if (!n->w || m->devices[n->device]->kind == DEVICE_CPU)
+                continue;
+            seed = XXH3_64bits_withSeed(&n->op, sizeof n->op, seed);
+            seed = mix_device(m, n->device, mix_text(n->w->name, seed));
+        }
+    return s->uploading.rows > 0 ? ~mix_device(m, s->uploading.device, seed) : seed;
+}
+
 /* What the bits of a page depend on beside its tokens, and what its place among the session's pages
  * means. The fingerprint samples the weights; a file edited in between shows by its time. */
 static void store_root(const struct pith_session *s, uint64_t root[2])
@@ -534,7 +567,7 @@ static void store_root(const struct pith_session *s, uint64_t root[2])
             seed = XXH3_64bits_withSeed(&index, sizeof index, seed);
         seed = XXH3_64bits_withSeed(device, strlen(device), seed);
     }
-    h = XXH3_128bits_withSeed(&h, sizeof h, seed);
+    h = XXH3_128bits_withSeed(&h, sizeof h, mix_products(s, seed));
     root[0] = h.low64;
     root[1] = h.high64;
 }
