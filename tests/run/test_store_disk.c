@@ -765,6 +765,61 @@ static void test_backs_off(void)
     end();
 }
 
+/* The store's pages of the only group, and those that nobody else holds, are what is counted. */
+static void check_counts(const pith_session *s)
+{
+    const struct cache_group *g = &s->cache.group[0];
+    int32_t *n = calloc((size_t)g->n_made + 1, sizeof *n), held = 0, idle = 0;
+    for (int32_t i = 0; i < s->store.cap; i++)
+        if (s->store.entry[i].used)
+            n[place_page(s->store.entry[i].page[0])]++;
+    for (int32_t p = 0; p < g->n_made; p++) {
+        held += n[p] > 0;
+        idle += n[p] && g->refs[STEP_QUARTERS * p] == n[p];
+    }
+    CHECK_MSG(held == g->n_stored && idle == g->n_idle,
+              "%d pages of the store, %d are counted; only its %d, counted %d", held, g->n_stored,
+              idle, g->n_idle);
+    free(n);
+}
+
+/* A page that waits in an orphan, and enters the tree when its sequence ends: it stays the store's
+ * when the orphan goes. */
+static void test_orphan(void)
+{
+    struct pith_error err;
+    int32_t token[64 * 4];
+    begin("llama");
+    pith_model *m = open_model(0);
+    pith_session *s = open_small(m, 4, 0);
+    int lock = folder_lock_open(folder), queued = 0;
+    REQUIRE(s && lock >= 0, "no session");
+    for (int q = 0; q < 2; q++) { /* what the second has drives out the first one's */
+        for (int32_t i = 0; i < 64 * 4; i++)
+            token[i] = (i * 7 + q * 13 + i / 64) % N_VOCAB;
+        CHECK_MSG(pith_feed(s, q, token, q ? 64 * 4 : 64 * 2, &err) == PITH_OK, "%s", err.msg);
+        while (store_disk_wait(s->store.disk))
+            ;
+    }
+    CHECK(folder_lock_take(lock)); /* the writer comes as far as its file */
+    CHECK_MSG(pith_feed(s, 0, token, 64, &err) == PITH_OK, "%s", err.msg);
+    for (int32_t i = 0; i < s->store.cap; i++)
+        queued += s->store.entry[i].queued && s->store.entry[i].parent == STORE_LOST;
+    CHECK_MSG(queued == 1, "%d pages wait in orphans", queued);
+    check_counts(s);
+    CHECK(pith_truncate(s, 0, 0, &err) == PITH_OK);
+    check_counts(s);
+    folder_lock_give(lock);
+    while (store_disk_wait(s->store.disk))
+        ;
+    CHECK_MSG(pith_feed(s, 0, token, 64, &err) == PITH_OK, "%s", err.msg); /* the orphan goes */
+    check_counts(s);
+    folder_lock_close(lock);
+    pith_session_close(s);
+    pith_model_close(m);
+    end();
+}
+
 /* A limit is one of the folder, whoever writes. */
 static void test_limit_of_all(void)
 {
@@ -1093,6 +1148,7 @@ int main(void)
     TEST(test_no_room);
     TEST(test_written_once);
     TEST(test_backs_off);
+    TEST(test_orphan);
     TEST(test_foreign);
     TEST(test_private);
     TEST(test_cancelled);

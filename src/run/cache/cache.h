@@ -63,7 +63,8 @@ struct cache_group {
     uint8_t *parts;     /* [n_pages + n_spare] bit i: quarter i is in use; 0: the page is whole */
     int32_t *open; /* [n_pages + n_spare] pages of which some quarters are in use, and some not */
     int32_t n_open;
-    uint8_t *stored; /* [n_pages + n_spare] 1: the store holds this page; NULL: there is no store */
+    int32_t *stored; /* [n_pages + n_spare] entries of the store that hold it: one of the tree, and
+                        orphans; NULL: there is no store */
     int32_t n_stored; /* pages that the store holds, */
     int32_t n_idle;   /* and that nobody else does */
 };

@@ -9,8 +9,8 @@ enum { TOKENS_BYTES = 16 << 10 }; /* the numbers of a sequence's tokens grow by 
 
 /* One reference more for a place in use. */
 void page_ref(struct cache_group *g, int32_t place);
-/* The store holds the page of a place from now on, or no longer; its reference is one of those
- * counted. */
+/* One entry of the store more that holds the page of a place, or one less; its reference is one of
+ * those counted. */
 void page_store(struct cache_group *g, int32_t place, int stored);
 /* One reference less, *entry = -1; a place without references is free. */
 void page_unref(struct cache_group *g, int32_t *entry);

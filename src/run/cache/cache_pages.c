@@ -24,22 +24,27 @@ static void close_page(struct cache_group *g, int32_t page)
     g->open[i] = g->open[--g->n_open];
 }
 
-static int is_stored(const struct cache_group *g, int32_t place)
+/* 1: the store holds the place, and nobody else does. */
+static int is_idle(const struct cache_group *g, int32_t place)
 {
-    return g->stored && g->stored[place_page(place)];
+    int32_t n = g->stored ? g->stored[place_page(place)] : 0;
+    return n && g->refs[place] == n;
 }
 
 void page_ref(struct cache_group *g, int32_t place)
 {
-    g->n_idle -= g->refs[place]++ == 1 && is_stored(g, place);
+    g->n_idle -= is_idle(g, place);
+    g->refs[place]++;
 }
 
 void page_store(struct cache_group *g, int32_t place, int stored)
 {
-    int more = stored - is_stored(g, place);
-    g->n_stored += more;
-    g->n_idle += more * (g->refs[place] == 1);
-    g->stored[place_page(place)] = (uint8_t)stored;
+    int32_t *n = &g->stored[place_page(place)];
+    g->n_idle -= is_idle(g, place);
+    g->n_stored -= *n > 0;
+    *n += stored ? 1 : -1;
+    g->n_stored += *n > 0;
+    g->n_idle += is_idle(g, place);
 }
 
 void page_unref(struct cache_group *g, int32_t *entry)
@@ -49,7 +54,7 @@ void page_unref(struct cache_group *g, int32_t *entry)
     if (place < 0)
         return;
     if (--g->refs[place]) {
-        g->n_idle += g->refs[place] == 1 && is_stored(g, place);
+        g->n_idle += is_idle(g, place);
         return;
     }
     uint8_t *parts = &g->parts[page];

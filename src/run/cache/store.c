@@ -35,7 +35,7 @@ static void part_unref(const struct store *t, struct cache *c, int part, int32_t
         page_unref(&c->group[part], page);
 }
 
-/* The page becomes the store's, or is no longer. */
+/* The page becomes an entry's, or is that no longer. */
 static void part_mark(struct cache *c, int part, int32_t page, int stored)
 {
     if (!is_block(c, part))
