@@ -282,6 +282,11 @@ static void test_embedding_rows(void)
     CHECK(pith_feed(s, 0, token + 71, 120, &err) == PITH_OK);
     CHECK_MSG(s->store.held[0] == 1 && s->store.work == before, "%d pages held, %llu looked at",
               s->store.held[0], (unsigned long long)(s->store.work - before));
+    int32_t no_token[80];
+    memcpy(no_token, token, sizeof no_token);
+    no_token[70] = -1; /* what is held there is no token, and this is none */
+    CHECK(pith_reuse(s, 0, no_token, 80, &kept, &err) == PITH_RANGE &&
+          strstr(err.msg, "token 70 is -1") && pith_length(s, 0) == 255);
     CHECK(pith_truncate(s, 0, 70, &err) == PITH_OK && /* without the row it goes on */
           pith_feed(s, 0, token + 70, 122, &err) == PITH_OK && s->store.held[0] == 3);
     CHECK(pith_reuse(s, 1, token, 200, &kept, &err) == PITH_OK && kept == 192);

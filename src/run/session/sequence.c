@@ -104,7 +104,7 @@ pith_status session_reuse(struct pith_session *s, int32_t seq, const int32_t *to
     const struct cache_seq *q = &s->cache.seq[seq];
     int32_t keep = 0;
     while (s->causal && !s->pooled && keep < q->pure && (size_t)keep < n - 1 &&
-           q->token[keep] == tokens[keep])
+           q->token[keep] == tokens[keep] && tokens[keep] >= 0) /* -1 there: a row of no token */
         keep++;
     keep = recurrent_point(&s->recurrent, seq, keep);
     if (!cache_can_resume(&s->cache, q, keep))
