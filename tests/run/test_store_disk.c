@@ -1047,6 +1047,69 @@ static void test_who_computes(void)
     end();
 }
 
+/* ---------------------------------------------------------------- memory that is planned */
+
+static uint64_t cache_used(void)
+{
+    struct pith_memory_report r = PITH_MEMORY_REPORT_INIT;
+    CHECK(pith_memory(&r) == PITH_OK);
+    return r.used[PITH_MEM_CACHE];
+}
+
+/* Beside pages and the list of their changes: what a plan has, and what a session of it takes when
+ * its sequence is full and has been edited. */
+static void beside_pages(const char *dir, uint64_t *planned, uint64_t *taken)
+{
+    struct pith_error err;
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    struct pith_session_plan plan = PITH_SESSION_PLAN_INIT;
+    int32_t token[4096];
+    mp.n_threads = 4;
+    mp.n_batch = 512;
+    pith_model *m = pith_model_open(model_path[0], &mp, &err);
+    REQUIRE(m, "%s", err.msg);
+    sp.n_ctx = 4096;
+    sp.store_bytes = 16 << 20;
+    sp.store_dir = dir;
+    CHECK_MSG(pith_plan_session(m, &sp, &plan, &err) == PITH_OK, "%s", err.msg);
+    uint64_t before = cache_used();
+    pith_session *s = pith_session_open(m, &sp, &err);
+    REQUIRE(s, "%s", err.msg);
+    for (int32_t i = 0; i < sp.n_ctx; i++)
+        token[i] = i % N_VOCAB;
+    CHECK(pith_feed(s, 0, token, 4096, &err) == PITH_OK);
+    CHECK(pith_remove(s, 0, 10, 20, &err) == PITH_OK &&
+          pith_feed(s, 0, token, 1, &err) == PITH_OK);
+    *planned = (uint64_t)plan.cache_bytes - cache_limit(&s->cache);
+    *taken = cache_used() - before - cache_bytes(&s->cache) -
+             s->cache.log->cap * sizeof *s->cache.log->op;
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
+/* A plan knows of a folder's buffers, and of what edits are written in. */
+static void test_planned(void)
+{
+    enum { HEADS = 2048 }; /* of blocks of memory */
+    uint64_t planned[2], taken[2];
+    head_dim = 256;
+    begin("llama");
+    head_dim = 0;
+    for (int dir = 0; dir < 2; dir++) {
+        beside_pages(dir ? folder : NULL, &planned[dir], &taken[dir]);
+        CHECK_MSG(planned[dir] + HEADS >= taken[dir], "%llu bytes planned, %llu taken%s",
+                  (unsigned long long)planned[dir], (unsigned long long)taken[dir],
+                  dir ? " with a folder" : "");
+    }
+    CHECK_MSG(taken[1] > taken[0] + (256 << 10), "a folder takes %llu bytes",
+              (unsigned long long)(taken[1] - taken[0]));
+    printf("# beside pages: %llu bytes planned, %llu taken; with a folder %llu and %llu\n",
+           (unsigned long long)planned[0], (unsigned long long)taken[0],
+           (unsigned long long)planned[1], (unsigned long long)taken[1]);
+    end();
+}
+
 /* ---------------------------------------------------------------- a disk that is full, or not ours
  */
 
@@ -1160,5 +1223,6 @@ int main(void)
     TEST(test_other_model);
     TEST(test_two);
     TEST(test_who_computes);
+    TEST(test_planned);
     return test_end();
 }

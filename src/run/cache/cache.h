@@ -160,6 +160,7 @@ struct cache_params {
     int64_t n_tokens;
     uint64_t store_bytes; /* pages beyond those of n_tokens, for the store */
     int store_context;    /* at least those of one context */
+    int store_folder;     /* they are written to a folder, too */
     uint64_t state_bytes; /* of recurrent state that the store keeps with each page */
     enum dtype k_type, v_type;
     int n_nodes;       /* over which the threads of `pool` are spread; 0, 1: nodes do not matter */

@@ -100,21 +100,27 @@ static pith_status make_tables(struct store *t, const struct cache *c, int disk,
     return error_set(err, PITH_NOMEM, "out of memory for a prefix store of %d pages", t->cap);
 }
 
-pith_status store_init(struct store *t, struct cache *c, struct recurrent *r,
-                       const struct store_params *p, struct pith_error *err)
+/* What it has parts of, how many entries, and who reads. */
+static void shape(struct store *t, const struct cache *c, struct recurrent *r, struct pool *pool)
 {
     enum { READERS = 8 };
-    memset(t, 0, sizeof *t);
-    if (!c->n_stored)
-        return PITH_OK;
+    int n = pool ? pool_n_threads(pool) : 1;
     t->recurrent = r;
     t->n_parts = c->n_own + (r->n_blocks > 0);
     t->cap = c->n_stored;
+    t->pool = pool;
+    t->n_readers = n < 1 ? 1 : n < READERS ? n : READERS;
+}
+
+pith_status store_init(struct store *t, struct cache *c, struct recurrent *r,
+                       const struct store_params *p, struct pith_error *err)
+{
+    memset(t, 0, sizeof *t);
+    if (!c->n_stored)
+        return PITH_OK;
+    shape(t, c, r, p->pool);
     t->budget = p->budget;
     t->child = -1;
-    t->pool = p->pool;
-    t->n_readers = p->pool && pool_n_threads(p->pool) > 1 ? pool_n_threads(p->pool) : 1;
-    t->n_readers = t->n_readers < READERS ? t->n_readers : READERS;
     t->cancel = p->cancel;
     memcpy(t->root, p->root, sizeof t->root);
     for (t->mask = 15; t->mask < (uint32_t)t->cap; t->mask = t->mask * 2 + 1)
@@ -133,11 +139,18 @@ pith_status store_init(struct store *t, struct cache *c, struct recurrent *r,
     return p->dir ? store_disk_open(t, c, p, err) : PITH_OK;
 }
 
-uint64_t store_tables(int32_t n_stored)
+uint64_t store_tables(const struct cache *c, struct recurrent *r, struct pool *pool, int folder)
 {
-    uint64_t n = (uint64_t)n_stored;
-    return n * (sizeof(struct store_entry) +
-                (2 + STORE_HEAPS) * sizeof(int32_t)); /* at most two buckets an entry */
+    struct store t = {0};
+    if (!c->n_stored)
+        return 0;
+    shape(&t, c, r, pool);
+    uint64_t pages = (uint64_t)c->cap_pages, parts = (uint64_t)t.n_parts;
+    uint64_t n = (uint64_t)t.cap * (sizeof *t.entry + /* at most two buckets an entry */
+                                    (2 + STORE_HEAPS) * sizeof(int32_t));
+    if (folder)
+        n += pages * (parts * sizeof *t.fetch + sizeof *t.chain) + store_disk_bytes(&t, c);
+    return n;
 }
 
 void store_deinit(struct store *t) /* the pools go with the cache */

@@ -103,8 +103,9 @@ struct store_params {
 
 pith_status store_init(struct store *t, struct cache *c, struct recurrent *r,
                        const struct store_params *p, struct pith_error *err);
-uint64_t store_tables(int32_t n_stored); /* bytes it takes beside pages */
-void store_deinit(struct store *t);      /* before the cache's: what waits to be written is */
+/* Bytes it takes beside pages, of a cache and recurrent state that have a shape; folder: with one. */
+uint64_t store_tables(const struct cache *c, struct recurrent *r, struct pool *pool, int folder);
+void store_deinit(struct store *t); /* before the cache's: what waits to be written is */
 /* Takes in full pages of a sequence that it has got since the last time. Waits for nothing. */
 void store_publish(struct store *t, struct cache *c, int32_t seq);
 /* The sequence will be emptied: takes in what of it had to go meanwhile. */

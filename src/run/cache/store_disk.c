@@ -449,6 +449,20 @@ static pith_status open_folder(struct store_disk *d, struct pith_error *err)
     return PITH_OK;
 }
 
+/* Room for any file. */
+static uint64_t file_most(const struct store *t, const struct cache *c)
+{
+    uint64_t most = 0;
+    for (int g = 0; g < t->n_parts; g++)
+        most = file_bytes(t, c, g) > most ? file_bytes(t, c, g) : most;
+    return size_align(most, 64);
+}
+
+uint64_t store_disk_bytes(const struct store *t, const struct cache *c)
+{
+    return sizeof(struct store_disk) + ((uint64_t)t->n_readers + 1) * file_most(t, c);
+}
+
 pith_status store_disk_open(struct store *t, const struct cache *c, const struct store_params *p,
                             struct pith_error *err)
 {
@@ -466,9 +480,7 @@ pith_status store_disk_open(struct store *t, const struct cache *c, const struct
         return error_set(err, PITH_RANGE, "store_dir has %zu bytes, at most %zu are possible",
                          strlen(p->dir), sizeof d->path - 1);
     memcpy(d->path, p->dir, strlen(p->dir) + 1);
-    for (int g = 0; g < t->n_parts; g++)
-        d->file_most = file_bytes(t, c, g) > d->file_most ? file_bytes(t, c, g) : d->file_most;
-    d->file_most = size_align(d->file_most, 64);
+    d->file_most = file_most(t, c);
     d->in = mem_alloc((size_t)d->file_most * (size_t)t->n_readers, PITH_MEM_CACHE);
     d->out = mem_alloc(d->file_most, PITH_MEM_CACHE);
     if (!d->in || !d->out)

@@ -34,6 +34,8 @@
 struct str;
 pith_status store_disk_open(struct store *t, const struct cache *c, const struct store_params *p,
                             struct pith_error *err);
+/* Bytes it takes, of a store whose parts and readers are known. */
+uint64_t store_disk_bytes(const struct store *t, const struct cache *c);
 void store_disk_close(struct store_disk *d); /* writes what waits; NULL allowed */
 /* Writes the entry's pages when there is time, or marks their files as used; 0: nobody does. */
 int store_disk_put(struct store_disk *d, int32_t entry);

@@ -40,14 +40,22 @@ static int shape(struct pith_session *s, const struct cache_params *p, struct ca
     return recurrent_shape(r, s->states, s->n_states, &rp, NULL) == PITH_OK;
 }
 
+/* What edits of any sequence are written in first: there is one. */
+static uint64_t draft(const struct cache *c)
+{
+    struct cache none = *c;
+    none.n_seq = 0;
+    return cache_growth(&none);
+}
+
 uint64_t room_cache(struct pith_session *s, const struct cache_params *p)
 {
     struct cache c;
     struct recurrent r;
     if (!shape(s, p, &c, &r))
         return UINT64_MAX;
-    return cache_limit(&c) + recurrent_limit(&r) + cache_tables_most(&c) + recurrent_tables(&r) +
-           store_tables(c.n_stored);
+    return cache_limit(&c) + recurrent_limit(&r) + cache_tables_most(&c) + draft(&c) +
+           recurrent_tables(&r) + store_tables(&c, &r, p->pool, p->store_folder);
 }
 
 /* What a plan takes of a device for one step at a time: values, and what its job has. */

@@ -167,6 +167,7 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
                                 .n_tokens = p->n_tokens,
                                 .store_bytes = (uint64_t)p->store_bytes,
                                 .store_context = p->store_dir && !p->store_bytes,
+                                .store_folder = p->store_dir != NULL,
                                 .n_nodes = m->n_nodes,
                                 .pool = m->pool};
     if (!cache_type(p->cache_type_k, &cp->k_type, "K", err) ||
