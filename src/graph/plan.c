@@ -98,8 +98,7 @@ static int takes_codes(const struct compiler *c, const struct node *n)
     const struct device *from = c->plan->devices[n->src[0]->device];
     int (*coded)(const struct device *, const struct tensor *) = d->backend->coded;
     return d != from && d->backend == from->backend && coded && !strcmp(d->about, from->about) &&
-           coded(d, n->w) && coded(from, n->w) &&
-           (!n->w2 || n->op != OP_MATMUL_GLU || coded(d, n->w2));
+           coded(d, n->w) && coded(from, n->w);
 }
 
 /* Rows of x go to n's device coded, where nobody there wants the numbers, too, among the next

@@ -210,6 +210,14 @@ static void the_loader_is_absent(void)
     CHECK_MSG(status == 0, "the child ended with %d", status);
 }
 
+static void damage(const char *name, long at)
+{
+    FILE *f = fopen(name, "r+b");
+    CHECK(f && fseek(f, at, SEEK_SET) == 0 && fputs("not what it was", f) >= 0);
+    if (f)
+        fclose(f);
+}
+
 /* What drivers make of shaders is kept in the cache folder; what is damaged there is no error. */
 static void pipelines_are_kept(void)
 {
@@ -232,14 +240,54 @@ static void pipelines_are_kept(void)
         if (d)
             closedir(d);
         CHECK_MSG(*name, "there is no file of pipelines");
-        FILE *f = i == 1 ? fopen(name, "r+b") : NULL;
-        if (f) {
-            fputs("not what it was", f);
-            fclose(f);
-        }
+        if (i == 1)
+            damage(name, 0);
     }
+    struct device *d;
+    for (int damaged = 0; damaged < 2; damaged++) { /* behind what drivers look at */
+        if (damaged)
+            damage(name, 200);
+        vulkan_forget();
+        set_devices("0", NULL);
+        REQUIRE(backend_vulkan.open(0, 0, &d, &err) == PITH_OK, "%s", err.msg);
+        CHECK_MSG((vk_of(d)->cached == 0) == damaged, "damaged %d: %zu bytes are the driver's",
+                  damaged, vk_of(d)->cached);
+        d->backend->close(d);
+    }
+    set_devices(NULL, NULL);
     set_env("PITH_CACHE", NULL);
     vulkan_forget();
+}
+
+/* Whatever rounds is decorated, whether the compiler of shaders has done so or not. */
+static void sums_are_exact(void)
+{
+    struct pith_error err;
+    struct device *d;
+    uint64_t n = 0, all = 0, more = 0;
+    set_devices("0", NULL);
+    REQUIRE(backend_vulkan.open(0, 0, &d, &err) == PITH_OK, "%s", err.msg);
+    for (int i = 0; i < VK_N_FAMILIES; i++) {
+        const struct plugin_file *f = vk_of(d)->shader[i];
+        uint32_t *out = vk_exact(f->p, f->n / 4, &n);
+        uint64_t sums = 0, decorated = 0;
+        for (uint64_t at = 5; out && at < n; at += out[at] >> 16) {
+            uint32_t op = out[at] & 0xffff;
+            sums += op == 129 || op == 131 || op == 133 || op == 136 || op == 142 || op == 148 ||
+                    (op == 12 && out[at + 4] == 50);
+            decorated += op == 71 && out[at + 2] == 42;
+        }
+        CHECK_MSG(out && sums <= decorated, "%s: %d of %d are decorated", f->name, (int)decorated,
+                  (int)sums);
+        all += sums;
+        more += (n - f->n / 4) / 3;
+        CHECK(vk_exact(f->p, 3, &n) == NULL && vk_exact(f->p, 6, &n) == NULL);
+        mem_free(out);
+    }
+    printf("# %d sums and products, %d of them decorated here\n", (int)all, (int)more);
+    CHECK(all > 1000 && more > 100);
+    d->backend->close(d);
+    set_devices(NULL, NULL);
 }
 
 /* Products of bytes, where they are wanted: by the device's instruction, without it by
@@ -327,6 +375,27 @@ static void attention_in_tiles(void)
     CHECK_MSG(made, "no kernel of tiles was made");
 }
 
+/* What keeps a device for long is handed over in pieces, down to a phase, and not recorded; bits
+ * are the same. */
+static void work_is_given_in_pieces(void)
+{
+    float want[V], got[V];
+    char note[2048];
+    uint64_t calls[2];
+    for (int pieces = 0; pieces < 2; pieces++) {
+        struct pith_error err = {PITH_OK, ""};
+        make_model("llama");
+        vulkan_plan(&(struct vulkan_plan){.ops = pieces ? 1 : 0});
+        CHECK_MSG(logits_with("1", pieces ? got : want, note, sizeof note, &err), "%s", err.msg);
+        calls[pieces] = vulkan_calls();
+        CHECK_MSG((strstr(gaps_report, "too much for this device") != NULL) == pieces, "%.2000s",
+                  gaps_report);
+    }
+    vulkan_plan(&(struct vulkan_plan){0});
+    CHECK(!memcmp(want, got, sizeof want));
+    CHECK_MSG(calls[1] > calls[0] + 20, "%d calls, %d in pieces", (int)calls[0], (int)calls[1]);
+}
+
 /* Devices have a second queue here, and both are as late as is allowed (vulkan/queues.c): all tests
  * above have run so. */
 static char late_loader[600];
@@ -399,8 +468,10 @@ int main(void)
     TEST(what_is_optional_is_named);
     TEST(forty_gaps_are_refused);
     TEST(pipelines_are_kept);
+    TEST(sums_are_exact);
     TEST(products_of_bytes);
     TEST(attention_in_tiles);
+    TEST(work_is_given_in_pieces);
     TEST(weights_come_beside);
     return test_end();
 }

@@ -160,6 +160,9 @@ struct gpu_job {
     struct gpu_recording *recording;
     int32_t cap;
     int records_all; /* steps of many rows are recorded, too */
+    /* Operations that are handed over at once, at most, or a phase alone: drivers end what keeps
+     * their device for seconds. 0: any number. */
+    uint64_t most_ops;
     struct recordings counts;
     struct gpu_totals *totals;
     uint64_t clock;

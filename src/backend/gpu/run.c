@@ -2,7 +2,8 @@
  *
  * The commands of a small step serve every step of its bucket (gpu.h): they are recorded once,
  * handed over again and again, and the least recently used go when there are too many. Larger steps
- * are issued as they come, a few phases at a time, so that they can be cancelled. */
+ * are issued as they come, a few phases at a time, so that they can be cancelled, and none keeps
+ * the device for long. */
 #include "backend/gpu/gpu.h"
 
 #include <time.h>
@@ -67,16 +68,45 @@ fail:
     return st;
 }
 
+static uint64_t ops_of(const struct gpu_job *j, const struct step *s, int32_t phase)
+{
+    const struct exec x = {.step = s, .plan = j->p.plan};
+    const struct phase *p = &j->p.plan->phases[phase];
+    uint64_t all = 0, bytes, ops;
+    for (int32_t i = p->first; i < p->first + p->n; i++) {
+        call_cost(&j->p.plan->calls[i], &x, &bytes, &ops);
+        all += ops;
+    }
+    return all;
+}
+
+/* Phases from `first` on that are handed over at once: at least one of n, and at most `most`. */
+static int32_t together(const struct gpu_job *j, const struct step *s, int32_t first, int32_t n,
+                        int32_t most)
+{
+    int32_t i = 0;
+    uint64_t ops = 0;
+    for (; i < n && i < most; i++) {
+        ops += j->most_ops ? ops_of(j, s, first + i) : 0;
+        if (i && ops > j->most_ops)
+            break;
+    }
+    return i;
+}
+
 static pith_status run_large(struct gpu_job *j, const struct run *r, const struct gpu_key *k,
                              struct pith_error *err)
 {
     pith_status st = PITH_OK;
-    gpu_refused(j, j->cap ? "it has more rows than are recorded (--record-prefill)"
-                          : "none are to be recorded (--recordings 0)");
-    for (int32_t i = 0; i < k->n && st == PITH_OK; i += GPU_PHASES) {
+    gpu_refused(j, !j->cap ? "none are to be recorded (--recordings 0)"
+                   : gpu_is_small(j, r->step->T)
+                       ? "its work is too much for this device to be given at once"
+                       : "it has more rows than are recorded (--record-prefill)");
+    for (int32_t i = 0; i < k->n && st == PITH_OK;) {
         struct gpu_key part = *k;
         part.first = k->first + i;
-        part.n = k->n - i < GPU_PHASES ? k->n - i : GPU_PHASES;
+        part.n = together(j, r->step, part.first, k->n - i, GPU_PHASES);
+        i += part.n;
         st = check_cancel(r, err);
         if (st == PITH_OK)
             st = j->stream->once(j, &part, NULL, err);
@@ -89,8 +119,10 @@ static int is_kept(const struct gpu_job *j, const struct step *s, struct gpu_key
 {
     if (j->stream->bucket)
         return j->stream->bucket(j, s, k);
-    *k = gpu_is_small(j, s->T) ? gpu_bucket(*k) : *k;
-    return gpu_is_small(j, s->T);
+    if (!gpu_is_small(j, s->T) || together(j, s, k->first, k->n, k->n) < k->n)
+        return 0;
+    *k = gpu_bucket(*k);
+    return 1;
 }
 
 pith_status gpu_submit(struct job *job, const struct run *r, int32_t first, int32_t n,

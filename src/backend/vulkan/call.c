@@ -1,7 +1,7 @@
 /* call.c -- how calls of Vulkan end, and which of them tests make fail: see vulkan.h. */
 #include "backend/vulkan/vulkan_impl.h"
 
-static _Atomic(uint64_t) n_calls, fail_at, lose_at, largest, groups;
+static _Atomic(uint64_t) n_calls, fail_at, lose_at, largest, groups, most_ops;
 
 void vulkan_plan(const struct vulkan_plan *p)
 {
@@ -10,6 +10,7 @@ void vulkan_plan(const struct vulkan_plan *p)
     lose_at = p->lose_at;
     largest = p->largest;
     groups = p->groups;
+    most_ops = p->ops;
 }
 
 uint64_t vk_largest(const struct vk_device *v)
@@ -22,6 +23,18 @@ uint64_t vk_groups(const struct vk_device *v)
 {
     uint64_t least = groups;
     return least && least < v->groups ? least : v->groups;
+}
+
+/* Drivers of desktops give a device back after two to ten seconds. A slow integrated one makes
+ * 10^11 operations in one, a card 10^12; the processor has no such end. */
+uint64_t vk_most_ops(const struct vk_device *v)
+{
+    const uint64_t integrated = 200000000000, card = 2000000000000;
+    if (most_ops)
+        return most_ops;
+    return v->type == VK_PHYSICAL_DEVICE_TYPE_CPU              ? 0
+           : v->type == VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU ? integrated
+                                                               : card;
 }
 
 uint64_t vulkan_calls(void)

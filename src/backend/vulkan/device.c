@@ -264,6 +264,7 @@ static pith_status read_properties(struct vk_device *v, struct pith_error *err)
     vk.GetPhysicalDeviceMemoryProperties2(v->physical, &mem);
     snprintf(v->what, sizeof v->what, "%s", p.properties.deviceName);
     snprintf(v->dev.about, sizeof v->dev.about, "%.95s", v->what);
+    v->type = p.properties.deviceType;
     v->dev.kind = env_get("PITH_VULKAN_DEVICES") ? DEVICE_GPU : kind_of(p.properties.deviceType);
     for (size_t i = 0; i < VK_UUID_SIZE; i++)
         snprintf(v->id + 2 * i, 3, "%02x", p.properties.pipelineCacheUUID[i]);

@@ -8,10 +8,12 @@
 #include "base/env.h"
 #include "base/machine/file.h"
 #include "base/mem.h"
+#include "base/str.h"
 
 enum { CACHE_MOST = 64 << 20 };
 
-/* Drivers check what they are given: that of another driver, or what is damaged, is left aside. */
+/* The driver's data behind what it is a hash of. Drivers look whether it is theirs, and need not
+ * look whether it is whole: what is damaged is left aside here. */
 static void read_cache(struct vk_device *v, VkPipelineCacheCreateInfo *in, char **data)
 {
     const char *folder = env_get("PITH_CACHE");
@@ -24,10 +26,15 @@ static void read_cache(struct vk_device *v, VkPipelineCacheCreateInfo *in, char 
         return;
     snprintf(v->cache_path, sizeof v->cache_path, "%s/vulkan-%s.pipelines", folder, v->id);
     *data = file_read_all(v->cache_path, CACHE_MOST, &n, PITH_MEM_SCRATCH, NULL, NULL);
-    if (!*data)
+    uint64_t hash;
+    if (!*data || n <= sizeof hash)
+        return;
+    n -= sizeof hash;
+    memcpy(&hash, *data, sizeof hash);
+    if (hash != slice_hash((struct slice){*data + sizeof hash, n}))
         return;
     in->initialDataSize = n;
-    in->pInitialData = *data;
+    in->pInitialData = *data + sizeof hash;
     v->cached = n;
 }
 
@@ -77,7 +84,9 @@ void vk_pipelines_keep(struct vk_device *v)
     void *data = mem_alloc(n, PITH_MEM_SCRATCH);
     if (data && v->f.GetPipelineCacheData(v->h, v->cache, &n, data) == VK_SUCCESS &&
         file_writer_open(&w, v->cache_path, NULL) == PITH_OK) {
+        uint64_t hash = slice_hash((struct slice){data, n});
         w.unsynced = 1;
+        file_writer_put(&w, &hash, sizeof hash);
         file_writer_put(&w, data, n);
         file_writer_commit(&w, NULL);
     }
@@ -102,18 +111,30 @@ void vk_pipelines_close(struct vk_device *v)
     plugin_close(&v->plugin);
 }
 
+static pith_status make_module(struct vk_device *v, int family, struct pith_error *err)
+{
+    const struct plugin_file *shader = v->shader[family];
+    uint64_t n = 0;
+    uint32_t *words = vk_exact(shader->p, shader->n / sizeof *words, &n);
+    if (!words)
+        return error_set(err, PITH_NOMEM, "%s: out of memory for the shader %s", v->dev.name,
+                         shader->name);
+    VkShaderModuleCreateInfo code = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
+                                     .codeSize = n * sizeof *words,
+                                     .pCode = words};
+    VkResult r = v->f.CreateShaderModule(v->h, &code, NULL, &v->module[family]);
+    mem_free(words);
+    return vk_check(v, r, shader->name, err);
+}
+
 static pith_status make_pipeline(struct vk_device *v, const struct gpu_kernel *k, VkPipeline *out,
                                  struct pith_error *err)
 {
     const struct plugin_file *shader = v->shader[k->family];
-    VkShaderModuleCreateInfo code = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
-                                     .codeSize = shader->n,
-                                     .pCode = shader->p};
     VkSpecializationMapEntry entry[GPU_SPECS];
     pith_status st = vk_call(v, "a pipeline", 1, err);
     if (st == PITH_OK && !v->module[k->family])
-        st = vk_check(v, v->f.CreateShaderModule(v->h, &code, NULL, &v->module[k->family]),
-                      shader->name, err);
+        st = make_module(v, (int)k->family, err);
     if (st != PITH_OK)
         return st;
     for (uint32_t i = 0; i < GPU_SPECS; i++)

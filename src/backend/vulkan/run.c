@@ -105,6 +105,7 @@ pith_status vk_prepare(struct device *d, const struct job_params *p, struct job 
     j->g.code_of = vk_code_of;
     plan_bind(p->plan, d->index, address_of);
     TRY(gpu_job_init(&j->g, p, "PITH_VULKAN_", err));
+    j->g.most_ops = vk_most_ops(j->v);
     TRY(make_commands(j, err));
     *out = j;
     return PITH_OK;

@@ -28,6 +28,7 @@ struct vulkan_plan {
     uint64_t fail_at, lose_at;
     uint64_t largest; /* bytes of an allocation, at most; 0: as devices say */
     uint64_t groups;  /* of a launch, along a row; 0: as devices say */
+    uint64_t ops;     /* handed over at once; 0: as devices are given */
 };
 void vulkan_plan(const struct vulkan_plan *p);
 uint64_t vulkan_calls(void);

@@ -119,6 +119,7 @@ struct vk_device {
     struct device dev;
     struct vk_fns f;
     VkPhysicalDevice physical;
+    VkPhysicalDeviceType type;
     VkDevice h;
     uint32_t type_device, type_host;
     uint64_t largest, total;
@@ -171,6 +172,7 @@ pith_status vk_call(struct vk_device *v, const char *what, int memory, struct pi
 /* Bytes of an allocation, at most. */
 uint64_t vk_largest(const struct vk_device *v);
 uint64_t vk_groups(const struct vk_device *v); /* of a launch, along a row, at most */
+uint64_t vk_most_ops(const struct vk_device *v); /* handed over at once; 0: any number */
 /* What a function of Vulkan returned, as a status; a lost device is marked. */
 pith_status vk_check(struct vk_device *v, VkResult r, const char *what, struct pith_error *err);
 pith_status vk_allocate(struct vk_device *v, uint64_t bytes, int host, struct vk_memory *out,
@@ -191,6 +193,10 @@ void vk_pipelines_keep(struct vk_device *v); /* writes what is new of the cache 
 void vk_pipelines_close(struct vk_device *v);
 pith_status vk_pipeline(struct vk_device *v, const struct gpu_kernel *k, VkPipeline *out,
                         struct pith_error *err);
+
+/* exact.c: n words of a shader, in which all sums and products are decorated to be rounded as they
+ * are written; the caller's, to be freed. NULL: out of memory, or they are no shader. */
+uint32_t *vk_exact(const uint32_t *words, uint64_t n, uint64_t *n_out);
 
 /* tiles.c: makes a call's launch one of a kernel for many rows, where it has many and the device
  * has room for what that shares; bits stay. k: rows of the step, at most. */

@@ -117,7 +117,8 @@ static VkResult VKAPI_CALL create_pool(VkDevice d, const VkCommandPoolCreateInfo
 }
 
 /* Its handle, and those of its commands, may be others' next. */
-static void VKAPI_CALL destroy_pool(VkDevice d, VkCommandPool pool, const VkAllocationCallbacks *own)
+static void VKAPI_CALL destroy_pool(VkDevice d, VkCommandPool pool,
+                                    const VkAllocationCallbacks *own)
 {
     pthread_mutex_lock(&lock);
     for (int i = 0; i < n_pools; i++)
@@ -231,8 +232,10 @@ static VkResult VKAPI_CALL submit(VkQueue h, uint32_t n, const VkSubmitInfo *in,
     q->tells = g->tells;
     wrong += q->behind < waited[2 * index_of(q->device) + !q->beside];
     n_beside += q->beside;
-    if (wrong)
+    if (wrong) { /* nothing begins any more: what it would touch may be gone */
         r = VK_ERROR_DEVICE_LOST;
+        queues[2 * index_of(q->device)]->n = queues[2 * index_of(q->device) + 1]->n = 0;
+    }
     pthread_mutex_unlock(&lock);
     return r;
 }
