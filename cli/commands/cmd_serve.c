@@ -368,6 +368,12 @@ static pith_status open_sessions(const struct loading *l, struct server_loaded *
     if (makes_text)
         out->generate = fills_in ? open_whole(out, &kept, n_ctx, &plan, sp, &n_text, err)
                                  : cli_session_try(out->model, &kept, (int32_t)n_ctx, &sp, err);
+    if (makes_text && !out->generate && kept.store_dir && !o->model.store_dir &&
+        err->code == PITH_RANGE) { /* nobody asked for the folder */
+        cli_say(CLI_OK, "note: no prefixes are kept: %s", err->msg);
+        kept.store_dir = NULL;
+        out->generate = cli_session_try(out->model, &kept, (int32_t)n_ctx, &sp, err);
+    }
     if (makes_text && !out->generate)
         return err->code;
     if (o->embeddings || !(makes_text || info.pooling == PITH_POOL_RANK)) {

@@ -1167,6 +1167,31 @@ static void refused(const char *dir, const char *told)
     pith_model_close(m);
 }
 
+/* A store in memory that holds no page has nothing to write: that is said, not ignored. */
+static void too_small(void)
+{
+    struct pith_error err;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    char least[40];
+    pith_model *m = open_model(0);
+    sp.store_dir = folder;
+    pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+    REQUIRE(s, "%s", err.msg);
+    int64_t one = s->cache.group[0].page_bytes;
+    pith_session_close(s);
+    snprintf(least, sizeof least, "take %lld; wanted at least", (long long)one);
+    sp.store_bytes = one - 1;
+    s = pith_session_open(m, &sp, &err);
+    CHECK_MSG(!s && err.code == PITH_RANGE && strstr(err.msg, folder) && strstr(err.msg, least),
+              "%s", s ? "opened" : err.msg);
+    pith_session_close(s);
+    sp.store_bytes = one;
+    s = pith_session_open(m, &sp, &err);
+    CHECK_MSG(s, "%s", err.msg);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
 static void test_no_room(void)
 {
     char missing[100];
@@ -1174,6 +1199,7 @@ static void test_no_room(void)
     snprintf(missing, sizeof missing, "%s/no/such", folder);
     refused(missing, "cannot make it: No such file");
     refused(model_path[0], "cannot open it: Not a directory");
+    too_small();
     limited("a limit below a page", folder, 100, "the limit is 100");
     CHECK(look() == 0);
     limited("a limit of three pages", folder, 3 * 6000, "pages written");

@@ -640,6 +640,10 @@ def test_folder(model):
         sizes = sum(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder)
                     if name.endswith(".page"))
         check("folder_limit", sizes <= 20 << 10, sizes)
+        found, said = cached(Server(model, "--prefix-store", "1K", env=env), "")
+        check("folder_without_room", found == [0] and "store_bytes is 1024" in said, (found, said))
+        refused("folder_that_gets_nothing", 2, "store_bytes is 1024", model, "--prefix-store", "1K",
+                "--store-dir", home + "/asked")
         open(home + "/file", "w").close()
         found, said = cached(Server(model, env={"PITH_CACHE": home + "/file"}), "")
         check("folder_cannot_be", found == [0]

@@ -112,12 +112,29 @@ static void shape(struct store *t, const struct cache *c, struct recurrent *r, s
     t->n_readers = n < 1 ? 1 : n < READERS ? n : READERS;
 }
 
+/* What is written goes through memory. A model that keeps nothing of its tokens wants no store. */
+static pith_status holds_nothing(const struct cache *c, struct recurrent *r,
+                                 const struct store_params *p, struct pith_error *err)
+{
+    struct store t = {0};
+    uint64_t one = 0;
+    shape(&t, c, r, p->pool);
+    for (int part = 0; part < t.n_parts; part++)
+        one += part_bytes(&t, c, part);
+    if (!one)
+        return PITH_OK;
+    return error_set(err, PITH_RANGE,
+                     "store_dir %s: store_bytes is %llu, and %d tokens take %llu; wanted at least "
+                     "that, or 0 (as for one context)",
+                     p->dir, (unsigned long long)p->budget, STEP_PAGE, (unsigned long long)one);
+}
+
 pith_status store_init(struct store *t, struct cache *c, struct recurrent *r,
                        const struct store_params *p, struct pith_error *err)
 {
     memset(t, 0, sizeof *t);
     if (!c->n_stored)
-        return PITH_OK;
+        return p->dir ? holds_nothing(c, r, p, err) : PITH_OK;
     shape(t, c, r, p->pool);
     t->budget = p->budget;
     t->child = -1;

@@ -101,9 +101,11 @@ struct store_params {
     const _Atomic(int) *cancel;
 };
 
+/* PITH_RANGE: pages are to go to a folder, and there is room for none. */
 pith_status store_init(struct store *t, struct cache *c, struct recurrent *r,
                        const struct store_params *p, struct pith_error *err);
-/* Bytes it takes beside pages, of a cache and recurrent state that have a shape; folder: with one. */
+/* Bytes it takes beside pages, of a cache and recurrent state that have a shape; folder: it has
+ * one. */
 uint64_t store_tables(const struct cache *c, struct recurrent *r, struct pool *pool, int folder);
 void store_deinit(struct store *t); /* before the cache's: what waits to be written is */
 /* Takes in full pages of a sequence that it has got since the last time. Waits for nothing. */
