@@ -1037,6 +1037,32 @@ static void weights_are_brought(void)
         brings("qwen3moe", 2e-2);
 }
 
+/* Weights come beside what is computed, when they are loaded and when they are brought for a step:
+ * `beside` counts. mask: what keeps them away from there; NULL: nothing does. */
+GOLDEN_FN void come_beside(int (*beside)(void), const char *mask, float out[V])
+{
+    static const int32_t token[9] = {1, 5, 9, 2, 30, 31, 7, 7, 3};
+    struct pith_error err = {PITH_OK, ""};
+    make_model("llama");
+    upload_rows = 4;
+    set_env(GPU_ENV "MASK", mask);
+    int before = beside();
+    pith_model *m = open_model("0", "0,1", &err);
+    pith_session *s = m ? open_session(m, &err) : NULL;
+    int loaded = beside();
+    CHECK_MSG(s && pith_feed(s, 0, token, 9, &err) == PITH_OK, "%s", err.msg);
+    if (s)
+        memcpy(out, pith_logits(s, pith_n_outputs(s) - 1), V * sizeof *out);
+    int brought = beside();
+    CHECK_MSG(mask ? brought == before : brought > loaded && loaded > before,
+              "%s masked: %d, %d, %d writes came beside", mask ? mask : "nothing", before, loaded,
+              brought);
+    pith_session_close(s);
+    pith_model_close(m);
+    set_env(GPU_ENV "MASK", NULL);
+    upload_rows = PITH_UPLOAD_NONE;
+}
+
 /* More threads than a device has stages write and read at once, each its own bytes. */
 enum { COPIERS = 6, COPIED = (1 << 20) + 4096 };
 struct copier {

@@ -287,6 +287,21 @@ static int joined_logits(const char *devices, int strict, const char *says, floa
     return ok;
 }
 
+static void weights_come_beside(void)
+{
+    char file[640];
+    float out[V];
+    int (*beside)(void);
+    if (!standin_is_used())
+        SKIP("hardware: a device does not tell by what stream something came");
+    standin_path("cuda-driver.so", file, sizeof file);
+    void *lib = dlopen(file, RTLD_NOW | RTLD_NOLOAD);
+    REQUIRE(lib, "%s was not used", file);
+    *(void **)&beside = dlsym(lib, "standin_beside");
+    come_beside(beside, NULL, out);
+    dlclose(lib);
+}
+
 static int *nccl_groups(int (**comms)(void))
 {
     char file[640];
@@ -426,6 +441,7 @@ int main(void)
     TEST(attention_on_tensor_cores);
     TEST(kernels_are_tried);
     TEST(twins_are_one);
+    TEST(weights_come_beside);
     TEST(values_go_by_nccl);
     TEST(what_never_comes_ends);
     return test_end();

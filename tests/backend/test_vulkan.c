@@ -408,42 +408,18 @@ static void use_late_queues(void)
     set_env("PITH_VULKAN_LOADER", late_loader);
 }
 
-static int ask_loader(void *lib, const char *name)
-{
-    int (*of)(void);
-    *(void **)&of = dlsym(lib, name);
-    return of ? of() : -1;
-}
-
-/* Of weights that are brought for a step: what loading has written beside is counted before. */
 static void weights_come_beside(void)
 {
-    static const int32_t token[9] = {1, 5, 9, 2, 30, 31, 7, 7, 3};
     float out[2][V] = {{0}};
+    int (*beside)(void), (*wrong)(void);
     void *lib = dlopen(late_loader, RTLD_NOW | RTLD_NOLOAD);
     REQUIRE(lib, "%s was not used", late_loader);
-    make_model("llama");
-    upload_rows = 4;
-    for (int masked = 0; masked < 2; masked++) {
-        struct pith_error err = {PITH_OK, ""};
-        set_env("PITH_VULKAN_MASK", masked ? "transferQueue" : NULL);
-        int before = ask_loader(lib, "queues_beside");
-        pith_model *m = open_model("0", "0,1", &err);
-        pith_session *s = m ? open_session(m, &err) : NULL;
-        int loaded = ask_loader(lib, "queues_beside");
-        CHECK_MSG(s && pith_feed(s, 0, token, 9, &err) == PITH_OK, "%s", err.msg);
-        if (s)
-            memcpy(out[masked], pith_logits(s, pith_n_outputs(s) - 1), sizeof *out);
-        int brought = ask_loader(lib, "queues_beside");
-        CHECK_MSG(masked ? brought == before : brought > loaded && loaded > before,
-                  "masked %d: %d, %d, %d writes came beside", masked, before, loaded, brought);
-        pith_session_close(s);
-        pith_model_close(m);
-    }
-    set_env("PITH_VULKAN_MASK", NULL);
-    upload_rows = PITH_UPLOAD_NONE;
+    *(void **)&beside = dlsym(lib, "queues_beside");
+    *(void **)&wrong = dlsym(lib, "queues_wrong");
+    come_beside(beside, NULL, out[0]);
+    come_beside(beside, "transferQueue", out[1]);
     CHECK(!memcmp(out[0], out[1], sizeof *out));
-    CHECK_MSG(ask_loader(lib, "queues_wrong") == 0, "%d times", ask_loader(lib, "queues_wrong"));
+    CHECK_MSG(wrong() == 0, "%d times", wrong());
     dlclose(lib);
 }
 

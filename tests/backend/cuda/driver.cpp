@@ -63,8 +63,10 @@ struct Stream {
     Context *context;
     std::deque<Work> work;
     uint64_t put = 0, done = 0; /* counts of it */
+    uint64_t brought = 0, waits = 0;
     Graph *capture = nullptr;
 };
+static int beside; /* copies to devices in streams that have had nothing but those, and waits */
 constexpr auto LATE = std::chrono::milliseconds(2);
 struct Event {
     Stream *stream = nullptr;
@@ -572,6 +574,8 @@ API cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t n, Stream *s)
     IN_CONTEXT;
     if (!is_own(to, n) || !is_pinned(from, n) || s->context != current)
         return INVALID_VALUE;
+    beside += s->put == s->brought + s->waits;
+    s->brought++;
     return put(s, [=] { return memcpy((void *)to, from, n), 0; });
 }
 API cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t n, Stream *s)
@@ -614,6 +618,10 @@ API standin_launched(const char *name)
 API standin_staged()
 {
     return staged;
+}
+API standin_beside()
+{
+    return beside;
 }
 API cuMemcpyPeerAsync(uint64_t to, Context *there, uint64_t from, Context *here, size_t n,
                       Stream *s)
@@ -665,6 +673,7 @@ API cuStreamWaitEvent(Stream *s, Event *e, unsigned)
     NO_CAPTURE;
     Stream *other = e->stream;
     uint64_t at = e->at;
+    s->waits++;
     return put(s, [=] { return other ? drain(other, at) : 0; });
 }
 /* For what stands in for NCCL: from now on what it brings does not come (1), besides a device is
