@@ -373,6 +373,59 @@ static void test_goes_on(void)
                 go_on(recurrent[i], &ways[w]);
 }
 
+/* Sequence 0 becomes sequence 1 as well. */
+static void save_and_load(pith_session *s)
+{
+    struct pith_error err;
+    size_t n = 0;
+    CHECK(pith_save_memory(s, 0, NULL, 0, &n, &err) == PITH_OK);
+    void *p = malloc(n);
+    CHECK_MSG(pith_save_memory(s, 0, p, n, &n, &err) == PITH_OK, "%s", err.msg);
+    CHECK_MSG(pith_load_memory(s, 1, p, n, &err) == PITH_OK, "%s", err.msg);
+    CHECK(pith_length(s, 1) == pith_length(s, 0) && pith_truncate(s, 1, 0, &err) == PITH_OK);
+    free(p);
+}
+
+/* A path is gathered beside the rows of its tree, with as many pages as there are positions; without
+ * what is lent for it the sequence stays as it was. */
+static void nearly_full(const char *arch)
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_session_params sp = params_of("f16");
+    pith_model *m = open_model(arch, &ways[0]);
+    sp.n_ctx = 192;
+    sp.n_seq = 2;
+    pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+    REQUIRE(s, "%s", err.msg);
+    struct cache_group *g = &s->cache.group[0];
+    int32_t n_pages = g->n_pages, n_spare = g->n_spare;
+    CHECK(s->cache.n_own == 1 && pith_feed(s, 0, before, 126, &err) == PITH_OK);
+    random_tree(4);
+    tree.n = 4;
+    memcpy(tree.parent, (int32_t[]){PITH_ROOT, PITH_ROOT, 1, 2}, 4 * sizeof *tree.parent);
+    for (int lent = 0; lent < 2 && !test_bad; lent++) {
+        CHECK_MSG(try(s, &err) == PITH_OK, "%s", err.msg);
+        g->n_pages = 4; /* as of one sequence */
+        g->n_spare = lent ? n_spare : 0;
+        pith_status st = pith_accept(s, 0, 3, &err);
+        CHECK_MSG(st == (lent ? PITH_OK : PITH_NOMEM), "%s: %d, %s", arch, st, err.msg);
+        CHECK(pith_length(s, 0) == (lent ? 129 : 126) && !s->cache.seq[0].pending);
+        check_pages(s, arch, "a path");
+        check_blocks(s, arch);
+        g->n_pages = n_pages;
+        g->n_spare = n_spare;
+        save_and_load(s);
+    }
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
+static void test_nearly_full(void)
+{
+    nearly_full("jamba");
+    nearly_full("llama");
+}
+
 /* The n-th block or commit from the opening of the session on is refused: then what fails changes
  * nothing, and goes when it is done again. */
 static void test_memory_runs_out(void)
@@ -421,6 +474,7 @@ static void test_memory_runs_out(void)
         if (st != PITH_OK) {
             CHECK(err.code == PITH_NOMEM && pith_length(s, 0) == 70);
             check_blocks(s, "a path without memory");
+            save_and_load(s);
             CHECK(try(s, &err) == PITH_OK && pith_accept(s, 0, row, &err) == PITH_OK);
         }
         done = !hook_grant();
@@ -672,6 +726,7 @@ int main(void)
     TEST(test_set_aside);
     TEST(test_lanes);
     TEST(test_refused_beside);
+    TEST(test_nearly_full);
     TEST(test_memory_runs_out);
     TEST(test_goes_on);
     TEST(test_same_bits);

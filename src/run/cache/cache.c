@@ -7,8 +7,9 @@
 #include "graph/kv_page.h"
 #include "graph/ops/rope.h"
 
-/* LOG_PAGES: changed by a step as most are; the list grows for others. */
-enum { LOG_PAGES = 64 };
+/* LOG_PAGES: changed by a step as most are; the list grows for others. PATH_PAGES: that a path of a
+ * tree lies in, which is at most STEP_PAGE rows deep. */
+enum { LOG_PAGES = 64, PATH_PAGES = 2 };
 enum { SLAB = 2 << 20 };
 
 /* ---------------------------------------------------------------- layout and pools */
@@ -124,12 +125,19 @@ static int64_t page_limit(const struct cache_group *g, const struct cache_params
     return g->span && each < all ? each : all;
 }
 
+/* Of a group: pages that settled sequences may hold beyond the limit. With recurrent layers no
+ * sequence is edited, but a path of a tree is gathered. */
+static int64_t spare_limit(const struct cache_group *g, const struct cache_params *p)
+{
+    int64_t all = g->of == CACHE_TOKENS ? sequence_limit(g, p) : 0;
+    return p->state_bytes && all > PATH_PAGES ? PATH_PAGES : all;
+}
+
 static pith_status shape_pool(struct cache_group *g, const struct cache_params *p, int64_t stored,
                               struct pith_error *err)
 {
     int own = g->of == CACHE_TOKENS;
-    int64_t n = page_limit(g, p) + (own ? stored : 0);
-    int64_t spare = p->state_bytes || !own ? 0 : sequence_limit(g, p);
+    int64_t n = page_limit(g, p) + (own ? stored : 0), spare = spare_limit(g, p);
     uint64_t bytes, most = (uint64_t)(n + spare);
     if (n > INT32_MAX / (4 * STEP_QUARTERS) || size_mul(most, (uint64_t)g->page_bytes, &bytes) ||
         bytes > (uint64_t)1 << 46)
@@ -371,12 +379,16 @@ pith_status cache_accept(struct cache *c, int32_t seq, const int32_t *row, const
                          int32_t n, struct pith_error *err)
 {
     struct cache_seq *q = &c->seq[seq];
+    int edited = q->edited;
     q->n_tree = 0;
     q->floor = q->n;
     pith_status st = accept_rows(c, seq, row, token, n, err);
     cache_end(c, seq, st != PITH_OK);
-    if (!q->pending)
-        cache_cut(c, seq, q->n); /* the pages behind it */
+    if (st != PITH_OK) { /* its own slots lay where they belong before, and do again */
+        q->pending = 0;
+        q->edited = edited;
+    }
+    cache_cut(c, seq, q->n); /* the pages behind it */
     return st;
 }
 
