@@ -375,6 +375,38 @@ static void attention_in_tiles(void)
     CHECK_MSG(made, "no kernel of tiles was made");
 }
 
+/* Kernels that give other logits than plain ones are found when a model is opened: named and left
+ * out, or the model is refused where all was wanted. */
+static void kernels_are_tried(void)
+{
+    float want[V], got[V];
+    char note[2048];
+    struct pith_error err = {PITH_OK, ""};
+    make_model("llama");
+    set_env("PITH_VULKAN_TRIAL", "1");
+    CHECK_MSG(logits_with("1", want, note, sizeof note, &err) && !*note, "%s %s", note, err.msg);
+    for (int strict = 0; strict < 2; strict++) {
+        struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+        vulkan_plan(&(struct vulkan_plan){.wrong = VK_TILE + 1});
+        mp.strict = strict;
+        set_devices("0", "1");
+        pith_model *m = strict ? pith_model_open(path, &mp, &err) : NULL;
+        set_devices(NULL, NULL);
+        CHECK_MSG(!m && (!strict || strstr(err.msg, "tile of vulkan with this model give other")),
+                  "%s", m ? "opened" : err.msg);
+        if (strict)
+            break;
+        CHECK_MSG(logits_with("1", got, note, sizeof note, &err), "%s", err.msg);
+        CHECK_MSG(strstr(note, "tile of vulkan are not used: they give other logits") &&
+                      !memcmp(want, got, sizeof want),
+                  "told: %s", note);
+        CHECK_MSG(logits_with("1", got, note, sizeof note, &err) && strstr(note, "before"),
+                  "told: %s", note);
+    }
+    vulkan_plan(&(struct vulkan_plan){0});
+    set_env("PITH_VULKAN_TRIAL", NULL);
+}
+
 /* What keeps a device for long is handed over in pieces, down to a phase, and not recorded; bits
  * are the same. */
 static void work_is_given_in_pieces(void)
@@ -447,6 +479,7 @@ int main(void)
     TEST(sums_are_exact);
     TEST(products_of_bytes);
     TEST(attention_in_tiles);
+    TEST(kernels_are_tried);
     TEST(work_is_given_in_pieces);
     TEST(weights_come_beside);
     return test_end();

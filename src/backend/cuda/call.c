@@ -14,9 +14,7 @@ enum { ASK_NS = 1000000, SLEEP_NS = 100000 };
 struct cu_functions cu;
 
 /* What was written without such hardware at hand, the least tried first. */
-static const char *const levels[] = {"wgmma,flash_wide", "mma,flash"};
-enum { LEVELS = sizeof levels / sizeof *levels };
-static _Atomic(int) left_out;
+static struct gpu_levels levels = {{"wgmma,flash_wide", "mma,flash"}, 2, 0};
 
 static _Atomic(uint64_t) n_calls, fail_at, lose_at;
 
@@ -25,7 +23,7 @@ void cuda_plan(const struct cuda_plan *p)
     n_calls = 0;
     fail_at = p->fail_at;
     lose_at = p->lose_at;
-    left_out = 0;
+    levels.left = 0;
 }
 
 uint64_t cuda_calls(void)
@@ -36,22 +34,13 @@ uint64_t cuda_calls(void)
 int cu_without(struct device *d, int n, int for_good, const char **names)
 {
     const char *tried = env_get("PITH_CUDA_TRIAL");
-    int tries = !tried || strcmp(tried, "0") != 0, before = left_out;
-    int known = !n || (tries && n > 0 && n <= LEVELS);
-    while (known && for_good && n > before && !atomic_compare_exchange_weak(&left_out, &before, n))
-        ;
-    if (known)
-        cu_of(d)->left = n > left_out ? n : left_out;
-    *names = !known ? NULL : n ? levels[n - 1] : "";
-    return left_out;
+    return gpu_without(&levels, !tried || strcmp(tried, "0") != 0, &cu_of(d)->left, n, for_good,
+                       names);
 }
 
 int cu_left_out(const struct cu_gpu *v, const char *name)
 {
-    int left = 0;
-    for (int i = 0; i < v->left; i++)
-        left |= gpu_in_list(levels[i], name);
-    return left || cu_masked(name);
+    return gpu_left_out(&levels, v->left, name) || cu_masked(name);
 }
 
 const char *cu_name_of(cu_result r)

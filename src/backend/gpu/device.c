@@ -77,6 +77,28 @@ void *gpu_unpark(struct gpu_parked *p, const uint64_t *key)
     return device;
 }
 
+/* ---------------------------------------------------------------- kernels that are tried */
+
+int gpu_without(struct gpu_levels *all, int tries, int *left, int n, int for_good,
+                const char **names)
+{
+    int before = all->left, known = !n || (tries && n > 0 && n <= all->n);
+    while (known && for_good && n > before && !atomic_compare_exchange_weak(&all->left, &before, n))
+        ;
+    if (known)
+        *left = n > all->left ? n : all->left;
+    *names = !known ? NULL : n ? all->list[n - 1] : "";
+    return all->left;
+}
+
+int gpu_left_out(const struct gpu_levels *all, int left, const char *name)
+{
+    int is = 0;
+    for (int i = 0; i < left; i++)
+        is |= gpu_in_list(all->list[i], name);
+    return is;
+}
+
 /* ---------------------------------------------------------------- lists of devices */
 
 /* The numbers of a list, at most `cap` of them; -1: it is none. */

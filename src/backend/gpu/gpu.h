@@ -323,6 +323,17 @@ int gpu_masked(const char *env, const char *name);   /* the variable's list has 
 /* Notes what is used where it is, if it is not (has) or was masked: struct device, lacks. */
 void gpu_optional(struct device *d, const char *env, const char *name, int has);
 
+/* Kernels that are tried with a model before they are used: for struct backend, without. Each level
+ * is names with commas, the least tried first; `left`: of a device, levels that it does without. */
+struct gpu_levels {
+    const char *list[2];
+    int n;
+    _Atomic(int) left; /* those that the process does without */
+};
+int gpu_without(struct gpu_levels *all, int tries, int *left, int n, int for_good,
+                const char **names);
+int gpu_left_out(const struct gpu_levels *all, int left, const char *name);
+
 /* The i-th number of the list that a variable of the environment holds, -1: there is none;
  * i where it is not set. And how many there are, -1: what is there is no list. */
 long gpu_listed(const char *name, int i);

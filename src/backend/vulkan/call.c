@@ -1,7 +1,14 @@
 /* call.c -- how calls of Vulkan end, and which of them tests make fail: see vulkan.h. */
 #include "backend/vulkan/vulkan_impl.h"
 
+#include <string.h>
+#include "base/env.h"
+
 static _Atomic(uint64_t) n_calls, fail_at, lose_at, largest, groups, most_ops;
+static _Atomic(int) wrong = -1;
+
+/* What compilers of shaders have most to do with, the least tried first. */
+static struct gpu_levels levels = {{"tile", "dot"}, 2, 0};
 
 void vulkan_plan(const struct vulkan_plan *p)
 {
@@ -11,6 +18,8 @@ void vulkan_plan(const struct vulkan_plan *p)
     largest = p->largest;
     groups = p->groups;
     most_ops = p->ops;
+    wrong = p->wrong - 1;
+    levels.left = 0;
 }
 
 uint64_t vk_largest(const struct vk_device *v)
@@ -23,6 +32,25 @@ uint64_t vk_groups(const struct vk_device *v)
 {
     uint64_t least = groups;
     return least && least < v->groups ? least : v->groups;
+}
+
+/* On the processor it would take long, and finds what other tests do. */
+int vk_without(struct device *d, int n, int for_good, const char **names)
+{
+    struct vk_device *v = vk_of(d);
+    const char *tried = env_get("PITH_VULKAN_TRIAL");
+    int tries = tried ? strcmp(tried, "0") != 0 : v->type != VK_PHYSICAL_DEVICE_TYPE_CPU;
+    return gpu_without(&levels, tries, &v->left, n, for_good, names);
+}
+
+int vk_left_out(const struct vk_device *v, const char *name)
+{
+    return gpu_left_out(&levels, v->left, name) || vk_masked(name);
+}
+
+int vk_is_wrong(int family)
+{
+    return family == wrong;
 }
 
 /* Drivers of desktops give a device back after two to ten seconds. A slow integrated one makes

@@ -452,6 +452,8 @@ static pith_status look_at(struct vk_device *v, int i, struct features *want,
 {
     v->dev = (struct device){.backend = &backend_vulkan, .priv = v};
     snprintf(v->dev.name, sizeof v->dev.name, "vulkan%d", i);
+    const char *names;
+    vk_without(&v->dev, 0, 0, &names);
     pith_status st = read_properties(v, err);
     if (st == PITH_OK)
         st = need_features(v, want, err);
@@ -866,6 +868,7 @@ const struct backend backend_vulkan = {
     .event_wait = vulkan_event_wait,
     .impl = vk_impl,
     .coded = vk_coded,
+    .without = vk_without,
     .job_bytes = vk_job_bytes,
     .job_memory = vk_job_memory,
     .prepare = vk_prepare,

@@ -190,7 +190,7 @@ pith_status vk_pipeline(struct vk_device *v, const struct gpu_kernel *k, VkPipel
 
 enum gpu_code vk_code_of(const struct device *d, const struct tensor *w)
 {
-    int bytes = vk_of(d)->products != VK_OF_NUMBERS && dtypes[w->type].block > 1;
+    int bytes = vk_products(vk_of(d)) != VK_OF_NUMBERS && dtypes[w->type].block > 1;
     return bytes ? GPU_BYTES : GPU_NONE;
 }
 
@@ -219,6 +219,6 @@ int vk_impl(const struct device *d, const struct node *n, struct op_impl *out)
         !gpu_impl(n, out))
         return 0;
     if (product)
-        out->kernel = products[n->w->type][vk_code_of(d, n->w) ? vk_of(d)->products : 0];
+        out->kernel = products[n->w->type][vk_code_of(d, n->w) ? vk_products(vk_of(d)) : 0];
     return 1;
 }

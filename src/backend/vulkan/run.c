@@ -182,7 +182,8 @@ static pith_status put_launch(struct vk_device *v, VkCommandBuffer commands,
     v->f.CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
     v->f.CmdPushConstants(commands, v->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof l->args,
                           &l->args);
-    v->f.CmdDispatch(commands, l->groups[0], l->groups[1], l->groups[2]);
+    v->f.CmdDispatch(commands, vk_is_wrong((int)l->kernel.family) ? 1 : l->groups[0], l->groups[1],
+                     l->groups[2]);
     return PITH_OK;
 }
 
@@ -200,7 +201,7 @@ static pith_status round_rows(struct job *j, VkCommandBuffer commands, const str
         vk_barrier(j->v, commands);
     }
     h->codes = 1;
-    if (j->v->products == VK_BY_DOT)
+    if (vk_products(j->v) == VK_BY_DOT)
         l->kernel.family = (enum gpu_family)VK_DP4A_DOT;
     return st;
 }

@@ -59,7 +59,7 @@ int vk_has_tiles(const struct vk_device *v)
 void vk_use_tile(const struct vk_device *v, const struct call *c, const struct gpu_key *k,
                  struct gpu_launch *l)
 {
-    if (vk_masked("tile") || !vk_has_tiles(v))
+    if (vk_left_out(v, "tile") || !vk_has_tiles(v))
         return;
     if (op_has(c->op, OP_PRODUCT))
         use_product(v, c, k, l);

@@ -29,6 +29,7 @@ struct vulkan_plan {
     uint64_t largest; /* bytes of an allocation, at most; 0: as devices say */
     uint64_t groups;  /* of a launch, along a row; 0: as devices say */
     uint64_t ops;     /* handed over at once; 0: as devices are given */
+    int wrong;        /* 1 more than a family of kernels that do only a part; 0: none does */
 };
 void vulkan_plan(const struct vulkan_plan *p);
 uint64_t vulkan_calls(void);

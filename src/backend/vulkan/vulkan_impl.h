@@ -128,6 +128,7 @@ struct vk_device {
     int has_budget; /* the driver tells how much memory is left */
     int has_dot, has_fast_dot; /* of four bytes; faster than multiplications of numbers */
     enum vk_products products;
+    int left; /* levels of kernels that it does without: vk_without */
     _Atomic(uint64_t) taken;
     char what[256]; /* the driver's name for it */
     char id[36];    /* of device and driver, for the cache of pipelines */
@@ -166,6 +167,14 @@ static inline struct vk_memory *vk_memory(const struct buffer *b)
 static inline int vk_masked(const char *name)
 {
     return gpu_masked("PITH_VULKAN_MASK", name);
+}
+int vk_without(struct device *d, int n, int for_good, const char **names); /* see backend.h */
+int vk_left_out(const struct vk_device *v, const char *name);              /* so, or masked */
+int vk_is_wrong(int family);                                               /* see vulkan_plan */
+/* Of bytes, unless the device does without. */
+static inline enum vk_products vk_products(const struct vk_device *v)
+{
+    return vk_left_out(v, "dot") ? VK_OF_NUMBERS : v->products;
 }
 /* A call begins; see vulkan_plan. `memory`: one that fails for want of it. */
 pith_status vk_call(struct vk_device *v, const char *what, int memory, struct pith_error *err);
