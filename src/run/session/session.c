@@ -91,6 +91,34 @@ static pith_status take_role(struct pith_session *s, const struct pith_session_p
     return PITH_OK;
 }
 
+static pith_status take_pooling(struct pith_session *s, const struct pith_session_params *p,
+                                struct pith_error *err)
+{
+    const struct pith_model *m = s->model;
+    int pooling = p->pooling == PITH_POOL_FILE ? m->arch.hp.pooling : (int)p->pooling;
+    if (!arch_ends(s->arch) && pooling != PITH_POOL_NONE && p->pooling != PITH_POOL_FILE)
+        return error_set(err, PITH_UNSUPPORTED,
+                         "pooling %d of a stage that ends before the last visit; wanted none",
+                         pooling);
+    if (s->arch->runs != ROLE_DECODER || !arch_ends(s->arch))
+        pooling = PITH_POOL_NONE;
+    if (pooling < PITH_POOL_NONE || pooling > PITH_POOL_RANK)
+        return error_set(err, PITH_UNSUPPORTED, "pooling %d; known are none, mean, cls, last, rank",
+                         pooling);
+    s->pooled = pooling != PITH_POOL_NONE;
+    s->ranks = pooling == PITH_POOL_RANK;
+    if (s->ranks && !arch_n_labels(&m->arch))
+        return error_set(err, PITH_UNSUPPORTED,
+                         "%s: pooling rank, but the file has neither cls.weight nor "
+                         "cls.output.weight: the model cannot rank",
+                         arch_path(&m->arch));
+    s->pool_kind = s->ranks                    ? pool_of_rank(&m->arch.hp)
+                   : pooling == PITH_POOL_CLS  ? POOL_CLS
+                   : pooling == PITH_POOL_LAST ? POOL_LAST
+                                               : POOL_MEAN;
+    return PITH_OK;
+}
+
 static pith_status take_params(struct pith_session *s, const struct pith_session_params *p,
                                struct cache_params *cp, struct pith_error *err)
 {
@@ -140,27 +168,9 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
     if (p->n_tokens < 0)
         return error_set(err, PITH_RANGE, "n_tokens is %lld, wanted at least 1",
                          (long long)p->n_tokens);
-    int pooling = p->pooling == PITH_POOL_FILE ? m->arch.hp.pooling : (int)p->pooling;
-    if (!arch_ends(s->arch) && pooling != PITH_POOL_NONE && p->pooling != PITH_POOL_FILE)
-        return error_set(err, PITH_UNSUPPORTED,
-                         "pooling %d of a stage that ends before the last visit; wanted none",
-                         pooling);
-    if (s->arch->runs != ROLE_DECODER || !arch_ends(s->arch))
-        pooling = PITH_POOL_NONE;
-    if (pooling < PITH_POOL_NONE || pooling > PITH_POOL_RANK)
-        return error_set(err, PITH_UNSUPPORTED, "pooling %d; known are none, mean, cls, last, rank",
-                         pooling);
-    s->pooled = pooling != PITH_POOL_NONE;
-    s->ranks = pooling == PITH_POOL_RANK;
-    if (s->ranks && !arch_n_labels(&m->arch))
-        return error_set(err, PITH_UNSUPPORTED,
-                         "%s: pooling rank, but the file has neither cls.weight nor "
-                         "cls.output.weight: the model cannot rank",
-                         arch_path(&m->arch));
-    s->pool_kind = s->ranks                    ? pool_of_rank(&m->arch.hp)
-                   : pooling == PITH_POOL_CLS  ? POOL_CLS
-                   : pooling == PITH_POOL_LAST ? POOL_LAST
-                                               : POOL_MEAN;
+    st = take_pooling(s, p, err);
+    if (st != PITH_OK)
+        return st;
     *cp = (struct cache_params){.n_ctx = s->n_ctx,
                                 .n_seq = s->n_seq,
                                 .n_batch = s->n_batch,
