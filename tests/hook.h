@@ -28,6 +28,7 @@ static struct {
     atomic_long over;
     atomic_long overrun;        /* blocks behind whose ends something was written */
     void (*before)(long i); /* what happens before each of them; NULL: nothing */
+    void (*commits)(const void *at, pith_purpose purpose); /* sees where; NULL: nobody */
 } hook = {.refuse_at = -1};
 
 static uint64_t memory_held(void)
@@ -92,7 +93,9 @@ static void hook_free(void *ctx, void *p, size_t bytes, pith_purpose purpose)
 
 static int hook_commit(void *ctx, void *addr, size_t bytes, pith_purpose purpose)
 {
-    (void)ctx, (void)addr, (void)purpose;
+    (void)ctx;
+    if (hook.commits)
+        hook.commits(addr, purpose);
     return hook_grants(bytes) ? 0 : -1;
 }
 

@@ -4,6 +4,7 @@
  * limit of the process. */
 #include "hook.h"
 
+#include <dlfcn.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -12,6 +13,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "pith.h"
+#include "run/session/session.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { UNDER_SANITIZER = 1 };
@@ -641,6 +643,83 @@ static void report_is_complete(void)
     check_nothing_held("the report");
 }
 
+/* ---------------------------------------------------------------- pages of other systems */
+
+enum { LARGEST_PAGE = 64 << 10 };
+static long page_told; /* of a system that this one is taken for; 0: its own */
+
+long sysconf(int name)
+{
+    static long (*own)(int);
+    if (!own)
+        *(void **)&own = dlsym(RTLD_NEXT, "sysconf");
+    return name == _SC_PAGESIZE && page_told ? page_told : own(name);
+}
+
+static struct {
+    uintptr_t at[64];
+    int n;
+} commits;
+
+static void note_commit(const void *at, pith_purpose purpose)
+{
+    if (purpose == PITH_MEM_CACHE && commits.n < 64)
+        commits.at[commits.n++] = (uintptr_t)at;
+}
+
+/* On a system with pages of 64 KiB what a session commits of its cache as it grows begins at a page
+ * of a reservation, which the system lays at a page itself. */
+static void large_pages(const char *path, int32_t n)
+{
+    struct pith_session_params p = PITH_SESSION_PARAMS_INIT;
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    struct pith_error err;
+    static int32_t tokens[40000];
+    mp.n_threads = 1;
+    pith_model *m = pith_model_open(path, &mp, &err);
+    REQUIRE(m, "%s", err.msg);
+    p.n_ctx = n;
+    commits.n = 0;
+    page_told = LARGEST_PAGE; /* from now on; what has asked before knows the system's own */
+    hook.commits = note_commit;
+    pith_session *s = pith_session_open(m, &p, &err);
+    REQUIRE(s, "%s", err.msg);
+    for (int32_t i = 0; i < n; i++)
+        tokens[i] = i % 16;
+    CHECK_MSG(pith_feed(s, 0, tokens, (size_t)n, &err) == PITH_OK, "%s", err.msg);
+    hook.commits = NULL;
+    page_told = 0;
+    uintptr_t lazy = (uintptr_t)s->cache.tokens;
+    int more = 0;
+    for (int i = 0; i < commits.n; i++) {
+        uintptr_t from = commits.at[i] - lazy < s->cache.tokens_reserved ? lazy : 0;
+        more += commits.at[i] - from != 0 && from;
+        CHECK_MSG((commits.at[i] - from) % LARGEST_PAGE == 0, "commit %d is at 0x%llx of %s", i,
+                  (unsigned long long)(commits.at[i] - from), from ? "tokens" : "memory");
+    }
+    CHECK_MSG(commits.n > 1 && (more || s->recurrent.n_blocks), "%d commits", commits.n);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
+static void commits_of_whole_pages(void)
+{
+    static const char *const name[] = {"mamba", "jamba"};
+    char golden[512];
+    struct pith_synth_params p = shape;
+    struct pith_error err;
+    const char *path = tmp_path("long.gguf");
+    p.n_ctx = 40000;
+    CHECK_MSG(pith_synth(path, &p, &err) == PITH_OK, "%s", err.msg);
+    large_pages(path, 20000);
+    for (int i = 0; i < 2; i++) {
+        snprintf(golden, sizeof golden, "%s/golden/arch/%s.gguf", test_shared(), name[i]);
+        if (access(golden, R_OK))
+            SKIP("golden models are absent");
+        large_pages(golden, 400);
+    }
+}
+
 /* ---------------------------------------------------------------- a real limit */
 
 static uint64_t own_size(void)
@@ -728,6 +807,7 @@ int main(void)
     TEST(default_context);
     TEST(context_changes_no_bits);
     TEST(report_is_complete);
+    TEST(commits_of_whole_pages);
     remove_trees();
     return test_end();
 }

@@ -224,7 +224,7 @@ pith_status cache_init(struct cache *c, struct state *states, int32_t n_states,
             TRY(error_set(err, PITH_NOMEM, "out of memory for a memory of %d tokens",
                           p->n_memory));
     c->seq = mem_array((size_t)p->n_seq, sizeof *c->seq, PITH_MEM_CACHE);
-    uint64_t stride = size_align((uint64_t)p->n_ctx * sizeof(int32_t), TOKENS_BYTES);
+    uint64_t stride = size_align((uint64_t)p->n_ctx * sizeof(int32_t), tokens_grain());
     c->tokens_reserved = stride * (uint64_t)p->n_seq;
     c->tokens = mem_reserve_lazy(c->tokens_reserved);
     for (int32_t s = 0; c->seq && s < p->n_seq; s++) {
@@ -452,7 +452,7 @@ uint64_t cache_tables_most(const struct cache *c)
     const struct cache_group *g = c->group;
     const struct cache_seq *q = c->seq;
     uint64_t n = 0, each = sizeof *q;
-    each += size_align((uint64_t)c->n_ctx * sizeof *q->token, TOKENS_BYTES);
+    each += size_align((uint64_t)c->n_ctx * sizeof *q->token, tokens_grain());
     each += (uint64_t)c->n_ctx * (sizeof *q->slot + (c->axes ? sizeof *q->axes : 0));
     each += (uint64_t)c->cap_pages * (uint64_t)c->n_groups * (sizeof **q->pages + sizeof **q->was);
     each += (uint64_t)(c->n_groups > c->n_own) * (uint64_t)c->cap_pages * sizeof **c->fresh;

@@ -3,9 +3,15 @@
 #ifndef PITH_RUN_CACHE_IMPL_H
 #define PITH_RUN_CACHE_IMPL_H
 
+#include <unistd.h>
 #include "run/cache/cache.h"
 
-enum { TOKENS_BYTES = 16 << 10 }; /* the numbers of a sequence's tokens grow by so many */
+/* The numbers of a sequence's tokens grow by so many bytes: whole pages, and not too few. */
+static inline uint64_t tokens_grain(void)
+{
+    const uint64_t least = 16 << 10, page = (uint64_t)sysconf(_SC_PAGESIZE);
+    return page > least ? page : least;
+}
 
 /* One reference more for a place in use. */
 void page_ref(struct cache_group *g, int32_t place);

@@ -391,7 +391,7 @@ pith_status cache_tokens(struct cache *c, struct cache_seq *q, int32_t n, struct
     if (n <= q->n_tokens)
         return PITH_OK;
     uint64_t have = (uint64_t)q->n_tokens * sizeof *q->token;
-    uint64_t want = size_align((uint64_t)n * sizeof *q->token, TOKENS_BYTES);
+    uint64_t want = size_align((uint64_t)n * sizeof *q->token, tokens_grain());
     pith_status st = mem_commit(q->token + q->n_tokens, want - have, PITH_MEM_CACHE, err);
     if (st != PITH_OK)
         return error_prefix(err, "the numbers of %d tokens", n);

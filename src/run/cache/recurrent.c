@@ -84,7 +84,7 @@ pith_status recurrent_init(struct recurrent *r, struct state *states, int32_t n_
                         p->n_seq);
     for (int d = 0; d < MAX_DEVICES && st == PITH_OK; d++)
         if (r->device_bytes[d])
-            st = slabs_init(&r->blocks[d], devices[d], r->device_bytes[d], n, r->device_bytes[d],
+            st = slabs_init(&r->blocks[d], devices[d], r->device_bytes[d], n, RECURRENT_GRAIN,
                             PITH_MEM_CACHE, err);
     if (st != PITH_OK)
         recurrent_deinit(r);
@@ -102,6 +102,14 @@ void recurrent_deinit(struct recurrent *r)
     mem_free(r->refs);
     mem_free(r->tree);
     memset(r, 0, sizeof *r);
+}
+
+uint64_t recurrent_limit(const struct recurrent *r)
+{
+    uint64_t n = 0;
+    for (int d = 0; d < MAX_DEVICES; d++)
+        n += size_align((uint64_t)r->n_blocks * r->device_bytes[d], RECURRENT_GRAIN);
+    return n;
 }
 
 uint64_t recurrent_bytes(const struct recurrent *r)

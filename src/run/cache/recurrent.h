@@ -56,6 +56,8 @@ struct recurrent_params {
 /* Lays out the recurrent ones of the states (fills off), each on the device of its layer; returns
  * the bytes of a block, 0: there are none, and those of its part on each device. */
 uint64_t recurrent_layout(struct state *states, int32_t n_states, uint64_t bytes[MAX_DEVICES]);
+enum { RECURRENT_GRAIN = 64 << 10 }; /* blocks of the host grow by so many bytes: whole pages of any
+                                        system */
 /* What recurrent_init would make, of which recurrent_limit tells; it takes no memory. */
 pith_status recurrent_shape(struct recurrent *r, struct state *states, int32_t n_states,
                             const struct recurrent_params *p,
@@ -72,10 +74,7 @@ static inline uint64_t recurrent_tables(const struct recurrent *r)
     return (uint64_t)r->n_seq * (sizeof *r->seq + (uint64_t)r->cap * sizeof *r->seq->at) +
            ((uint64_t)r->n_blocks * 2 + (uint64_t)r->n_tree_rows) * sizeof(int32_t);
 }
-static inline uint64_t recurrent_limit(const struct recurrent *r)
-{
-    return (uint64_t)r->n_blocks * r->block_bytes;
-}
+uint64_t recurrent_limit(const struct recurrent *r); /* of blocks, committed at most */
 
 /* A call that feeds `rows` rows (0: nothing happens) to a sequence begins, has succeeded, or goes
  * back to where it began. */

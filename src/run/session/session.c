@@ -177,7 +177,6 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
                                 .n_tokens = p->n_tokens,
                                 .store_bytes = (uint64_t)p->store_bytes,
                                 .store_context = p->store_dir && !p->store_bytes,
-                                .store_folder = p->store_dir != NULL,
                                 .n_nodes = m->n_nodes,
                                 .pool = m->pool};
     if (!cache_type(p->cache_type_k, &cp->k_type, "K", err) ||
@@ -625,6 +624,7 @@ static pith_status take_states(struct pith_session *s, const struct pith_session
                          params->n_tree_rows);
     s->n_tree_rows = tree_rows(s, params->n_tree_rows);
     uint64_t state_bytes = recurrent_layout(s->states, s->n_states, device_bytes);
+    cp->store_folder = params->store_dir != NULL;
     if (s->causal && !s->pooled)
         cp->state_bytes = state_bytes;
     else
