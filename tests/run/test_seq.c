@@ -448,6 +448,89 @@ static void test_wide_window(void)
     pith_model_close(m);
 }
 
+/* A window's pages that an edit would move, though no row to come sees them, go where pages are
+ * short: the sequence goes on, and others do while its edit is pending. As where there are enough. */
+static void test_edit_of_a_long_window(void)
+{
+    enum { LONG = 1400, CTX = 1600 };
+    static const char *const over[] = {"gemma3.attention.sliding_window=int:64", NULL};
+    static int32_t token[LONG];
+    const struct kind k = {"a long window", "gemma3", "f16", 0, 0, over, 0};
+    struct pith_error err;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    pith_session *s[2];
+    pith_model *m = synth(&k, 2);
+    for (int i = 0; i < LONG; i++)
+        token[i] = below(N_VOCAB);
+    for (int few = 0; few < 2; few++) { /* there are pages for so many sequences */
+        sp.n_ctx = CTX;
+        sp.n_seq = few ? 4 : 40;
+        s[few] = m ? pith_session_open(m, &sp, &err) : NULL;
+        REQUIRE(s[few] && s[few]->cache.n_own == 1, "no session");
+        CHECK(pith_feed(s[few], 0, token, LONG, &err) == PITH_OK);
+        CHECK(pith_remove(s[few], 0, 10, 20, &err) == PITH_OK);
+        CHECK(pith_shift(s[few], 0, 20, -1, -10, &err) == PITH_OK);
+        if (few) /* as when the others want pages before it goes on */
+            CHECK_MSG(pith_feed(s[1], 1, token, 300, &err) == PITH_OK, "%s", err.msg);
+        check_pages(s[few], k.name, "others");
+        pith_cancel(s[few]); /* in vain: it stays edited */
+        CHECK(pith_feed(s[few], 0, token, 30, &err) == PITH_CANCELLED);
+        pith_cancel_reset(s[few]);
+        CHECK_MSG(pith_feed(s[few], 0, token, 30, &err) == PITH_OK, "%s", err.msg);
+        check_pages(s[few], k.name, "on");
+    }
+    for (int back = 0; back < 2; back++) { /* what a row behind sees is there after the edit, too */
+        CHECK_MSG(!test_bad &&
+                      !memcmp(pith_logits(s[0], 0), pith_logits(s[1], 0), N_VOCAB * sizeof(float)),
+                  "logits differ");
+        for (int i = 0; i < 2 && !back; i++)
+            CHECK(pith_truncate(s[i], 0, LONG - 10, &err) == PITH_OK &&
+                  pith_feed(s[i], 0, token + 40, 3, &err) == PITH_OK);
+    }
+    CHECK(pith_truncate(s[0], 0, 600, &err) == PITH_OK);
+    CHECK(pith_truncate(s[1], 0, 600, &err) == PITH_STATE && strstr(err.msg, "no longer hold"));
+    pith_session_close(s[0]);
+    pith_session_close(s[1]);
+    pith_model_close(m);
+}
+
+/* Slots that no row to come sees may have lain behind all that are seen: their pages are gone, and
+ * a snapshot of the edited sequence has them on its table all the same. */
+static void test_saved_without_pages(void)
+{
+    enum { LONG = 1400 };
+    static const char *const over[] = {"gemma3.attention.sliding_window=int:64", NULL};
+    static int32_t token[LONG];
+    const struct kind k = {"pages given back", "gemma3", "f16", 0, 0, over, 0};
+    struct pith_error err;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    float want[N_VOCAB];
+    size_t n = 0;
+    pith_model *m = synth(&k, 2);
+    sp.n_ctx = 1600;
+    sp.n_seq = 4;
+    pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+    REQUIRE(s, "no session");
+    for (int i = 0; i < LONG; i++)
+        token[i] = below(N_VOCAB);
+    CHECK(pith_feed(s, 0, token, LONG, &err) == PITH_OK);
+    CHECK(pith_shift(s, 0, 1300, -1, -1300, &err) == PITH_OK); /* the last are the first now */
+    CHECK_MSG(pith_feed(s, 1, token, 300, &err) == PITH_OK, "%s", err.msg);
+    CHECK(s->cache.seq[0].pages[0][LONG / STEP_PAGE] < 0 && s->cache.seq[0].pending);
+    CHECK(pith_save_memory(s, 0, NULL, 0, &n, &err) == PITH_OK);
+    void *p = malloc(n);
+    CHECK(pith_save_memory(s, 0, p, n, &n, &err) == PITH_OK);
+    CHECK_MSG(pith_load_memory(s, 2, p, n, &err) == PITH_OK, "%s", err.msg);
+    CHECK_MSG(pith_feed(s, 0, token, 30, &err) == PITH_OK, "%s", err.msg);
+    memcpy(want, pith_logits(s, 0), sizeof want);
+    CHECK_MSG(pith_feed(s, 2, token, 30, &err) == PITH_OK, "%s", err.msg);
+    CHECK_MSG(!memcmp(want, pith_logits(s, 0), sizeof want), "logits differ");
+    check_pages(s, k.name, "loaded");
+    free(p);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
 static void test_refusals(void)
 {
     static const int64_t bad[][2] = {{-1, 5},        {5, 4},         {0, -2},
@@ -523,6 +606,8 @@ int main(void)
     TEST(test_meaning);
     TEST(test_wide_window);
     TEST(test_refusals);
+    TEST(test_edit_of_a_long_window);
+    TEST(test_saved_without_pages);
     TEST(test_failed_step);
     TEST(test_trim);
     TEST(test_scripts);

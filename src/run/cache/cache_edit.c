@@ -176,23 +176,39 @@ static void put_slots(struct cache_draft *d, const struct cache_seq *from, int32
         put(d, from, i, stay);
 }
 
-/* The pages that the first n slots lie in. */
-static const int32_t *mark_pages(const struct cache *c, const struct cache_seq *q, int32_t n)
+/* The pages that slots [a, b) lie in. */
+static const int32_t *mark_pages(const struct cache *c, const struct cache_seq *q, int32_t a,
+                                 int32_t b)
 {
     int32_t *used = c->draft->used;
     memset(used, 0, (size_t)c->cap_pages * sizeof *used);
-    for (int32_t i = 0; i < n; i++)
+    for (int32_t i = a; i < b; i++)
         used[q->slot[i].src / STEP_PAGE] = 1;
     return used;
 }
 
 void cache_drop(struct cache *c, struct cache_seq *q, int32_t n)
 {
-    const int32_t *used = mark_pages(c, q, n);
+    const int32_t *used = mark_pages(c, q, 0, n);
     for (int g = 0; g < c->n_own; g++)
         for (int32_t k = 0; k < c->cap_pages; k++)
             if (!used[k])
                 page_unref(&c->group[g], &q->pages[g][k]);
+}
+
+int32_t cache_slide(struct cache *c, int group, struct cache_seq *q)
+{
+    const struct cache_group *g = &c->group[group];
+    int32_t see = cache_find(q, cache_first_seen(g, cache_least(q, q->floor))), i = see;
+    int32_t *pages = q->pages[group], *torn = &q->torn[group];
+    const int32_t *used = mark_pages(c, q, see, q->n);
+    for (int32_t k = 0; k < c->cap_pages; k++)
+        if (!used[k])
+            page_unref(&c->group[group], &pages[k]);
+    while (i > *torn && pages[q->slot[i - 1].src / STEP_PAGE] >= 0)
+        i--;
+    *torn = i > *torn ? i : *torn;
+    return see;
 }
 
 /* Can the draft be put in dst's place? There is memory for it then. */
@@ -231,7 +247,7 @@ void cache_edit(struct cache *c, int32_t to, int32_t src)
     const struct cache_seq *from = &c->seq[src];
     const struct cache_draft *d = c->draft;
     int32_t n = d->q.n;
-    const int32_t *used = mark_pages(c, &d->q, n);
+    const int32_t *used = mark_pages(c, &d->q, 0, n);
     for (int g = 0; g < c->n_own; g++)
         for (int32_t k = 0; k < c->cap_pages; k++) {
             int32_t page = used[k] ? from->pages[g][k] : -1;
@@ -361,10 +377,10 @@ static int will_free(const struct cache_group *g, int32_t place)
     return page_frees(g, place) && !g->parts[place_page(place)];
 }
 
-/* Pages that a group's new table takes at most beyond those of the old one, and how many of the old
- * one the end of the call frees. */
+/* Pages that a group's new table takes at most beyond those of the old one, from page `first` on,
+ * and how many of the old one the end of the call frees. */
 static int32_t count_pages(const struct cache *c, int group, const struct cache_seq *q,
-                           int32_t *n_freed)
+                           int32_t first, int32_t *n_freed)
 {
     const struct cache_group *g = &c->group[group];
     struct cache_slot_from from[STEP_PAGE];
@@ -372,7 +388,7 @@ static int32_t count_pages(const struct cache *c, int group, const struct cache_
     *n_freed = 0;
     for (int32_t k = 0; k < c->cap_pages; k++)
         *n_freed += will_free(g, q->pages[group][k]);
-    for (int32_t page = 0; page * STEP_PAGE < q->n; page++) {
+    for (int32_t page = first; page * STEP_PAGE < q->n; page++) {
         int32_t k = same_page(q, page);
         if (k < 0)
             need += sources(q, group, page, from) > 0;
@@ -382,19 +398,45 @@ static int32_t count_pages(const struct cache *c, int group, const struct cache_
     return need;
 }
 
-/* Makes the new table of a group; whole: no quarters. */
-static void rebuild(struct cache *c, int group, struct cache_seq *q, int whole)
+/* How a group's new table is made. */
+struct settling {
+    int32_t first; /* pages before this one are left out */
+    int32_t need;  /* that it takes at most */
+    int whole;     /* no quarters */
+};
+
+/* Counts the pages of a group, and has those lent that the end of the call frees. Where a window's
+ * are short for all it still has, what no row from `floor` on can see is left out of both tables. */
+static struct settling prepare(struct cache *c, int group, struct cache_seq *q)
+{
+    const struct cache_group *g = &c->group[group];
+    int32_t lend;
+    struct settling s = {.need = count_pages(c, group, q, 0, &lend)};
+    int32_t most = g->n_spare - g->n_lent + q->lent[group];
+    int32_t lent = lend < most ? lend : most;
+    if (g->span && s.need > pages_available(g) + lent) {
+        s.first = cache_slide(c, group, q) / STEP_PAGE;
+        s.need = count_pages(c, group, q, s.first, &lend);
+    }
+    s.whole = s.need > pages_available(g);
+    lend = lend < s.need ? lend : s.need;
+    cache_lend(c, group, q, lend < most ? lend : most);
+    return s;
+}
+
+/* Makes the new table of a group. */
+static void rebuild(struct cache *c, int group, struct cache_seq *q, struct settling s)
 {
     struct cache_group *g = &c->group[group];
     struct cache_slot_from from[STEP_PAGE];
     int32_t *fresh = q->was[group];
-    for (int32_t page = 0; page * STEP_PAGE < q->n; page++) {
+    for (int32_t page = s.first; page * STEP_PAGE < q->n; page++) {
         int32_t k = same_page(q, page);
         if (k >= 0 && q->pages[group][k] >= 0)
             page_ref(g, fresh[page] = q->pages[group][k]);
         if (k >= 0 || !sources(q, group, page, from))
             continue;
-        fresh[page] = page_take(c, group, whole ? STEP_PAGE : slots_of(q, page));
+        fresh[page] = page_take(c, group, s.whole ? STEP_PAGE : slots_of(q, page));
         page_fill(c, group, fresh[page], from, slots_of(q, page));
     }
     q->was[group] = q->pages[group];
@@ -423,23 +465,19 @@ pith_status cache_settle(struct cache *c, int32_t seq, struct pith_error *err)
     pith_status ok = check_distances(c, seq, err);
     if (ok != PITH_OK)
         return ok;
-    int whole[CACHE_OWN_GROUPS];
+    struct settling how[CACHE_OWN_GROUPS];
     int64_t all = 0;
     for (int i = 0; i < c->n_own; i++) { /* all or nothing: count first */
-        const struct cache_group *g = &c->group[i];
-        int32_t lend, need = count_pages(c, i, q, &lend);
-        whole[i] = need > pages_available(g);
-        lend = lend < need ? lend : need;
-        cache_lend(c, i, q, lend < g->n_spare - g->n_lent ? lend : g->n_spare - g->n_lent);
-        pith_status st = pages_need(c, i, seq, need, err);
+        how[i] = prepare(c, i, q);
+        pith_status st = pages_need(c, i, seq, how[i].need, err);
         if (st != PITH_OK)
             return st;
-        all += need;
+        all += how[i].need;
     }
     if (pages_log(c, all, err) != PITH_OK)
         return PITH_NOMEM;
     for (int i = 0; i < c->n_own; i++) {
-        rebuild(c, i, q, whole[i]);
+        rebuild(c, i, q, how[i]);
         cache_repay(c, i, q);
     }
     q->pending = 0;

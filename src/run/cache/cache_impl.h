@@ -63,6 +63,9 @@ int page_finite(const struct cache *c, int group, const uint8_t *in);
 pith_status cache_edit_init(struct cache *c, struct cache_seq *q, struct pith_error *err);
 /* cache_edit.c: the call that settled q is over; failed: its edits are pending again. */
 void cache_settle_end(struct cache *c, struct cache_seq *q, int failed);
+/* cache_edit.c: gives back pages of a pending sequence, in a group with a window, in which no slot
+ * lies that rows from `floor` on can see. Returns the first of those slots. */
+int32_t cache_slide(struct cache *c, int group, struct cache_seq *q);
 /* cache_edit.c: gives back pages of a pending sequence that none of its first n slots lies in. */
 void cache_drop(struct cache *c, struct cache_seq *q, int32_t n);
 

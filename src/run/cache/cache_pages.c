@@ -285,10 +285,13 @@ int cache_can_resume(const struct cache *c, const struct cache_seq *q, int32_t n
 }
 
 /* Gives back pages of a window group that neither rows to come nor rows from `floor` on can see. */
-static void slide(struct cache_group *g, struct cache_seq *q, int group)
+static void slide(struct cache *c, struct cache_seq *q, int group)
 {
-    if (q->pending) /* its tables are of the slots before the edit */
+    if (q->pending) { /* its tables are of the slots before the edit */
+        cache_slide(c, group, q);
         return;
+    }
+    struct cache_group *g = &c->group[group];
     int32_t *pages = q->pages[group];
     int32_t see = cache_find(q, cache_first_seen(g, cache_least(q, q->n)));
     int32_t keep = cache_find(q, cache_first_seen(g, cache_least(q, q->floor)));
@@ -304,7 +307,7 @@ pith_status pages_need(struct cache *c, int group, int32_t seq, int32_t need,
 {
     struct cache_group *g = &c->group[group];
     for (int32_t s = 0; g->span && need > pages_available(g) && s < c->n_seq; s++) {
-        slide(g, &c->seq[s], group);
+        slide(c, &c->seq[s], group);
         if (s != seq && c->seq[s].settled) /* what it was lent others must not come to hold */
             cache_repay(c, group, &c->seq[s]);
     }

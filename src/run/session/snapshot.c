@@ -111,12 +111,15 @@ struct save {
     int32_t logits_of, output; /* of the session: a sequence, -1: none, and its last output */
 };
 
-/* Entries of the page tables that matter. */
+/* Entries of the page tables that matter: those up to the last page there is, and of an edited
+ * sequence up to the last that some slot lies in, whether it is still there or not. */
 static int32_t table_length(const struct cache *c, const struct cache_seq *q)
 {
-    int32_t n = q->pending ? c->cap_pages : (q->n + STEP_PAGE - 1) / STEP_PAGE;
+    int32_t n = q->pending ? c->cap_pages : (q->n + STEP_PAGE - 1) / STEP_PAGE, least = 0;
     int used = 0;
-    while (n && !used) {
+    for (int32_t i = 0; q->pending && i < q->n; i++)
+        least = q->slot[i].src / STEP_PAGE < least ? least : q->slot[i].src / STEP_PAGE + 1;
+    while (n > least && !used) {
         for (int g = 0; g < c->n_own; g++)
             used |= q->pages[g][n - 1] >= 0;
         n -= !used;
