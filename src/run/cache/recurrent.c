@@ -2,6 +2,7 @@
 #include "run/cache/recurrent.h"
 
 #include <string.h>
+#include <unistd.h>
 #include "base/mem.h"
 
 enum { PROMPT_ENDS = 4, FIRST_EVERY = 64 };
@@ -60,6 +61,12 @@ pith_status recurrent_shape(struct recurrent *r, struct state *states, int32_t n
     return PITH_OK;
 }
 
+/* Blocks, laid out as on any system, grow by whole pages of this one. */
+static uint64_t page_bytes(void)
+{
+    return (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
 pith_status recurrent_init(struct recurrent *r, struct state *states, int32_t n_states,
                            struct device *const *devices, const struct recurrent_params *p,
                            struct pith_error *err)
@@ -84,7 +91,7 @@ pith_status recurrent_init(struct recurrent *r, struct state *states, int32_t n_
                         p->n_seq);
     for (int d = 0; d < MAX_DEVICES && st == PITH_OK; d++)
         if (r->device_bytes[d])
-            st = slabs_init(&r->blocks[d], devices[d], r->device_bytes[d], n, RECURRENT_GRAIN,
+            st = slabs_init(&r->blocks[d], devices[d], r->device_bytes[d], n, page_bytes(),
                             PITH_MEM_CACHE, err);
     if (st != PITH_OK)
         recurrent_deinit(r);
@@ -108,7 +115,7 @@ uint64_t recurrent_limit(const struct recurrent *r)
 {
     uint64_t n = 0;
     for (int d = 0; d < MAX_DEVICES; d++)
-        n += size_align((uint64_t)r->n_blocks * r->device_bytes[d], RECURRENT_GRAIN);
+        n += size_align((uint64_t)r->n_blocks * r->device_bytes[d], page_bytes());
     return n;
 }
 

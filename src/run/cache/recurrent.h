@@ -56,8 +56,6 @@ struct recurrent_params {
 /* Lays out the recurrent ones of the states (fills off), each on the device of its layer; returns
  * the bytes of a block, 0: there are none, and those of its part on each device. */
 uint64_t recurrent_layout(struct state *states, int32_t n_states, uint64_t bytes[MAX_DEVICES]);
-enum { RECURRENT_GRAIN = 64 << 10 }; /* blocks of the host grow by so many bytes: whole pages of any
-                                        system */
 /* What recurrent_init would make, of which recurrent_limit tells; it takes no memory. */
 pith_status recurrent_shape(struct recurrent *r, struct state *states, int32_t n_states,
                             const struct recurrent_params *p,
