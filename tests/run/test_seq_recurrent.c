@@ -329,6 +329,112 @@ static void checkpoints_of_all_at_once(void)
     pith_model_close(m);
 }
 
+/* ---------------------------------------------------------------- calls that fail */
+
+/* A sequence's checkpoints are all that may be, and a call would drive out the oldest: of one row,
+ * of a prompt, or of one that passes further points. It fails before its step, or when the step is
+ * on its way: what was there is there again. */
+static void failed_call(const char *path, int32_t n, int submitted)
+{
+    enum { SHORT = 13 };
+    struct pith_error err;
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    struct checkpoint before[32], *at;
+    int32_t token[300], seq[300] = {0};
+    mp.n_threads = 1;
+    mp.n_batch = 300;
+    sp.n_ctx = 512;
+    sp.n_lanes = 2;
+    pith_model *m = pith_model_open(path, &mp, &err);
+    pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+    REQUIRE(s, "%s", err.msg);
+    struct recurrent *r = &s->recurrent;
+    struct pith_batch b = PITH_BATCH_INIT;
+    for (int32_t i = 0; i < 300; i++)
+        token[i] = (i * 7 + 3) % 16;
+    for (int i = 0; i < SHORT; i++)
+        CHECK_MSG(pith_feed(s, 0, token, 2, &err) == PITH_OK, "%s", err.msg);
+    at = r->seq[0].at;
+    int32_t n_at = r->seq[0].n_at;
+    CHECK_MSG(n_at == r->cap && n_at <= 32 && r->seq[0].keep, "%d checkpoints of %d", n_at, r->cap);
+    memcpy(before, at, (size_t)n_at * sizeof *at);
+    b.n = n;
+    b.token = token;
+    b.seq = seq;
+    pith_cancel(s);
+    pith_status st = submitted ? pith_submit(s, &b, &err) : pith_step(s, &b, &err);
+    CHECK(st == (submitted ? PITH_OK : PITH_CANCELLED));
+    if (submitted) {
+        CHECK(memcmp(before, at, sizeof *at)); /* the oldest had to go */
+        CHECK(pith_wait(s, &err) == PITH_CANCELLED);
+    }
+    pith_cancel_reset(s);
+    CHECK_MSG(r->seq[0].n_at == n_at && !memcmp(before, at, (size_t)n_at * sizeof *at) &&
+                  r->seq[0].n == 2 * SHORT && r->seq[0].keep,
+              "%d rows, %d: checkpoints are others", n, submitted);
+    int32_t held = 1; /* the present, or as many as it and them */
+    for (int i = 0; i < n_at; i++)
+        held += before[i].block != r->seq[0].now;
+    CHECK_MSG(r->n_made - r->n_free == held, "%d blocks are in use, wanted %d",
+              r->n_made - r->n_free, held);
+    CHECK_MSG(pith_truncate(s, 0, before[0].n, &err) == PITH_OK, "%d rows, %d: %s", n, submitted,
+              err.msg);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
+/* Every sequence loses several checkpoints in one call of many steps: they stay only as long as
+ * blocks are not wanted for what is computed. */
+static void lost_ones_make_way(const char *path)
+{
+    enum { SEQS = 8, ROWS = 300 };
+    struct pith_error err;
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    static int32_t token[SEQS * ROWS], seq[SEQS * ROWS];
+    mp.n_threads = 1;
+    mp.n_batch = 16;
+    sp.n_ctx = 512;
+    sp.n_seq = SEQS;
+    pith_model *m = pith_model_open(path, &mp, &err);
+    pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+    REQUIRE(s, "%s", err.msg);
+    for (int i = 0; i < 13 * SEQS; i++)
+        CHECK_MSG(pith_feed(s, i % SEQS, token, 2, &err) == PITH_OK, "%s", err.msg);
+    struct pith_batch b = PITH_BATCH_INIT;
+    for (int32_t i = 0; i < SEQS * ROWS; i++)
+        seq[i] = i % SEQS;
+    b.n = SEQS * ROWS;
+    b.token = token;
+    b.seq = seq;
+    CHECK_MSG(pith_step(s, &b, &err) == PITH_OK, "%s", err.msg);
+    const struct recurrent *r = &s->recurrent;
+    CHECK_MSG(r->n_made == r->n_blocks, "%d blocks of %d are made: none had to be given up",
+              r->n_made, r->n_blocks);
+    for (int i = 0; i < SEQS; i++)
+        CHECK(!r->seq[i].n_lost && r->seq[i].n_at == r->cap);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
+static void failed_calls_lose_nothing(void)
+{
+    struct pith_error err;
+    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/pith-failed-%d.gguf", (int)getpid());
+    p.arch = "mamba";
+    p.n_embd = 16;
+    p.n_layer = 1;
+    p.n_vocab = 16;
+    REQUIRE(pith_synth(path, &p, &err) == PITH_OK, "%s", err.msg);
+    for (int i = 0; i < 6; i++)
+        failed_call(path, i / 2 == 0 ? 1 : i / 2 == 1 ? 5 : 300, i % 2);
+    lost_ones_make_way(path);
+    unlink(path);
+}
+
 /* ---------------------------------------------------------------- scripts */
 
 static pith_session *open_session(pith_model *m, int32_t stored, struct pith_error *err)
@@ -401,6 +507,7 @@ int main(void)
 {
     test_seed();
     TEST(checkpoints_of_all_at_once);
+    TEST(failed_calls_lose_nothing);
     TEST(test_scripts);
     return test_end();
 }

@@ -84,7 +84,8 @@ pith_status recurrent_init(struct recurrent *r, struct state *states, int32_t n_
     for (int32_t s = 0; ok && s < p->n_seq; s++) {
         r->seq[s].now = r->seq[s].back.block = -1;
         r->seq[s].at = mem_array((size_t)r->cap, sizeof *r->seq[s].at, PITH_MEM_CACHE);
-        ok = r->seq[s].at != NULL;
+        r->seq[s].lost = mem_array((size_t)r->cap, sizeof *r->seq[s].lost, PITH_MEM_CACHE);
+        ok = r->seq[s].at && r->seq[s].lost;
     }
     st = ok ? PITH_OK
             : error_set(err, PITH_NOMEM, "out of memory for the recurrent state of %d sequences",
@@ -100,8 +101,10 @@ pith_status recurrent_init(struct recurrent *r, struct state *states, int32_t n_
 
 void recurrent_deinit(struct recurrent *r)
 {
-    for (int32_t s = 0; r->seq && s < r->n_seq; s++)
+    for (int32_t s = 0; r->seq && s < r->n_seq; s++) {
         mem_free(r->seq[s].at);
+        mem_free(r->seq[s].lost);
+    }
     for (int d = 0; d < MAX_DEVICES; d++)
         slabs_deinit(&r->blocks[d]);
     mem_free(r->seq);
@@ -158,12 +161,23 @@ static pith_status make(struct recurrent *r, struct pith_error *err)
     return PITH_OK;
 }
 
+/* Calls in progress give up what they would bring back if they failed, until a block is free. */
+static int give_up(struct recurrent *r)
+{
+    for (struct recurrent_seq *q = r->seq; q < r->seq + r->n_seq; q++)
+        while (q->n_lost && !r->n_free)
+            recurrent_unref(r, &q->lost[--q->n_lost].block);
+    return r->n_free > 0;
+}
+
 /* There always is a block (limit), if there is memory for it. */
 static pith_status take(struct recurrent *r, int32_t *out, struct pith_error *err)
 {
     pith_status st = r->n_free ? PITH_OK : make(r, err);
-    if (st != PITH_OK)
+    if (st != PITH_OK && !give_up(r))
         return st;
+    if (st != PITH_OK)
+        error_clear(err);
     *out = r->free_list[--r->n_free];
     r->refs[*out] = 1;
     return PITH_OK;
@@ -175,21 +189,48 @@ static void drop(struct recurrent *r, struct recurrent_seq *q, int32_t i)
     memmove(q->at + i, q->at + i + 1, (size_t)(--q->n_at - i) * sizeof *q->at);
 }
 
-/* Remembers a state; its reference becomes the checkpoint's. When there is no room the oldest
- * prompt's end goes, or the oldest of all. */
-static void remember(struct recurrent *r, struct recurrent_seq *q, int32_t n, int32_t block)
+/* Makes room for a checkpoint: the oldest prompt's end goes, or the oldest of all. What was there
+ * when the call in progress began comes back if that fails. */
+static void make_way(struct recurrent *r, struct recurrent_seq *q)
 {
-    if (q->n_at && q->at[q->n_at - 1].n >= n) { /* known */
+    int32_t i = 0;
+    while (i < q->n_at && q->at[i].n % r->every == 0)
+        i++;
+    i = i < q->n_at ? i : 0;
+    int is_back = q->kept && q->at[i].n == q->back.n;
+    if (is_back)
+        q->kept = 0;
+    else if (q->in_call && q->at[i].n <= q->back.n)
+        q->lost[q->n_lost++] =
+            (struct checkpoint){.n = q->at[i].n, .block = ref(r, q->at[i].block)};
+    drop(r, q, i);
+}
+
+/* Remembers a state; its reference becomes the checkpoint's. 0: it is known. */
+static int remember(struct recurrent *r, struct recurrent_seq *q, int32_t n, int32_t block)
+{
+    if (q->n_at && q->at[q->n_at - 1].n >= n) {
         recurrent_unref(r, &block);
-        return;
+        return 0;
     }
-    if (q->n_at == r->cap) {
-        int32_t i = 0;
-        while (i < q->n_at && q->at[i].n % r->every == 0)
-            i++;
-        drop(r, q, i < q->n_at ? i : 0);
-    }
+    if (q->n_at == r->cap)
+        make_way(r, q);
     q->at[q->n_at++] = (struct checkpoint){.n = n, .block = block};
+    return 1;
+}
+
+/* Checkpoints are what they were before the call in progress. */
+static void bring_back(struct recurrent *r, struct recurrent_seq *q)
+{
+    while (q->n_at && q->at[q->n_at - 1].n > q->back.n - q->kept)
+        drop(r, q, q->n_at - 1);
+    while (q->n_lost) {
+        struct checkpoint c = q->lost[--q->n_lost];
+        int32_t i = q->n_at++;
+        for (; i && q->at[i - 1].n > c.n; i--)
+            q->at[i] = q->at[i - 1];
+        q->at[i] = c;
+    }
 }
 
 /* ---------------------------------------------------------------- steps */
@@ -200,10 +241,20 @@ void recurrent_begin(struct recurrent *r, int32_t seq, int32_t rows)
         return;
     struct recurrent_seq *q = &r->seq[seq];
     q->in_call = 1;
-    if (q->keep && q->now >= 0)
-        remember(r, q, q->n, ref(r, q->now));
+    q->moved = q->kept = 0;
     q->back = (struct checkpoint){.n = q->n, .block = ref(r, q->now)};
-    q->keep = rows > 1;
+    q->is_prompt = rows > 1;
+}
+
+/* A step of the call has succeeded, or is on its way: what it began from is left behind. */
+static void move_on(struct recurrent *r, struct recurrent_seq *q)
+{
+    if (q->moved)
+        return;
+    q->moved = 1;
+    q->was_keep = q->keep;
+    q->kept = q->keep && q->now >= 0 && remember(r, q, q->n, ref(r, q->now));
+    q->keep = q->is_prompt;
 }
 
 void recurrent_end(struct recurrent *r, int32_t seq, int failed)
@@ -212,15 +263,17 @@ void recurrent_end(struct recurrent *r, int32_t seq, int failed)
         return;
     struct recurrent_seq *q = &r->seq[seq];
     q->in_call = 0;
-    if (failed) {
-        while (q->n_at && q->at[q->n_at - 1].n > q->back.n)
-            drop(r, q, q->n_at - 1);
+    if (failed && q->moved) {
+        bring_back(r, q);
         recurrent_unref(r, &q->now);
         q->now = ref(r, q->back.block);
         q->n = q->back.n;
-        q->keep = 0;
+        q->keep = q->was_keep;
     }
+    while (q->n_lost)
+        recurrent_unref(r, &q->lost[--q->n_lost].block);
     recurrent_unref(r, &q->back.block);
+    q->kept = 0;
 }
 
 pith_status recurrent_take(struct recurrent *r, struct step *s, struct pith_error *err)
@@ -251,8 +304,9 @@ void recurrent_commit(struct recurrent *r, const struct step *s)
     for (int32_t k = 0; r->n_blocks && k < s->N; k++) {
         struct recurrent_seq *q = &r->seq[step_seq(s)[k]];
         int32_t first = step_first(s)[k], end = step_first(s)[k + 1];
+        move_on(r, q);
         if (step_tree(s)[k]) {
-            q->keep = 0; /* if the present is to be a checkpoint it is one since the call began */
+            q->keep = 0; /* if the present is to be a checkpoint it is one now */
             q->first_tree = r->n_tree;
             for (int32_t i = first; i < end; i++)
                 r->tree[r->n_tree++] = step_keep(s)[i];

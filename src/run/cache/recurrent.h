@@ -26,9 +26,13 @@ struct recurrent_seq {
     int in_call;
     int keep; /* what is the present now will be a checkpoint: a prompt ended here, or it was copied
                  or loaded */
-    struct checkpoint back; /* what the call in progress began from */
+    int is_prompt; /* of the call in progress: its end will be one, */
+    int moved;     /* a step of it has been taken in, */
+    int was_keep, kept; /* keep was so before, and made a checkpoint where the call began, */
+    struct checkpoint back; /* which was this */
     struct checkpoint *at;  /* [cap] ascending */
-    int32_t n_at;
+    struct checkpoint *lost; /* [cap] those that had to go, until the call ends */
+    int32_t n_at, n_lost;
     int32_t first_tree; /* of the last step's rows that were its tree: where in recurrent.tree */
 };
 
@@ -69,13 +73,14 @@ uint64_t recurrent_bytes(const struct recurrent *r); /* committed */
 /* Beside the blocks. */
 static inline uint64_t recurrent_tables(const struct recurrent *r)
 {
-    return (uint64_t)r->n_seq * (sizeof *r->seq + (uint64_t)r->cap * sizeof *r->seq->at) +
+    return (uint64_t)r->n_seq * (sizeof *r->seq + 2 * (uint64_t)r->cap * sizeof *r->seq->at) +
            ((uint64_t)r->n_blocks * 2 + (uint64_t)r->n_tree_rows) * sizeof(int32_t);
 }
 uint64_t recurrent_limit(const struct recurrent *r); /* of blocks, committed at most */
 
 /* A call that feeds `rows` rows (0: nothing happens) to a sequence begins, has succeeded, or goes
- * back to where it began. */
+ * back to where it began, with the checkpoints that there were; only where blocks are short before
+ * a later step of it some of those that had to go stay away. */
 void recurrent_begin(struct recurrent *r, int32_t seq, int32_t rows);
 void recurrent_end(struct recurrent *r, int32_t seq, int failed);
 /* One step of it: fills the step's state and keep with blocks taken for it; commit when it ran,
