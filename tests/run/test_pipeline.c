@@ -123,6 +123,37 @@ static void used_pages_are_no_hindrance(void)
     }
 }
 
+/* Pages of steps under way are found once for all changes that the next step is made with, however
+ * many those are; and not at all where no device has several stretches. */
+static void pages_are_found_once(void)
+{
+    static const char *const layers[] = {"1,2,1,2", "1,1,2,2"};
+    make_model("llama", 4);
+    far_plan(&(struct far_plan){.seed = 1});
+    for (int l = 0; l < 2; l++) {
+        struct pith_error err;
+        struct pith_batch b = PITH_BATCH_INIT;
+        int32_t token[N_BATCH + 4] = {0}, seq[N_BATCH + 4] = {0};
+        pith_session *s = open_on(layers[l], NULL, 0, &err);
+        REQUIRE(s && s->n_lanes > 1, "%s", s ? "one lane" : err.msg);
+        CHECK_MSG(feed(s, 1, MOST, &err) == PITH_OK, "%s", err.msg);
+        CHECK(pith_remove(s, 1, 3, 5, &err) == PITH_OK); /* every page is another, of two */
+        for (int i = 0; i < 4; i++)
+            seq[N_BATCH + i] = 1;
+        b.n = N_BATCH + 4;
+        b.token = token;
+        b.seq = seq;
+        uint64_t before = s->looked, looked;
+        CHECK_MSG(pith_step(s, &b, &err) == PITH_OK, "%s", err.msg);
+        looked = s->looked - before;
+        int most = l ? 0 : s->cache.n_groups;
+        CHECK_MSG((looked > 0) == !l && looked <= (uint64_t)most,
+                  "%s: pages of %llu segments were looked for, wanted %d at most", layers[l],
+                  (unsigned long long)looked, most);
+        pith_session_close(s);
+    }
+}
+
 /* ---------------------------------------------------------------- the same bits */
 
 /* One call of a script: rows of some sequences, edits before it, which rows want outputs. */
@@ -467,6 +498,7 @@ int main(void)
     tmp_make();
     TEST(devices_overlap);
     TEST(used_pages_are_no_hindrance);
+    TEST(pages_are_found_once);
     TEST(bits_are_the_same);
     TEST(pages_are_used_again);
     TEST(failures_change_nothing);

@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "base/env.h"
+#include "base/mem.h"
 
 /* ---------------------------------------------------------------- how many lanes */
 
@@ -126,10 +127,10 @@ static pith_status end_oldest(struct pith_session *s, struct pith_error *err)
     return st == PITH_OK ? session_collect(s, err) : st;
 }
 
-/* 1: rows of the step see or fill something of the page. */
-static int has_page(const struct step *t, int32_t group, int32_t page)
+/* Marks the pages that rows of the step see or fill something of. */
+static void mark_pages(struct pith_session *s, const struct step *t, int32_t group)
 {
-    for (int32_t k = 0; k < t->N; k++) {
+    for (int32_t k = 0; k < t->N; k++, s->looked++) {
         int32_t end = 0;
         for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r++) {
             int32_t hi = step_hi(t, group)[r], slot = step_slot(t, group)[r];
@@ -138,35 +139,60 @@ static int has_page(const struct step *t, int32_t group, int32_t page)
         }
         for (int32_t i = 0; i * STEP_PAGE < end; i++) {
             int32_t place = step_pages(t, group, k)[i];
-            if (place >= 0 && place_page(place) == page)
-                return 1;
+            if (place >= 0)
+                s->in_use[group][place_page(place)] = 1;
         }
     }
-    return 0;
 }
 
-static int is_used(const struct pith_session *s, int32_t group, int32_t page)
+static uint64_t n_pages(const struct cache_group *g)
 {
-    int i = 0;
-    while (i < s->n_flying && !has_page(s->lane[s->flying[i]].step, group, page))
-        i++;
-    return i < s->n_flying;
+    return (uint64_t)(g->n_pages + g->n_spare);
+}
+
+static void mark_group(struct pith_session *s, int32_t group)
+{
+    memset(s->in_use[group], 0, n_pages(&s->cache.group[group]));
+    for (int i = 0; i < s->n_flying; i++)
+        mark_pages(s, s->lane[s->flying[i]].step, group);
 }
 
 /* 1: a change of pages from `at` on is on a device that steps under way come back to, for one of
  * the pages. */
-static int too_early(const struct pith_session *s, uint32_t at)
+static int too_early(struct pith_session *s, uint32_t at)
 {
     const struct cache *c = &s->cache;
     const struct cache_op *op;
+    uint32_t marked = 0;
+    _Static_assert(STEP_MAX_GROUPS <= 32, "a bit for each group");
     while (s->n_flying && (op = cache_log_next(c->log, &at)) != NULL) {
-        int used = is_used(s, op->group, op->page);
+        if (s->stretches[c->group[op->group].device] <= 1)
+            continue;
+        if (!(marked >> op->group & 1))
+            mark_group(s, op->group);
+        marked |= 1u << op->group;
+        const uint8_t *in_use = s->in_use[op->group];
+        int used = in_use[op->page];
         for (int32_t i = 0; i < op->n; i++)
-            used |= is_used(s, op->group, op->from[i].page);
-        if (used && s->stretches[c->group[op->group].device] > 1)
+            used |= op->from[i].page >= 0 && in_use[op->from[i].page];
+        if (used)
             return 1;
     }
     return 0;
+}
+
+pith_status pipeline_init(struct pith_session *s, struct pith_error *err)
+{
+    for (int g = 0; g < s->cache.n_groups && s->n_lanes > 1; g++)
+        if (!(s->in_use[g] = mem_alloc(n_pages(&s->cache.group[g]), PITH_MEM_SCRATCH)))
+            return error_set(err, PITH_NOMEM, "out of memory for steps beside each other");
+    return PITH_OK;
+}
+
+void pipeline_deinit(struct pith_session *s)
+{
+    for (int g = 0; g < STEP_MAX_GROUPS; g++)
+        mem_free(s->in_use[g]);
 }
 
 /* What all devices have done leaves the list: it never ends where steps follow without a pause. */

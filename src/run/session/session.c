@@ -497,6 +497,8 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
         return st;
     s->step_committed = steps;
     st = drawn_init(s, err);
+    if (st == PITH_OK)
+        st = pipeline_init(s, err);
     if (st != PITH_OK)
         return st;
     for (int i = 0; i < s->n_lanes; i++) {
@@ -808,6 +810,7 @@ void session_close(struct pith_session *s)
     mem_decommit(s->kept, s->kept_committed, PITH_MEM_SCRATCH);
     mem_free(s->best);
     drawn_deinit(s);
+    pipeline_deinit(s);
     taps_deinit(s);
     mem_release(s->kept, s->kept_bytes);
     mem_free(s->seq_rows);

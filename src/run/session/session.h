@@ -107,6 +107,8 @@ struct pith_session {
     int outputs_of;                  /* the lane of the last outputs */
     int flying[SESSION_LANES], n_flying; /* lanes whose steps are under way, the oldest first */
     int32_t stretches[MAX_DEVICES];  /* of a step on each device */
+    uint8_t *in_use[STEP_MAX_GROUPS]; /* [pages] with lanes: of steps under way (pipeline.c) */
+    uint64_t looked;                 /* at so many segments of steps for them */
     struct step *step;
     uint64_t step_reserved, step_committed; /* of one; of all */
     struct run run;
@@ -260,6 +262,8 @@ static inline void session_use_lane(struct pith_session *s, int i)
 /* pipeline.c. choose: how many lanes there are, asked: 0: as many as pay; the plans are made. rows:
  * all rows of a batch, in as many steps as it takes. */
 pith_status pipeline_choose(struct pith_session *s, int32_t asked, struct pith_error *err);
+pith_status pipeline_init(struct pith_session *s, struct pith_error *err); /* lanes are known */
+void pipeline_deinit(struct pith_session *s);
 pith_status pipeline_rows(struct pith_session *s, const struct pith_batch *b,
                           struct pith_error *err);
 void pipeline_stop(struct pith_session *s); /* nothing stays under way */
