@@ -113,7 +113,8 @@ struct arch_io {
  * placed unless drafts are to be made (struct arch_model, drafts). */
 struct arch_nextn {
     struct tensor *eh_proj, *enorm, *hnorm; /* [E, 2 E], [E], [E] */
-    struct tensor *embed, *head, *norm;     /* [V, E], [V, E], [E]; NULL: the model's */
+    struct tensor *embed, *head;            /* [V, E]; NULL: the model's */
+    struct tensor *norm, *out_norm;         /* [E]; both NULL: the model's */
 };
 extern const struct tensor_spec arch_nextn_tensors[]; /* of that struct; ends with name NULL */
 

@@ -146,7 +146,7 @@ struct key_spec {
 #define KEYS_HEAD_DIMS                                                                             \
     {I32("attention.key_length", d_k), RANGE(1, MAX_HEAD_DIM), .from = key_head_dim, .size = 1},   \
     {                                                                                              \
-        I32("attention.value_length", d_v), RANGE(1, MAX_HEAD_DIM), .from = key_like_d_k,          \
+        I32("attention.value_length", d_v), RANGE(1, MAX_HEAD_DIM), .from = key_head_dim,          \
                                                                     .size = 1                      \
     }
 /* Of all families with experts: the best ones are looked for in the best groups alone. */

@@ -4,7 +4,8 @@
  * visit 0 of draft head k is that of layer n_layer + k.
  *
  *   a draft head   x = eh_proj [RMS(embedding of the token), RMS(the vector of its row)]; a visit;
- *                  the norm and the output matrix of its own, or the model's
+ *                  the norm (shared_head_norm, else layer_output_norm) and the output matrix of its
+ *                  own, or the model's
  *   a projector    z = mm.2 gelu(mm.0 x + bias) + bias, x the vector of its row; one of the two
  *                  alone without gelu */
 #include "arch/arch.h"
@@ -19,6 +20,7 @@ const struct tensor_spec arch_nextn_tensors[] = {
     N("nextn.embed_tokens.weight", embed, DIM(DIM_V, DIM_E), .optional = 1),
     N("nextn.shared_head_head.weight", head, DIM(DIM_V, DIM_E), .optional = 1),
     N("nextn.shared_head_norm.weight", norm, DIM(DIM_E), .optional = 1),
+    N("layer_output_norm.weight", out_norm, DIM(DIM_E), .optional = 1),
     {0}};
 #undef N
 
@@ -139,8 +141,9 @@ static node tokens_and_vectors(const struct arch_model *m, struct graph *g)
 
 static void end_draft(const struct arch_model *m, struct graph *g, struct carry *c)
 {
-    c->x[0] =
-        norm(m, g, c->x[0], m->head->norm ? m->head->norm : m->io.output_norm, "output_norm");
+    const struct arch_nextn *h = m->head;
+    const struct tensor *w = h->norm ? h->norm : h->out_norm ? h->out_norm : m->io.output_norm;
+    c->x[0] = norm(m, g, c->x[0], w, "output_norm");
 }
 
 static node vectors(const struct arch_model *m, struct graph *g)

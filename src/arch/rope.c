@@ -39,8 +39,8 @@ static struct rope_set *one_set(struct arch_model *m, const struct rope_params *
         high = ceil(yarn_dim(p->n_rot, hp->rope_ctx_orig, hp->yarn_beta_slow, p->base));
         low = low > 0 ? low : 0;
         high = high < p->n_rot - 1 ? high : p->n_rot - 1;
-        set->mscale =
-            (float)((double)(hp->yarn_attn * hp->rope_attn_factor) * yarn_magnitude(1, 1 / scale));
+        /* yarn_attn_factor, where a file has it, is all of this magnitude and not one more. */
+        set->mscale = (float)((double)hp->rope_attn_factor * yarn_magnitude(1, 1 / scale));
         if (hp->yarn_log != 0)
             set->mscale = (float)((double)set->mscale / yarn_magnitude(hp->yarn_log, 1 / scale));
     }

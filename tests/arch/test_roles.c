@@ -133,6 +133,10 @@ static void make_layer_alone(const pith_model *m, int from)
         else
             snprintf(name, sizeof name, "%.*s", (int)t->name.n, t->name.p);
         const float *src = floats(m, name);
+        if (!strcmp(name, "output_norm.weight")) { /* a head may have one of its own */
+            snprintf(name, sizeof name, "blk.%d.layer_output_norm.weight", from);
+            src = floats(m, name) ? floats(m, name) : src;
+        }
         REQUIRE(src, "no %s", name);
         memcpy(bytes + ((const uint8_t *)gguf_tensor_data(g, t) - gguf_part(g, 0)->p), src,
                t->bytes);
@@ -209,6 +213,9 @@ static void heads_by_definition(void)
     check_head("llama", 1);
     make("qwen3", 1, NULL);
     check_head("qwen3", 0);
+    static const char *const own_norm[] = {"layer_output_norm.weight", NULL};
+    make("llama", 1, own_norm);
+    check_head("llama", 0);
 }
 
 /* ---------------------------------------------------------------- the same bits */

@@ -505,8 +505,10 @@ static double score_scale(const struct arch_model *m, double *length)
     double af = (double)hp->rope_attn_factor, own = (double)hp->yarn_log / 0.1;
     double one = magnitude(hp, 1), r = magnitude(hp, own), mu = 1;
     *length = af;
-    if (m->features & F_EXPANDED)
+    if (m->features & F_EXPANDED) {
+        *length = hp->rope_scaling == ROPE_SCALE_YARN ? af * one : af;
         return 1;
+    }
     if (hp->rope_scaling == ROPE_SCALE_YARN) {
         int has = own != 0;
         if (m->features & (F_GLM_SCALE | F_WINDOWS | F_STREAMS)) {

@@ -786,14 +786,28 @@ static pith_status check_alike(const struct arch_model *m, struct pith_error *er
                      hp->n_rot);
 }
 
+static pith_status set_shared(struct arch_model *m, double width, struct pith_error *err)
+{
+    if (width > MAX_FF)
+        return error_set(err, PITH_RANGE, "%s: shared experts of %.0f rows in all, at most %d",
+                         arch_path(m), width, MAX_FF);
+    m->hp.n_ff_shexp = (int32_t)width;
+    return PITH_OK;
+}
+
 pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
 {
+    pith_status st = PITH_OK;
     const struct variant *v = variant_of(m);
     struct hparams *hp = &m->hp;
     int32_t first_moe = -1;
     int before = place_of(m) <= NORM_SANDWICH;
     if (has_experts(m) && !hp->n_ff_shexp) /* a width of 0 says nothing */
-        hp->n_ff_shexp = (int32_t)width_of_shared(m, 0);
+        st = set_shared(m, width_of_shared(m, 0), err);
+    if (st == PITH_OK && v->shared == SHARED_BY_BOTH)
+        st = set_shared(m, (double)hp->n_ff_shexp * hp->n_expert_shared, err);
+    if (st != PITH_OK)
+        return st;
     for (int32_t l = 0; l < arch_blocks(m); l++) {
         int moe = hp->n_expert && is_moe(m, l);
         first_moe = moe && first_moe < 0 ? l : first_moe;
@@ -817,8 +831,6 @@ pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
         hp->norm_eps = decoder_own(m)->rms_eps;
     if (hp->n_expert && !hp->n_ff_exp)
         hp->n_ff_exp = (int32_t)width_of_expert(m, 0);
-    if (v->shared == SHARED_BY_BOTH)
-        hp->n_ff_shexp *= hp->n_expert_shared;
     if (v->rope_switch && !hp->rope_finetuned)
         hp->n_rot = 0;
     hp->n_positions = has_positions(m, v) ? hp->n_ctx_train : 0;
@@ -840,7 +852,7 @@ pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
         says_the_last(m, v->says_last);
     if (v->loops && !loop(m))
         return error_set(err, PITH_NOMEM, "out of memory while reading %s", arch_path(m));
-    pith_status st = swa_alike(m) ? check_alike(m, err) : PITH_OK;
+    st = swa_alike(m) ? check_alike(m, err) : PITH_OK;
     return st == PITH_OK && v->tune ? v->tune(m, err) : st;
 }
 

@@ -36,8 +36,8 @@ DECODER(arch_orion, "orion", .norms = NORMS_LAYER, .rope = ROPE_HALVES, PLAIN, .
 DECODER(arch_command_r, "command-r", .norms = NORMS_LAYER_W, .parallel = PARALLEL, PLAIN,
         .qk_norm = QK_HEADS, .qk_may = 1, .scales = SCALES_LOGITS, .output = NEVER)
 DECODER(arch_cohere2, "cohere2", .norms = NORMS_LAYER_W, .parallel = PARALLEL, PLAIN,
-        .scales = SCALES_LOGITS, .window = MUST, .window_period = 4,
-        .rotates = ROTATES_WINDOWED, .output = NEVER)
+        .logits_scaled = 1, .window = MUST, .window_period = 4, .rotates = ROTATES_WINDOWED,
+        .output = NEVER)
 DECODER(arch_stablelm, "stablelm", .norms = NORMS_LAYER, .parallel = PARALLEL_STABLE,
         .rope = ROPE_HALVES, PLAIN, .qk_norm = QK_HEADS, .qk_may = 1, .output = MUST)
 DECODER(arch_gptneox, "gptneox", .norms = NORMS_LAYER, .parallel = PARALLEL_BY_KEY,

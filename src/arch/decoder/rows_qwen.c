@@ -58,9 +58,11 @@ DECODER(arch_qwen3moe, "qwen3moe", PLAIN, .qk_norm = QK_HEAD, .experts = EXPERTS
         .ff_of_expert = FF_SHARE, .renorm = YES)
 DECODER(arch_rnd1, "rnd1", PLAIN, .qk_norm = QK_HEAD, .experts = EXPERTS_ALL,
         .ff_of_expert = FF_SHARE, .renorm = YES, .never_causal = 1, .mask_shift = 1)
-DECODER(arch_llada, "llada", .never_causal = 1, .no_factors = 1)
+DECODER_UNUSED(arch_llada, "llada",
+               RENAMED("attn_output.bias", "ffn_gate.bias", "ffn_up.bias", "ffn_down.bias"),
+               .out_bias = NEVER, .ffn_bias = NEVER, .never_causal = 1, .no_factors = 1)
 DECODER(arch_llada_moe, "llada-moe", PLAIN, .qk_norm = QK_HEAD, .experts = EXPERTS_ALL,
-        .ff_of_expert = FF_SHARE, .output = MUST, .never_causal = 1)
+        .ff_of_expert = FF_SHARE, .output = MUST, .never_causal = 1, .no_factors = 1)
 DECODER(arch_mellum, "mellum", PLAIN, .qk_norm = QK_HEAD, .experts = EXPERTS_ALL,
         .ff_of_expert = FF_SHARE, .renorm = YES, .window_period = 4, .swa_unscaled = 1,
         .output = MUST)

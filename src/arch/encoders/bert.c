@@ -273,6 +273,13 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
                          "layer_output_norm");
 }
 
+static void states(struct arch_model *m)
+{
+    arch_attention_states(m);
+    for (struct state *s = m->states; s < m->states + m->n_states; s++)
+        s->by_distance = variant_of(m)->alibi;
+}
+
 /* There is no norm behind the last layer. */
 static void end(const struct arch_model *m, struct graph *g, struct carry *c)
 {
@@ -291,7 +298,7 @@ static void end(const struct arch_model *m, struct graph *g, struct carry *c)
         .layer_bytes = sizeof(struct bert_layer),                                                  \
         .model_bytes = sizeof(struct bert_model),                                                  \
         .derive = derive,                                                                          \
-        .states = arch_attention_states,                                                           \
+        .states = states,                                                                          \
         .ready = ready,                                                                            \
         .role = {[ROLE_DECODER] = ROLE(.begin = begin, .visit = visit, .end = end)}};
 

@@ -367,8 +367,8 @@ static struct tensor **nextn_slot(struct arch_model *a, int32_t l, const struct 
     return (struct tensor **)((uint8_t *)&a->nextn[l - a->hp.n_layer] + t->at);
 }
 
-/* One of a layer's: by a row that such layers use, or else by any that has its name and shape, for
- * of families without draft heads which rows are used is only known of the layers before. */
+/* One of a layer's: by a row that such layers use. In families without draft heads which those are
+ * is only known of the layers before, so there any row will do that has its name and shape. */
 static int bind_as_layer(struct binder *b, const struct gguf_tensor *t, const char *name, int32_t l)
 {
     struct arch_model *a = &b->m->arch;
@@ -376,7 +376,7 @@ static int bind_as_layer(struct binder *b, const struct gguf_tensor *t, const ch
     int64_t dims[4], found[4], kept[4] = {0};
     char full[160];
     for (const struct tensor_spec *s = a->arch->tensors; s->name; s++) {
-        if (!s->layer || (by && !arch_tensor_used(a, s, l)))
+        if (!s->layer || ((by || a->arch->role[ROLE_DRAFT]) && !arch_tensor_used(a, s, l)))
             continue;
         arch_tensor_name(a, s, l, full, sizeof full);
         int n = strcmp(full, name) ? 0 : arch_tensor_dims(a, s, l, dims);

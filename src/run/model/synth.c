@@ -95,6 +95,8 @@ static pith_status check_asked(const struct synth *s, struct pith_error *err)
         for (const struct tensor_spec *t = s->m.arch->tensors; t->name && !found; t++)
             for (int32_t l = t->layer ? 0 : -1; l < (t->layer ? s->m.hp.n_layer : 0); l++)
                 found |= !strcmp(t->name, *a) && is_written(s, t, l);
+        for (const struct tensor_spec *t = arch_nextn_tensors; t->name && s->m.hp.n_nextn; t++)
+            found |= !strcmp(t->name, *a);
         if (!found)
             return error_set(err, PITH_UNSUPPORTED,
                              "synth: %s has no tensor \"%.40s\" in this size (names go without "
