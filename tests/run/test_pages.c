@@ -328,10 +328,58 @@ static void test_lent(void)
     cache_deinit(&t.c);
 }
 
+/* One sequence of as many positions as there are pages for: whatever was edited, it is never
+ * refused what its context has room for. */
+static void test_edits_of_a_full_one(void)
+{
+    enum { CTX = 256 };
+    static const int32_t window[N_LAYER] = {0, 0, 0};
+    const struct cache_params p = {.n_ctx = CTX, .n_seq = 1, .n_batch = 64, .n_tokens = CTX};
+    struct cache c;
+    struct state kv[N_LAYER];
+    struct pith_error err;
+    long n = test_scale() >= 100 ? 1000000 : test_scale() >= 10 ? 100000 : 20000, lent = 0;
+    REQUIRE(open_cache(&c, kv, window, p, &err) == PITH_OK, "%s", err.msg);
+    const struct cache_group *g = &c.group[0];
+    for (long k = 0; k < n && !test_bad; k++) {
+        int32_t held = c.seq[0].n, room = CTX - held;
+        int32_t a = below(held + 1), b = a + below(held - a + 1), step = 64;
+        if (below(3)) {
+            a = below(2) ? a / STEP_PAGE * STEP_PAGE : a;
+            b = below(2) ? b / STEP_PAGE * STEP_PAGE : b;
+            made(&c, 0, 0, below(3) ? cache_remove(&c, 0, a, b > a ? b : a, NULL)
+                                    : cache_move(&c, 0, a, held, 1, 1, NULL));
+        }
+        room = CTX - c.seq[0].n;
+        int32_t add = below(3) ? room : below(room + 1);
+        cache_begin(&c, 0);
+        for (int32_t at = 0; at < add && !test_bad; at += step) {
+            int32_t rows = add - at < step ? add - at : step;
+            CHECK_MSG(cache_settle(&c, 0, &err) == PITH_OK &&
+                          cache_grow(&c, 0, rows, &err) == PITH_OK,
+                      "%d of %d rows behind %d: %s", at + rows, add, c.seq[0].floor, err.msg);
+            for (int32_t i = 0; i < rows; i++)
+                cache_append(&c, 0, 1, NULL);
+        }
+        cache_flush(&c, NULL);
+        lent += g->n_lent > 0;
+        CHECK(g->n_made - g->n_free <= g->n_pages + g->n_lent && g->n_lent <= g->n_spare);
+        cache_end(&c, 0, below(4) == 0);
+        CHECK_MSG(g->n_made - g->n_free <= g->n_pages && !g->n_lent, "%d pages are held, %d lent",
+                  g->n_made - g->n_free, g->n_lent);
+    }
+    printf("# %ld calls, %ld went with pages lent\n", n, lent);
+    CHECK(lent > n / 100);
+    cache_cut(&c, 0, 0);
+    CHECK(g->n_free == g->n_made);
+    cache_deinit(&c);
+}
+
 int main(void)
 {
     test_seed();
     TEST(test_fragmentation);
     TEST(test_lent);
+    TEST(test_edits_of_a_full_one);
     return test_end();
 }

@@ -494,6 +494,40 @@ static void test_edit_of_a_long_window(void)
     pith_model_close(m);
 }
 
+/* What is fed after an edit has the pages that the edit gives back, as soon as it wants them. */
+static void test_fed_to_the_end(void)
+{
+    enum { CTX = 256 };
+    const struct kind k = {"to the end", "llama", "f16", 0, 0, NULL, 0};
+    struct pith_error err;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    int32_t token[CTX];
+    pith_session *s[2];
+    pith_model *m = synth(&k, 2);
+    for (int i = 0; i < CTX; i++)
+        token[i] = below(N_VOCAB);
+    for (int few = 0; few < 2; few++) {
+        sp.n_ctx = CTX;
+        sp.n_seq = few ? 1 : 4;
+        s[few] = m ? pith_session_open(m, &sp, &err) : NULL;
+        REQUIRE(s[few], "no session");
+        CHECK(pith_feed(s[few], 0, token, 250, &err) == PITH_OK);
+        CHECK(pith_remove(s[few], 0, 60, 188, &err) == PITH_OK);
+        pith_cancel(s[few]);
+        CHECK(pith_feed(s[few], 0, token, 128, &err) == PITH_CANCELLED);
+        pith_cancel_reset(s[few]);
+        check_pages(s[few], k.name, "in vain");
+        CHECK_MSG(pith_feed(s[few], 0, token, 128, &err) == PITH_OK, "%s", err.msg);
+        check_pages(s[few], k.name, "on");
+    }
+    CHECK_MSG(!test_bad &&
+                  !memcmp(pith_logits(s[0], 0), pith_logits(s[1], 0), N_VOCAB * sizeof(float)),
+              "logits differ");
+    pith_session_close(s[0]);
+    pith_session_close(s[1]);
+    pith_model_close(m);
+}
+
 /* Slots that no row to come sees may have lain behind all that are seen: their pages are gone, and
  * a snapshot of the edited sequence has them on its table all the same. */
 static void test_saved_without_pages(void)
@@ -606,6 +640,7 @@ int main(void)
     TEST(test_meaning);
     TEST(test_wide_window);
     TEST(test_refusals);
+    TEST(test_fed_to_the_end);
     TEST(test_edit_of_a_long_window);
     TEST(test_saved_without_pages);
     TEST(test_failed_step);

@@ -7,7 +7,7 @@
  * table and what it names stay until the call ends.
  *
  * One of the two tables goes then, whatever comes of the call. So as many pages as both would give
- * back are lent beyond the limit. A quarter in a page that has others is not given back as a page:
+ * back are lent beyond the limit, also for the rows that follow (cache_grow). A quarter in a page that has others is not given back as a page:
  * where pages are short the last slots have a whole one until the call has ended. */
 #include "run/cache/cache_impl.h"
 

@@ -403,30 +403,55 @@ pith_status cache_tokens(struct cache *c, struct cache_seq *q, int32_t n, struct
     return PITH_OK;
 }
 
-pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pith_error *err)
+/* Has a settled sequence lent up to `need` pages more, which it is about to take: as many as its old
+ * table gives back at the end of the call. `moved`: the place that its new one gives up for them. */
+static void lend_more(struct cache *c, int group, struct cache_seq *q, int32_t need, int32_t moved)
+{
+    const struct cache_group *g = &c->group[group];
+    int32_t n = 0, most = q->lent[group] + need, left = q->lent[group] + g->n_spare - g->n_lent;
+    most = most < left ? most : left;
+    for (int32_t k = 0; k < c->cap_pages && n < most; k++) {
+        int32_t place = q->was[group][k];
+        n += place >= 0 && !g->parts[place_page(place)] && g->refs[place] == 1 + (place == moved);
+    }
+    if (n > q->lent[group])
+        cache_lend(c, group, q, n);
+}
+
+/* Makes sure of the pages for slots [seq.n, n), all or nothing. */
+static pith_status need_pages(struct cache *c, int32_t seq, int32_t n, struct pith_error *err)
 {
     struct cache_seq *q = &c->seq[seq];
-    int32_t from = q->n / STEP_PAGE, n = q->n + add;
+    int32_t from = q->n / STEP_PAGE;
     int64_t all = 0;
-    pith_status st = cache_tokens(c, q, n, err);
-    if (st != PITH_OK)
-        return st;
-    for (int i = 0; i < c->n_own; i++) { /* all or nothing: count first */
-        int32_t need = 0;
+    for (int i = 0; i < c->n_own; i++) {
+        const struct cache_group *g = &c->group[i];
+        int32_t need = 0, last = from * STEP_PAGE < n ? q->pages[i][from] : -1;
         for (int32_t p = from; p * STEP_PAGE < n; p++)
-            need += move_needs(&c->group[i], q->pages[i][p], slots_in(n, p));
-        if ((st = pages_need(c, i, seq, need, err)) != PITH_OK)
+            need += move_needs(g, q->pages[i][p], slots_in(n, p));
+        if (q->settled && need > pages_available(g))
+            lend_more(c, i, q, need, must_move(g, last, slots_in(n, from)) ? last : -1);
+        pith_status st = pages_need(c, i, seq, need, err);
+        if (st != PITH_OK)
             return st;
         all += need + 1; /* a page can be filled in its place */
     }
-    if ((st = pages_log(c, all, err)) != PITH_OK)
-        return st;
-    for (int i = 0; i < c->n_own; i++)
-        for (int32_t p = from; p * STEP_PAGE < n; p++)
+    return pages_log(c, all, err);
+}
+
+pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pith_error *err)
+{
+    struct cache_seq *q = &c->seq[seq];
+    int32_t n = q->n + add;
+    pith_status st = cache_tokens(c, q, n, err);
+    if (st == PITH_OK)
+        st = need_pages(c, seq, n, err);
+    for (int i = 0; i < c->n_own && st == PITH_OK; i++)
+        for (int32_t p = q->n / STEP_PAGE; p * STEP_PAGE < n; p++)
             if (must_move(&c->group[i], q->pages[i][p], slots_in(n, p)))
                 move_page(c, i, &q->pages[i][p], slots_in(q->n, p), slots_in(n, p),
                           q->lent[i] > 0);
-    for (int i = 0; i < c->n_own && q->settled; i++) /* it may have slid, and taken fewer */
+    for (int i = 0; i < c->n_own && q->settled; i++) /* it may have slid, and taken fewer or none */
         cache_repay(c, i, q);
-    return PITH_OK;
+    return st;
 }
