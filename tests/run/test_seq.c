@@ -449,7 +449,8 @@ static void test_wide_window(void)
 }
 
 /* A window's pages that an edit would move, though no row to come sees them, go where pages are
- * short: the sequence goes on, and others do while its edit is pending. As where there are enough. */
+ * short: the sequence goes on, and others do while its edit is pending. As where there are enough.
+ */
 static void test_edit_of_a_long_window(void)
 {
     enum { LONG = 1400, CTX = 1600 };

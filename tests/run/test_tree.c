@@ -386,8 +386,8 @@ static void save_and_load(pith_session *s)
     free(p);
 }
 
-/* A path is gathered beside the rows of its tree, with as many pages as there are positions; without
- * what is lent for it the sequence stays as it was. */
+/* A path is gathered beside the rows of its tree, with as many pages as there are positions.
+ * Without what is lent for it the sequence stays as it was. */
 static void nearly_full(const char *arch)
 {
     struct pith_error err = {PITH_OK, ""};

@@ -7,8 +7,9 @@
  * table and what it names stay until the call ends.
  *
  * One of the two tables goes then, whatever comes of the call. So as many pages as both would give
- * back are lent beyond the limit, also for the rows that follow (cache_grow). A quarter in a page that has others is not given back as a page:
- * where pages are short the last slots have a whole one until the call has ended. */
+ * back are lent beyond the limit, also for rows that follow (cache_grow). A quarter in a page that
+ * has others is not given back as a page: where pages are short the last slots have a whole one
+ * until the call has ended. */
 #include "run/cache/cache_impl.h"
 
 #include <string.h>
@@ -176,39 +177,23 @@ static void put_slots(struct cache_draft *d, const struct cache_seq *from, int32
         put(d, from, i, stay);
 }
 
-/* The pages that slots [a, b) lie in. */
-static const int32_t *mark_pages(const struct cache *c, const struct cache_seq *q, int32_t a,
-                                 int32_t b)
+/* The pages that the first n slots lie in. */
+static const int32_t *mark_pages(const struct cache *c, const struct cache_seq *q, int32_t n)
 {
     int32_t *used = c->draft->used;
     memset(used, 0, (size_t)c->cap_pages * sizeof *used);
-    for (int32_t i = a; i < b; i++)
+    for (int32_t i = 0; i < n; i++)
         used[q->slot[i].src / STEP_PAGE] = 1;
     return used;
 }
 
 void cache_drop(struct cache *c, struct cache_seq *q, int32_t n)
 {
-    const int32_t *used = mark_pages(c, q, 0, n);
+    const int32_t *used = mark_pages(c, q, n);
     for (int g = 0; g < c->n_own; g++)
         for (int32_t k = 0; k < c->cap_pages; k++)
             if (!used[k])
                 page_unref(&c->group[g], &q->pages[g][k]);
-}
-
-int32_t cache_slide(struct cache *c, int group, struct cache_seq *q)
-{
-    const struct cache_group *g = &c->group[group];
-    int32_t see = cache_find(q, cache_first_seen(g, cache_least(q, q->floor))), i = see;
-    int32_t *pages = q->pages[group], *torn = &q->torn[group];
-    const int32_t *used = mark_pages(c, q, see, q->n);
-    for (int32_t k = 0; k < c->cap_pages; k++)
-        if (!used[k])
-            page_unref(&c->group[group], &pages[k]);
-    while (i > *torn && pages[q->slot[i - 1].src / STEP_PAGE] >= 0)
-        i--;
-    *torn = i > *torn ? i : *torn;
-    return see;
 }
 
 /* Can the draft be put in dst's place? There is memory for it then. */
@@ -247,7 +232,7 @@ void cache_edit(struct cache *c, int32_t to, int32_t src)
     const struct cache_seq *from = &c->seq[src];
     const struct cache_draft *d = c->draft;
     int32_t n = d->q.n;
-    const int32_t *used = mark_pages(c, &d->q, 0, n);
+    const int32_t *used = mark_pages(c, &d->q, n);
     for (int g = 0; g < c->n_own; g++)
         for (int32_t k = 0; k < c->cap_pages; k++) {
             int32_t page = used[k] ? from->pages[g][k] : -1;
@@ -406,7 +391,8 @@ struct settling {
 };
 
 /* Counts the pages of a group, and has those lent that the end of the call frees. Where a window's
- * are short for all it still has, what no row from `floor` on can see is left out of both tables. */
+ * are short for all it still has, what no row from `floor` on can see is left out of both tables.
+ */
 static struct settling prepare(struct cache *c, int group, struct cache_seq *q)
 {
     const struct cache_group *g = &c->group[group];

@@ -43,6 +43,9 @@ void cache_repay(struct cache *c, int group, struct cache_seq *q);
 /* 1: giving it back would free a page. */
 int page_frees(const struct cache_group *g, int32_t place);
 int32_t pages_available(const struct cache_group *g);
+/* Gives back pages of a pending sequence, in a group with a window, in which no slot lies that rows
+ * from `floor` on can see. Returns the first of those slots. */
+int32_t cache_slide(struct cache *c, int group, struct cache_seq *q);
 /* Makes sure that n pages can be taken and are backed by memory; sequence `seq` is who asks. */
 pith_status pages_need(struct cache *c, int group, int32_t seq, int32_t n, struct pith_error *err);
 /* Makes sure that n pages can be taken once sequence `seq` (-1: all) has been emptied. */
@@ -63,9 +66,6 @@ int page_finite(const struct cache *c, int group, const uint8_t *in);
 pith_status cache_edit_init(struct cache *c, struct cache_seq *q, struct pith_error *err);
 /* cache_edit.c: the call that settled q is over; failed: its edits are pending again. */
 void cache_settle_end(struct cache *c, struct cache_seq *q, int failed);
-/* cache_edit.c: gives back pages of a pending sequence, in a group with a window, in which no slot
- * lies that rows from `floor` on can see. Returns the first of those slots. */
-int32_t cache_slide(struct cache *c, int group, struct cache_seq *q);
 /* cache_edit.c: gives back pages of a pending sequence that none of its first n slots lies in. */
 void cache_drop(struct cache *c, struct cache_seq *q, int32_t n);
 

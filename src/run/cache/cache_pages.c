@@ -284,6 +284,26 @@ int cache_can_resume(const struct cache *c, const struct cache_seq *q, int32_t n
     return cache_can_see(c, q, n, cache_next(q, n));
 }
 
+int32_t cache_slide(struct cache *c, int group, struct cache_seq *q)
+{
+    struct cache_group *g = &c->group[group];
+    int32_t see = cache_find(q, cache_first_seen(g, cache_least(q, q->floor))), i = see;
+    int32_t *pages = q->pages[group], *torn = &q->torn[group];
+    for (int32_t k = see; k < q->n; k++) { /* -2 - place: a page that stays */
+        int32_t *page = &pages[q->slot[k].src / STEP_PAGE];
+        *page = *page < 0 ? *page : -2 - *page;
+    }
+    for (int32_t k = 0; k < c->cap_pages; k++)
+        if (pages[k] < -1)
+            pages[k] = -2 - pages[k];
+        else
+            page_unref(g, &pages[k]);
+    while (i > *torn && pages[q->slot[i - 1].src / STEP_PAGE] >= 0)
+        i--;
+    *torn = i > *torn ? i : *torn;
+    return see;
+}
+
 /* Gives back pages of a window group that neither rows to come nor rows from `floor` on can see. */
 static void slide(struct cache *c, struct cache_seq *q, int group)
 {
@@ -403,8 +423,9 @@ pith_status cache_tokens(struct cache *c, struct cache_seq *q, int32_t n, struct
     return PITH_OK;
 }
 
-/* Has a settled sequence lent up to `need` pages more, which it is about to take: as many as its old
- * table gives back at the end of the call. `moved`: the place that its new one gives up for them. */
+/* Has a settled sequence lent up to `need` pages more, which it is about to take: as many as its
+ * old table gives back at the end of the call. `moved`: the place that its new one gives up then.
+ */
 static void lend_more(struct cache *c, int group, struct cache_seq *q, int32_t need, int32_t moved)
 {
     const struct cache_group *g = &c->group[group];
