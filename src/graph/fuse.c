@@ -51,24 +51,28 @@ static void count_uses(struct fuser *f)
             f->uses[(*graph_result(f->g, i))->id]++;
 }
 
-/* Nodes nobody reads any more leave the list. What a node writes of a state may be read by another
- * role. */
-static void drop_unused(struct fuser *f)
+/* Nodes nobody reads any more leave the list; they read nothing, either. What a node writes of a
+ * state may be read by another role. 1: some have left. */
+static int drop_unused(struct fuser *f)
 {
-    count_uses(f);
     struct node *last = NULL;
+    int left = 0;
     for (struct node *n = f->g->first, *next; n; n = next) {
         next = n->next;
         if (f->uses[n->id] || op_has(n->op, OP_WRITES_STATE)) {
             last = n;
             continue;
         }
+        for (int s = 0; s < n->n_src; s++)
+            f->uses[n->src[s]->id]--;
+        left = 1;
         if (last)
             last->next = next;
         else
             f->g->first = next;
     }
     f->g->last = last;
+    return left;
 }
 
 pith_status fuse_graph(struct graph *g, struct device *const *devices, struct pith_error *err)
@@ -83,7 +87,9 @@ pith_status fuse_graph(struct graph *g, struct device *const *devices, struct pi
         for (int op = 0; op < OP_COUNT; op++)
             if (op_infos[op]->fuse && op_infos[op]->fuse(&f, n))
                 break;
-    drop_unused(&f);
+    count_uses(&f);
+    while (drop_unused(&f)) /* operands stand before who reads them */
+        ;
     mem_free(f.uses);
     return PITH_OK;
 }

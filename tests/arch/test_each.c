@@ -12,6 +12,8 @@
 #include "encoder.h"
 #include "format/gguf.h"
 #include "robust.h"
+#include "graph/fuse.h"
+#include "run/session/session.h"
 
 #include <float.h>
 
@@ -49,6 +51,38 @@ struct opened {
     int causal;
 };
 
+static int has_all(const struct device *d, const struct node *n, struct op_impl *out)
+{
+    (void)d, (void)n;
+    *out = (struct op_impl){.kernel = "any"};
+    return 1;
+}
+
+/* On devices that have every fused op every node is read by another or is a result, or writes a
+ * state: what fused ones have taken over is gone, with what led there alone. */
+static pith_status all_are_read(void *ctx, const struct graph *of, struct pith_error *err)
+{
+    static const struct backend all = {.impl = has_all};
+    static struct device any = {.backend = &all};
+    struct device *devices[MAX_DEVICES];
+    const struct opened *o = ctx;
+    struct graph fused = *of; /* nobody needs it as it was */
+    for (int d = 0; d < MAX_DEVICES; d++)
+        devices[d] = &any;
+    if (fuse_graph(&fused, devices, err) != PITH_OK)
+        return err->code;
+    for (const struct node *n = fused.first; n; n = n->next) {
+        int read = op_has(n->op, OP_WRITES_STATE);
+        for (int i = 0; i < GRAPH_RESULTS; i++)
+            read |= *graph_result(&fused, i) == n;
+        for (const struct node *by = n->next; by && !read; by = by->next)
+            for (int i = 0; i < by->n_src; i++)
+                read |= by->src[i] == n;
+        CHECK_MSG(read, "%s: nobody reads %s (%s)", o->m->info.arch, n->name, op_infos[n->op]->name);
+    }
+    return PITH_OK;
+}
+
 static int open_way(struct opened *o, const char *path, const struct way *w)
 {
     struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
@@ -72,6 +106,7 @@ static int open_way(struct opened *o, const char *path, const struct way *w)
     unsetenv("PITH_LAYER_DEVICES");
     o->s = o->m ? pith_session_open(o->m, &sp, &err) : NULL;
     CHECK_MSG(o->s, "%s, %s: %s", path, w->name, err.msg);
+    CHECK_MSG(!o->m || model_graphs(o->m, 0, all_are_read, o, &err) == PITH_OK, "%s", err.msg);
     for (int32_t q = 0; o->s && q < 2; q++)
         CHECK_MSG(encoder_reads(o->s, q, &err) == PITH_OK, "%s: %s", path, err.msg);
     pith_model_get_info(o->m, &info, NULL);
