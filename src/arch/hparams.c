@@ -201,14 +201,22 @@ static double fallback(struct keys *k, const struct key_spec *s, int32_t l)
     return s->lo;
 }
 
+/* An array that stands for layers is not longer than there can be some. */
+static void check_length(struct keys *k, const struct key_spec *s, const struct gguf_kv *kv)
+{
+    char key[128];
+    key_name(k->m, s, key, sizeof key);
+    if (!kv->n || kv->n > MAX_LAYERS)
+        k->st = error_set(k->err, PITH_FORMAT, "%s: key \"%s\" is an array of %llu, wanted 1..%d",
+                          arch_path(k->m), key, (unsigned long long)kv->n, MAX_LAYERS);
+}
+
 /* Arrays where one number is wanted: all items are that one. */
 static void check_alike(struct keys *k, const struct key_spec *s, const struct gguf_kv *kv)
 {
     char key[128];
     key_name(k->m, s, key, sizeof key);
-    if (!kv->n)
-        k->st = error_set(k->err, PITH_FORMAT, "%s: key \"%s\" is an empty array", arch_path(k->m),
-                          key);
+    check_length(k, s, kv);
     int32_t first = k->st == PITH_OK ? read_int(k, s, kv, 0) : 0;
     for (uint64_t i = 1; i < kv->n && k->st == PITH_OK; i++)
         if (read_int(k, s, kv, i) != first && k->st == PITH_OK)
@@ -221,6 +229,7 @@ static void check_alike(struct keys *k, const struct key_spec *s, const struct g
 static int32_t read_most(struct keys *k, const struct key_spec *s, const struct gguf_kv *kv)
 {
     int32_t most = 0;
+    check_length(k, s, kv);
     for (uint64_t i = 0; i < kv->n && k->st == PITH_OK; i++) {
         int32_t v = read_int(k, s, kv, i);
         most = v > most ? v : most;

@@ -175,6 +175,10 @@ static void keys_deinit(struct gguf_keys *k)
     *k = (struct gguf_keys){0};
 }
 
+enum {
+    MOST_ITEMS = 1 << 28
+}; /* of an array: a thousand times what the largest vocabularies have */
+
 /* Steps over n items of one type, checking what can be wrong inside them. */
 static pith_status skip_items(struct reader *r, enum gguf_type type, uint64_t n)
 {
@@ -185,6 +189,9 @@ static pith_status skip_items(struct reader *r, enum gguf_type type, uint64_t n)
                    "wanted %" PRIu64 " values of type %s, found the end of the file after %" PRIu64
                    " bytes; " CUT_SHORT,
                    n, gguf_type_name(type), left);
+    if (n > MOST_ITEMS)
+        return bad(r, PITH_FORMAT, at, "wanted %" PRIu64 " values of type %s, at most %d are read",
+                   n, gguf_type_name(type), MOST_ITEMS);
     if (type == GGUF_STR) {
         for (uint64_t i = 0; i < n && !r->c.failed; i++)
             cursor_str(&r->c, "string");

@@ -1,7 +1,9 @@
 /* test_tables.c -- what is told of an architecture's files (pith_arch_key_at, pith_arch_tensor_at)
  * against files: random models of every architecture have what is needed, and no key of their
  * architecture and no tensor that is not told. */
+#include "model_file.h"
 #include "robust.h"
+#include "run/model/model.h"
 
 /* blk.7.attn_q.weight is told as blk.N.attn_q.weight; tensors of the model may have a number, too:
  * those are told as they are. */
@@ -161,11 +163,50 @@ static void bad_input(void)
     CHECK(pith_arch_tensor_at("llama", 0, NULL, &err) == PITH_RANGE);
 }
 
+static pith_model *opened_with(const char *path, const char *const *overrides,
+                               struct pith_error *err)
+{
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    mp.n_threads = 1;
+    mp.overrides = overrides;
+    return pith_model_open(path, &mp, err);
+}
+
+/* Products of keys that are no width, and a factor that is the whole of what YaRN makes rotated
+ * parts longer by. */
+static void keys_together(void)
+{
+    static const char *const wide[] = {"bailingmoe2.expert_shared_count=int:4096",
+                                       "bailingmoe2.expert_shared_feed_forward_length=int:4194304",
+                                       NULL};
+    static const char *const yarn[][4] = {
+        {"llama.rope.scaling.type=str:yarn", "llama.rope.scaling.factor=float:8", NULL},
+        {"llama.rope.scaling.type=str:yarn", "llama.rope.scaling.factor=float:8",
+         "llama.rope.scaling.yarn_attn_factor=float:1.2079", NULL}};
+    char path[MODEL_PATH];
+    struct pith_error err = {PITH_OK, ""};
+    float length[2] = {0};
+    model_file(path, small_params("bailingmoe2", 60));
+    pith_model *m = opened_with(path, wide, &err);
+    CHECK_MSG(!m && strstr(err.msg, "shared experts of 17179869184 rows"), "%s", err.msg);
+    pith_model_close(m);
+    model_file(path, small_params("llama", 60));
+    for (int i = 0; i < 2; i++) {
+        m = opened_with(path, yarn[i], &err);
+        REQUIRE(m, "%s", err.msg);
+        length[i] = m->arch.rope[0]->mscale;
+        pith_model_close(m);
+    }
+    CHECK_MSG(length[0] > 1.2f && length[0] == length[1], "%g, %g", (double)length[0],
+              (double)length[1]);
+}
+
 int main(void)
 {
     tmp_make();
     TEST(told_as_files_are);
     TEST(names_as_in_files);
     TEST(bad_input);
+    TEST(keys_together);
     return test_end();
 }

@@ -404,6 +404,18 @@ static void kernels_are_tried(void)
                   "told: %s", note);
     }
     vulkan_plan(&(struct vulkan_plan){0});
+    /* a model that makes no numbers says nothing of kernels */
+    struct gguf *g = gguf_open(path, &err);
+    const struct gguf_tensor *t = g ? gguf_tensor_find(g, slice_of("output_norm.weight")) : NULL;
+    FILE *f = t ? fopen(path, "r+b") : NULL;
+    REQUIRE(f, "no output_norm.weight in %s", path);
+    const float none = NAN;
+    CHECK(!fseek(f, (const uint8_t *)gguf_tensor_data(g, t) - gguf_part(g, 0)->p, SEEK_SET) &&
+          fwrite(&none, sizeof none, 1, f) == 1);
+    fclose(f);
+    gguf_close(g);
+    logits_with("1", got, note, sizeof note, &err);
+    CHECK_MSG(!strstr(note, "not used"), "told: %s", note);
     set_env("PITH_VULKAN_TRIAL", NULL);
 }
 

@@ -395,12 +395,13 @@ static void gaps_are_named(void)
 
 static void wrong_ones_are_named(void)
 {
-    static const char *const no_device[] = {"ffn=GPU9", NULL},
-                             *const no_match[] = {"nobody=CPU", NULL},
-                             *const no_rule[] = {"ffn", NULL},
-                             *const no_second[] = {"ffn_.{2,4}=CPU,nobody=CPU", NULL},
-                             *const no_tail[] = {"ffn=CPU,attn", NULL},
-                             *const no_regex[] = {"ffn(=CPU", NULL};
+    static const char *const
+        no_device[] = {"ffn=GPU9", NULL},
+        *const no_match[] = {"nobody=CPU", NULL}, *const no_rule[] = {"ffn", NULL},
+        *const no_second[] = {"ffn_.{2,4}=CPU,nobody=CPU", NULL},
+        *const no_tail[] = {"ffn=CPU,attn", NULL}, *const no_regex[] = {"ffn(=CPU", NULL},
+        *const wide[] = {"(((a{1,255}){1,255}){1,255})=CPU", NULL},
+        *const wide2[] = {"((a{,100}){11})=CPU", NULL}, *const own[] = {"(a.*)\\1=CPU", NULL};
     const struct {
         struct pith_model_params how;
         const char *said;
@@ -424,6 +425,9 @@ static void wrong_ones_are_named(void)
         {HOW(.placements = no_tail), "\"attn\": wanted PATTERN=DEVICE"},
         {HOW(.devices = "CPU", .main_gpu = 9), "main_gpu is 9, there are 0 GPUs"},
         {HOW(.placements = no_regex), "the pattern"},
+        {HOW(.placements = wide), "over 1,000 times"},
+        {HOW(.placements = wide2), "over 1,000 times"},
+        {HOW(.placements = own), "refers to a match"},
     };
     make_model("llama");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -295,6 +295,30 @@ static void flip(const char *copy, uint64_t at)
     free(p);
 }
 
+/* What lies under a copy's name and is no file is neither followed nor written to. */
+static void copies_are_files(void)
+{
+    char path[256], copy[512], victim[300];
+    struct start want, s = start_with(tmp_dir);
+    NEED_ROOM;
+    REQUIRE(prepare(&tinies[0], path, &want, copy), "no copy");
+    snprintf(victim, sizeof victim, "%s/victim", tmp_dir);
+    for (int pipe = 0; pipe < 2; pipe++) {
+        CHECK(file_put(victim, (const uint8_t *)"mine", 4) && unlink(copy) == 0);
+        CHECK((pipe ? mkfifo(copy, 0600) : symlink(victim, copy)) == 0);
+        start(&s, path);
+        CHECK_MSG(s.st == PITH_OK && strstr(s.note, pipe ? "pipe" : "a link"), "told: %s", s.note);
+        size_t n = 0;
+        uint8_t *is = file_bytes(victim, &n);
+        CHECK_MSG(n == 4 && is && !memcmp(is, "mine", 4), "the file that is named has %zu bytes",
+                  n);
+        free(is);
+        unlink(victim);
+    }
+    unlink(copy);
+    check_nothing_held("no copies");
+}
+
 static void damaged_copy(void)
 {
     static const struct {
@@ -690,6 +714,7 @@ int main(void)
     hook_install();
     tmp_make();
     TEST(same_bits);
+    TEST(copies_are_files);
     TEST(damaged_copy);
     TEST(foreign_copy);
     TEST(changed_source);

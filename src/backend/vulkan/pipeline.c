@@ -83,7 +83,7 @@ void vk_pipelines_keep(struct vk_device *v)
         return;
     void *data = mem_alloc(n, PITH_MEM_SCRATCH);
     if (data && v->f.GetPipelineCacheData(v->h, v->cache, &n, data) == VK_SUCCESS &&
-        file_writer_open(&w, v->cache_path, NULL) == PITH_OK) {
+        file_writer_open_own(&w, v->cache_path, 0, NULL) == PITH_OK) {
         uint64_t hash = slice_hash((struct slice){data, n});
         w.unsynced = 1;
         file_writer_put(&w, &hash, sizeof hash);

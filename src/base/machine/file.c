@@ -283,7 +283,8 @@ static enum named what_is(const char *path)
     return !strncmp(path, "/dev/", 5) || !strncmp(path, "/proc/", 6) ? AS_IT_IS : A_LINK;
 }
 
-static pith_status writer_open(struct file_writer *w, const char *path, mode_t mode,
+/* own: in a folder of the program's, where nobody has put anything else with good reason. */
+static pith_status writer_open(struct file_writer *w, const char *path, mode_t mode, int own,
                                struct pith_error *err)
 {
     w->f = NULL;
@@ -295,10 +296,13 @@ static pith_status writer_open(struct file_writer *w, const char *path, mode_t m
     if (len >= sizeof w->path)
         return error_set(err, PITH_RANGE, "file name of %zu bytes, at most %zu are possible", len,
                          sizeof w->path - 1);
-    enum named named = what_is(path);
+    struct stat sb;
+    if (own && lstat(path, &sb) == 0 && !S_ISREG(sb.st_mode))
+        return error_set(err, PITH_IO, "%s is %s, which is not written to; wanted a file", path,
+                         S_ISLNK(sb.st_mode) ? "a link" : kind_of(sb.st_mode));
+    enum named named = own ? A_FILE : what_is(path);
     if (named != A_LINK || !realpath(path, w->path))
         memcpy(w->path, path, len + 1);
-    struct stat sb;
     int direct = named == AS_IT_IS;
     if (direct && stat(path, &sb) == 0 && S_ISDIR(sb.st_mode))
         return error_set(err, PITH_IO, "%s is %s; wanted the name of a file", path,
@@ -319,13 +323,19 @@ static pith_status writer_open(struct file_writer *w, const char *path, mode_t m
 
 pith_status file_writer_open(struct file_writer *w, const char *path, struct pith_error *err)
 {
-    return writer_open(w, path, 0666, err);
+    return writer_open(w, path, 0666, 0, err);
 }
 
 pith_status file_writer_open_private(struct file_writer *w, const char *path,
                                      struct pith_error *err)
 {
-    return writer_open(w, path, 0600, err);
+    return writer_open(w, path, 0600, 0, err);
+}
+
+pith_status file_writer_open_own(struct file_writer *w, const char *path, int private,
+                                 struct pith_error *err)
+{
+    return writer_open(w, path, private ? 0600 : 0666, 1, err);
 }
 
 void file_writer_put(struct file_writer *w, const void *p, uint64_t n)

@@ -51,6 +51,10 @@ pith_status file_writer_open(struct file_writer *w, const char *path, struct pit
 /* The same; others than the owner may not read the file. */
 pith_status file_writer_open_private(struct file_writer *w, const char *path,
                                      struct pith_error *err);
+/* A file of the program's own, in a cache folder: a link, a pipe or what else stands there is an
+ * error, and neither followed nor written to. private: nobody else may read it. */
+pith_status file_writer_open_own(struct file_writer *w, const char *path, int private,
+                                 struct pith_error *err);
 void file_writer_put(struct file_writer *w, const void *p, uint64_t n);
 pith_status file_writer_commit(struct file_writer *w, struct pith_error *err);
 void file_writer_discard(struct file_writer *w);

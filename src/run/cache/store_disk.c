@@ -284,7 +284,7 @@ static pith_status write_page(struct store_disk *d, const struct store_entry *e,
         return error_set(err, PITH_IO, "%s: another process holds its lock", d->path);
     st = make_room(d, n, err);
     if (st == PITH_OK)
-        st = file_writer_open_private(&d->file, path, err);
+        st = file_writer_open_own(&d->file, path, 1, err);
     if (st == PITH_OK) {
         d->file.unsynced = 1;
         file_writer_put(&d->file, d->out, n);

@@ -44,6 +44,8 @@ static int usable(const struct gguf_tensor *t, int n_dims, enum tensor_use use)
                                                : dtypes[t->type].dot != NULL;
 }
 
+enum { MOST_ROWS = 1 << 28 };
+
 /* Whether a tensor has the n dimensions that are wanted (below 0: any), and what they are. */
 static int fits(const struct gguf_tensor *t, enum tensor_use use, int n, const int64_t *dims,
                 int64_t found[4])
@@ -59,8 +61,8 @@ static int fits(const struct gguf_tensor *t, enum tensor_use use, int n, const i
         found[first + i] = t->dims[i];
     if (flat)
         found[1] = dims[1];
-    for (int i = 0; i < n && same; i++)
-        same = dims[i] < 0 || found[i] == dims[i];
+    for (int i = 0; i < n && same; i++) /* any: that rows of a value can have */
+        same = dims[i] < 0 ? found[i] <= MOST_ROWS : found[i] == dims[i];
     return same;
 }
 

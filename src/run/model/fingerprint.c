@@ -7,10 +7,12 @@
 
 enum { SAMPLES = 64, SAMPLE_BYTES = 4096 };
 
-/* Where a part's tensor data begins. */
+enum { MOST_HEADER = 1 << 28 };
+
+/* Where a part's tensor data begins; not more than nobody waits for. */
 static uint64_t header_bytes(const struct gguf *g, int part)
 {
-    uint64_t least = gguf_part(g, part)->n;
+    uint64_t n = gguf_part(g, part)->n, least = n < MOST_HEADER ? n : MOST_HEADER;
     for (uint64_t i = 0; i < gguf_n_tensors(g); i++) {
         const struct gguf_tensor *t = gguf_tensor_at(g, i);
         if (t->part == part && t->offset < least)

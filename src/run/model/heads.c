@@ -39,6 +39,8 @@ static void goes_along(struct pith_model *m, const struct state *s, const struct
         cannot(m, &m->arch.states[b->state], "a matrix is used twice");
     } else if (t->n_dims > 2 || (t->n_dims == 2 && t->use != TENSOR_PLAIN)) {
         cannot(m, s, "its attention is of another kind");
+    } else if (t->n_dims == 1 && dtypes[t->from->type].block != 1) {
+        cannot(m, s, "a bias lies in blocks");
     } else if (m->sent[t->index] >= 0) {
         cannot(m, s, "a matrix is sent by name");
     }

@@ -421,8 +421,8 @@ static pith_status keep(struct packed_file *f, const struct pith_model *m, struc
     if (!make_room(f, m, note))
         return PITH_OK;
     struct file_writer *w = mem_zalloc(sizeof *w, PITH_MEM_META);
-    pith_status st =
-        w ? file_writer_open(w, f->path, &why) : error_set(&why, PITH_NOMEM, "out of memory");
+    pith_status st = w ? file_writer_open_own(w, f->path, 0, &why)
+                       : error_set(&why, PITH_NOMEM, "out of memory");
     if (st == PITH_OK)
         st = put_all(f, m, w, &why);
     mem_free(w);

@@ -288,11 +288,34 @@ static int device_named(const struct pith_model *m, const char *name, const char
     return -1;
 }
 
+/* What would take the C library's expressions much memory or time: a part that is repeated makes as
+ * many copies, and what refers to a match is tried in every way. */
+static int is_costly(const char *p)
+{
+    enum { MOST_COPIES = 1000 };
+    double copies = 1;
+    for (; *p; p++)
+        if (*p == '\\' && p[1]) {
+            if (*++p >= '1' && *p <= '9')
+                return 1;
+        } else if (*p == '{') {
+            char *end;
+            double low = strtod(p + 1, &end), high = *end == ',' ? strtod(end + 1, &end) : 0;
+            copies *= high > low ? high : low > 1 ? low : 1;
+        }
+    return copies > MOST_COPIES;
+}
+
 /* Tensors whose names hold a match of the pattern; those that an earlier rule took stay with it. */
 static pith_status send_matching(struct pith_model *m, const char *pattern, int32_t device,
                                  const char *rule, struct pith_error *err)
 {
     regex_t re;
+    if (is_costly(pattern))
+        return error_set(err, PITH_RANGE,
+                         "%.80s: the pattern repeats parts over 1,000 times, or refers to a match "
+                         "of its own",
+                         rule);
     int n = 0, code = regcomp(&re, pattern, REG_EXTENDED | REG_NOSUB);
     if (code) {
         char why[96];

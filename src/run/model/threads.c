@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/machine/cpu.h"
 #include "base/env.h"
 #include "base/mem.h"
@@ -92,7 +93,7 @@ pith_status model_open_threads(struct pith_model *m, struct pith_error *err)
  * cache's and stay where they are. */
 void model_spread_weights(struct pith_model *m)
 {
-    enum { PAGE = 4096 };
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     int why = 0;
     for (int32_t i = 0; i < m->n_tensors && m->n_nodes > 1; i++)
         for (int32_t j = 0; j < m->tensors[i]->n_at; j++) {
@@ -100,10 +101,10 @@ void model_spread_weights(struct pith_model *m)
             uint8_t *base = p->bytes && !p->part_rows && !model_in_copy(m, p)
                                 ? buffer_map(p->buffer)
                                 : NULL;
-            uint64_t begin = (p->offset + PAGE - 1) / PAGE * PAGE;
+            uint64_t begin = (p->offset + page - 1) / page * page;
             for (int k = 0; k < m->n_nodes && base; k++) {
                 uint64_t end = p->offset + p->bytes * (uint64_t)(k + 1) / (uint64_t)m->n_nodes;
-                end = end / PAGE * PAGE;
+                end = end / page * page;
                 if (end > begin && !memory_prefer_node(base + begin, end - begin, m->node[k]))
                     why = errno;
                 begin = end > begin ? end : begin;

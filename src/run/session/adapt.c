@@ -86,6 +86,18 @@ static int used_bare(const struct pith_session *s, const struct tensor *w)
     return used;
 }
 
+/* Its matrices for w are where the session adds them. A session may have a sum elsewhere than the
+ * model's own graphs: types of its cache decide where attention runs, and so what is beside it. */
+static const struct device *lacks_on(const struct pith_session *s, const struct pith_adapter *ad)
+{
+    for (int i = 0; i < s->n_roles; i++)
+        for (const struct adapted *a = s->role[i].graph.adapted; a; a = a->next)
+            for (int32_t k = 0; k < ad->n; k++)
+                if (ad->pair[k].w == a->w && !(ad->pair[k].on >> a->sum->device & 1))
+                    return s->model->devices[a->sum->device];
+    return NULL;
+}
+
 /* What this session leaves out of a model (a head, the output) is left out of its adapters, too;
  * all else counts. */
 static pith_status check_use(const struct pith_session *s, const struct pith_adapter_use *u,
@@ -106,7 +118,12 @@ static pith_status check_use(const struct pith_session *s, const struct pith_ada
             return error_set(err, PITH_UNSUPPORTED,
                              "the adapter has numbers for %s, with which nothing is multiplied",
                              a->pair[i].w->name);
-    return PITH_OK;
+    const struct device *d = lacks_on(s, a);
+    return d ? error_set(err, PITH_UNSUPPORTED,
+                         "this session adds an adapter's numbers on %s, where the model was opened "
+                         "for other types of cache; the adapter has none there",
+                         d->name)
+             : PITH_OK;
 }
 
 /* What is used of `uses`: those with a scale. */
