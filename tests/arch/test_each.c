@@ -78,7 +78,8 @@ static pith_status all_are_read(void *ctx, const struct graph *of, struct pith_e
         for (const struct node *by = n->next; by && !read; by = by->next)
             for (int i = 0; i < by->n_src; i++)
                 read |= by->src[i] == n;
-        CHECK_MSG(read, "%s: nobody reads %s (%s)", o->m->info.arch, n->name, op_infos[n->op]->name);
+        CHECK_MSG(read, "%s: nobody reads %s (%s)", o->m->info.arch, n->name,
+                  op_infos[n->op]->name);
     }
     return PITH_OK;
 }
