@@ -3,10 +3,10 @@
  *     <key, 32 hex digits>-<part>.page:   struct page_head | the page in canonical form
  *         (kv_page.h), or the block | XXH3-128 of all before
  *
- * A file's name is the hash of everything its bits depend on: model, cache types and layout (the
- * root), the salt, and all tokens up to the page's end. So files are never changed, only made and
- * removed, and what is there is not written again; any number of processes share a folder, and it
- * does not matter whose file stays. Files are written under another name and renamed, without
+ * A file's name is the hash of everything its bits depend on: model, cache types and layout, what
+ * computes beside CPUs (the root), the salt, and all tokens up to the page's end. So files are
+ * never changed, only made and removed, and what is there is not written again; any number of
+ * processes share a folder, and it does not matter whose file stays. Files are written under another name and renamed, without
  * waiting for the disk: a process that is killed leaves whole files and a temporary one, which the
  * next one to open the folder removes; what a power cut tears the checksum finds. A file that is
  * not what its name says is counted, removed and computed anew. Nothing here fails: what could not
