@@ -6,12 +6,12 @@
  * A file's name is the hash of everything its bits depend on: model, cache types and layout, what
  * computes beside CPUs (the root), the salt, and all tokens up to the page's end. So files are
  * never changed, only made and removed, and what is there is not written again; any number of
- * processes share a folder, and it does not matter whose file stays. Files are written under another name and renamed, without
- * waiting for the disk: a process that is killed leaves whole files and a temporary one, which the
- * next one to open the folder removes; what a power cut tears the checksum finds. A file that is
- * not what its name says is counted, removed and computed anew. Nothing here fails: what could not
- * be done is a line in the report. After the k-th failure in a row the next 2^k - 1 pages (1,023 at
- * most) are not tried.
+ * processes share a folder, and it does not matter whose file stays. Files are written under
+ * another name and renamed, without waiting for the disk: a process that is killed leaves whole
+ * files and a temporary one, which the next one to open the folder removes; what a power cut tears
+ * the checksum finds. A file that is not what its name says is counted, removed and computed anew.
+ * Nothing here fails: what could not be done is a line in the report. After the k-th failure in a
+ * row the next 2^k - 1 pages (1,023 at most) are not tried.
  *
  * One thread writes; the session only puts entries in its queue and takes them back, so no call
  * waits for a file but those that bring pages back (store_match), which all threads read and which
