@@ -47,7 +47,7 @@ struct pith_session_params {
     /* A folder (made if need be) that gets these pages too, so that later sessions and other
      * processes find them; store_bytes 0 then means one context's. NULL = none. PITH_MISSING: it
      * cannot be made or opened; what cannot be written or read there later is a line in the report.
-     * store_limit: bytes there, 0 = 32 GiB. */
+     * store_limit: bytes there, 0 = 32 GiB. store_bytes has to hold an entry (PITH_RANGE). */
     const char *store_dir;
     int64_t store_limit;
     int64_t memory_bytes; /* most it may count on, for the defaults above and PITH_NOMEM, where less
