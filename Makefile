@@ -177,9 +177,6 @@ isa_flags = $(if $(filter %_avx2.c %_avxvnni.c,$1),$(AVX2)) \
             $(if $(filter %_bf16.c,$1),-march=armv8.2-a+dotprod+fp16+i8mm+bf16)
 # Kernels and reference ops: the order of every sum is the one that is written (same bits at every
 # level); sqrt is one instruction.
-# Loops of kernels begin with a line of the instruction cache: one that lies across one more line of
-# it than it needs is up to a tenth slower (decode of q4_0, one thread, Zen 4).
-LINES    := -falign-loops=64
 EXACT    := -fno-tree-vectorize -fno-strict-aliasing -fno-math-errno
 # gcc for AArch64 orders instructions before it gives out registers, and then has to spill most
 # accumulators of a kernel.
@@ -187,7 +184,6 @@ ORDER    := $(if $(findstring clang,$(CC)),,-fno-schedule-insns)
 exact     = $(if $(filter $(addprefix src/,backend/% tensor/% graph/%) \
             tests/%_avx2.c tests/%_avx512vnni.c,$1),\
             $(EXACT) $(call isa_flags,$1)) \
-            $(if $(filter src/backend/cpu/x86/%,$1),$(LINES)) \
             $(if $(filter src/backend/cpu/arm/%,$1),$(ORDER))
 # Where a kernel keeps each variable takes gcc as long as the kernel itself: lines alone, which
 # profiles need. Tests are linked without debug information.
