@@ -68,7 +68,7 @@ DECODER(arch_bailingmoe2, "bailingmoe2", PLAIN, .rope = ROPE_HALVES, .fused_qkv 
         .qkv_bias = NEVER, .qk_norm = QK_HEAD, .experts = EXPERTS_BEHIND, .gating = YES,
         .renorm = BY_KEY, .expert_scale = 1, .shared = SHARED_BY_BOTH, .output = MUST)
 DECODER(arch_dots1, "dots1", PLAIN, .rope = ROPE_HALVES, .qk_norm = QK_HEAD,
-        .experts = EXPERTS_BEHIND, .gating = YES, .renorm = BY_KEY, .expert_scale = 1,
+        .experts = EXPERTS_BEHIND, .gating = BY_KEY, .renorm = BY_KEY, .expert_scale = 1,
         .shared = SHARED_BY_COUNT, .output = MUST)
 DECODER(arch_ernie4_5_moe, "ernie4_5-moe", PLAIN, .experts = EXPERTS_BY_STEP, .renorm = YES,
         .shared = SHARED_BY_WIDTH)
