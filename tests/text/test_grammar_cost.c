@@ -219,6 +219,30 @@ static void compiling_can_be_ended(void)
     }
 }
 
+/* Names that all begin otherwise are looked through one after the other, and each look counts. */
+static void names_are_counted(void)
+{
+    struct pith_error err = {0};
+    struct pith_work w = PITH_WORK_INIT;
+    struct str s;
+    str_init(&s, PITH_MEM_SCRATCH);
+    str_putz(&s, "{\"type\":\"object\",\"required\":[");
+    for (unsigned i = 0; i < 20000; i++) {
+        unsigned cp = 0x4e00 + i;
+        str_printf(&s, "%s\"%c%c%c\"", i ? "," : "", 0xe0 | cp >> 12, 0x80 | (cp >> 6 & 63),
+                   0x80 | (cp & 63));
+    }
+    str_putz(&s, "]}");
+    pith_work_begin(&w, NULL);
+    pith_grammar *g = pith_grammar_open(NULL, PITH_GRAMMAR_SCHEMA, s.p, s.n, NULL, &err);
+    pith_work_end(&w);
+    CHECK_MSG(!g && err.code == PITH_RANGE && strstr(err.msg, "steps"), "%s",
+              g ? "opened" : err.msg);
+    CHECK_MSG(w.steps > 100000000, "%llu steps", (unsigned long long)w.steps);
+    pith_grammar_close(g);
+    str_deinit(&s);
+}
+
 /* Whether a schema can be kept is asked for what reading it takes, however large its grammar is. */
 static void checking_is_linear(void)
 {
@@ -767,6 +791,7 @@ int main(void)
     TEST(compiling_is_linear);
     TEST(compiling_can_be_ended);
     TEST(checking_is_linear);
+    TEST(names_are_counted);
     TEST(combinations_are_bounded);
     TEST(ambiguous_rules_become_loops);
     TEST(what_grows_is_refused);

@@ -276,6 +276,9 @@ static const struct {
     {RING "{{ [x, x[:]]|sort }}", PITH_FORMAT, "too deep to compare"},
     {RING "{{ [x, x[:]]|unique|list }}", PITH_FORMAT, "unhashable"},
     {RING "{{ {x: 1} }}", PITH_FORMAT, "unhashable"},
+    {"{% set ns = namespace(t=(1, 1)) %}{% for i in range(60) %}{% set ns.t = (ns.t, ns.t) %}"
+     "{% endfor %}{{ {ns.t: 1} }}",
+     PITH_RANGE, "too many steps"},
     {RING "{% set _ = x.remove(5) %}{{ x.count(x[:]) }}", PITH_FORMAT, "not in list"},
     {RING "{{ x.count(x[:]) }}", PITH_FORMAT, "too deep to compare"},
     {"{% set x = [] %}{% set y = [x] %}{% set _ = x.extend([y, y, y]) %}{{ y }}", PITH_FORMAT,

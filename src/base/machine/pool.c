@@ -581,7 +581,8 @@ static void begin(struct pool *p, struct visit *v)
     inside = p;
     atomic_store(&me->tid, own_tid());
     v->moved = me->has_place && own_mask(&v->mask);
-    take_place(me);
+    if (v->moved) /* else nobody could give it back */
+        take_place(me);
 }
 
 static void end(struct pool *p, const struct visit *v)

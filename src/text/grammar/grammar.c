@@ -370,8 +370,9 @@ static int tidy(struct grammar_core *c, uint64_t most)
     if (!ok)
         return 0;
     masks_drop_sets(&c->masks);
-    uint32_t more =
-        c->stacks.n_pairs < STACKS_MOST_PAIRS / 8 ? 4 * c->stacks.n_pairs : STACKS_MOST_PAIRS / 2;
+    /* So far apart that what is looked through is paid for by what was added since. */
+    uint32_t now = c->stacks.n_pairs;
+    uint32_t more = now < STACKS_MOST_PAIRS / 8 ? 4 * now : now + (STACKS_MOST_PAIRS - now) / 2;
     c->keep_at = more > c->keep_at ? more : c->keep_at;
     c->keep_more = 2 * c->stacks.n_more > c->keep_more ? 2 * c->stacks.n_more : c->keep_more;
     return 1;

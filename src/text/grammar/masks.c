@@ -757,8 +757,10 @@ static void make(struct masks *m, uint32_t set)
     set_ends(m, set);
     m->failed |= m->stacks->failed;
     stacks_cut(m->stacks, mark);
-    if (m->stacks->failed == STACKS_LATE || m->stacks->failed == STACKS_CANCELLED)
+    if (m->stacks->failed == STACKS_LATE || m->stacks->failed == STACKS_CANCELLED) {
         m->stacks->failed = 0, m->late = 1; /* all else is as it was */
+        m->tried = m->alike != NULL;        /* who has longer may find them */
+    }
 }
 
 const uint64_t *masks_get(struct masks *m, uint32_t set)

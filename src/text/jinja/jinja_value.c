@@ -374,7 +374,7 @@ static int hash_value(struct jvm *vm, struct jv v, uint64_t *hash, int depth)
         *hash = v.u.l->n;
         for (size_t i = 0; i < v.u.l->n; i++) {
             uint64_t h;
-            if (!hash_value(vm, v.u.l->v[i], &h, depth + 1))
+            if (!vm_charge(vm, 1) || !hash_value(vm, v.u.l->v[i], &h, depth + 1))
                 return 0;
             *hash = mix(*hash, h);
         }

@@ -130,7 +130,7 @@ static size_t map_longest(const struct ugm *m, const char *p, size_t n, const ch
 {
     size_t longest = 0;
     uint32_t at = node_base(node(m, 0));
-    for (size_t i = 0; i < n && p[i]; i++) {
+    for (size_t i = 0; i < n && i < VOCAB_TOKEN_MOST && p[i]; i++) { /* a false map goes round */
         at ^= (uint8_t)p[i];
         uint32_t u = node(m, at);
         if ((u & 0x800000FFu) != (uint8_t)p[i]) /* the label */

@@ -358,6 +358,8 @@ static OP_FN(cpu_attn_merge)
             }
             if (sinks)
                 k->attn_merge(&m, &l, o, &sinks[h], &one, none, (int)dv16);
+            if (l == 0) /* of nothing: as the reference has it */
+                memset(o, 0, (size_t)dv16 * sizeof *o);
             times(k, o, 1.0f / l, value_row(x, &c->dst, row) + (int64_t)h * kv->d_v, kv->d_v);
         }
     }

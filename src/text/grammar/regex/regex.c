@@ -424,6 +424,7 @@ static enum regex_result write_some(struct rules *r, uint32_t from, uint32_t to,
         result = regex_product(x, from, to, min, max, as_json);
     if (!rules_ok(&x->nfa))
         rules_fail(r, x->nfa.err.code, "pattern: %s", x->nfa.err.msg);
+    r->steps += x->nfa.steps; /* these have ticked */
     if (result == REGEX_TOO_LARGE && n == all->n_must)
         regex_refuse(x, n > 1 || x->n_parts ? "too large together with look-ahead, other patterns, "
                                               "minLength or maxLength"

@@ -89,6 +89,7 @@ static int value_fits(struct schema *s, const struct asked *q, const struct jtre
     if (!(type & q->types))
         return 0;
     for (uint32_t i = 0; i < p->n; i++) {
+        rules_spend(s->r, p->v[i].node->n); /* its keys are looked through, a few times */
         const struct jtree *node = p->v[i].node, *list = jtree_get(node, "enum"),
                            *one = jtree_get(node, "const");
         if ((list && list != value->parent && !schema_holds(s, list, value)) ||

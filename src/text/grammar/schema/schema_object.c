@@ -34,8 +34,9 @@ static int put_name(struct schema *s, struct name_node *at, struct slice name)
         uint32_t cp;
         i += (size_t)utf8_decode(name.p + i, name.n - i, &cp);
         struct name_node *k = at->child;
-        while (k && k->cp != cp)
-            k = k->sibling;
+        for (; k && k->cp != cp; k = k->sibling)
+            if (!rules_spend(s->r, 1))
+                return 0;
         if (!k) {
             k = arena_alloc(&s->r->arena, sizeof *k);
             if (!k)
