@@ -192,8 +192,11 @@ static void multiply_tile(const struct call *c, const struct exec *x, int64_t be
                  kk, &a, (float *const[]){y + i * each, y2 + i * each});
         if (gated)
             cpu_act(k, ((const struct glu_op *)c->p)->act)(y, y2, y, n * each);
-        for (int64_t i = 0; i < n; i++)
-            store_tile(c, x, y + i * each, a.nc, pack_rows, (p + i) * pack_rows, 0, c->b_data);
+        if (a.nc == 1) /* one row's results lie side by side */
+            store_tile(c, x, y, 1, n * pack_rows, p * pack_rows, 0, c->b_data);
+        else
+            for (int64_t i = 0; i < n; i++)
+                store_tile(c, x, y + i * each, a.nc, pack_rows, (p + i) * pack_rows, 0, c->b_data);
     }
 }
 
