@@ -289,6 +289,15 @@ static pith_status feed_many(pith_session *s, int32_t per, struct pith_error *er
     return pith_step(s, &b, err);
 }
 
+static void smallest_mamba(struct pith_synth_params *p, char *path, size_t cap)
+{
+    snprintf(path, cap, "/tmp/pith-mamba-%d.gguf", (int)getpid());
+    p->arch = "mamba";
+    p->n_embd = 16;
+    p->n_layer = 1;
+    p->n_vocab = 16;
+}
+
 /* Every sequence has as many checkpoints as it may, and passes one more within a call of several
  * steps: what they hold together has to be there at once. */
 static void checkpoints_of_all_at_once(void)
@@ -298,11 +307,7 @@ static void checkpoints_of_all_at_once(void)
     struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
     struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
     char path[64];
-    snprintf(path, sizeof path, "/tmp/pith-many-%d.gguf", (int)getpid());
-    p.arch = "mamba";
-    p.n_embd = 16;
-    p.n_layer = 1;
-    p.n_vocab = 16;
+    smallest_mamba(&p, path, sizeof path);
     mp.n_threads = 1;
     mp.n_batch = mp.n_outputs = 2 * MANY;
     sp.n_ctx = CTX;
@@ -423,11 +428,7 @@ static void failed_calls_lose_nothing(void)
     struct pith_error err;
     struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
     char path[64];
-    snprintf(path, sizeof path, "/tmp/pith-failed-%d.gguf", (int)getpid());
-    p.arch = "mamba";
-    p.n_embd = 16;
-    p.n_layer = 1;
-    p.n_vocab = 16;
+    smallest_mamba(&p, path, sizeof path);
     REQUIRE(pith_synth(path, &p, &err) == PITH_OK, "%s", err.msg);
     for (int i = 0; i < 6; i++)
         failed_call(path, i / 2 == 0 ? 1 : i / 2 == 1 ? 5 : 300, i % 2);
