@@ -177,6 +177,16 @@ static int pages_left(const struct sched *s, int64_t n_new)
     return total - used >= n_new + (int64_t)PAGE * (s->n_held + 1);
 }
 
+/* The prompt is history for penalties, and none of the text that the grammar describes. */
+static void accept_prompt(struct branch *b)
+{
+    const struct request *r = b->r;
+    pith_sampler_grammar(b->sampler, NULL, NULL);
+    for (int64_t i = 0; i < r->n_prompt; i++)
+        pith_sampler_accept(b->sampler, r->prompt[i]);
+    pith_sampler_grammar(b->sampler, b->grammar, NULL);
+}
+
 /* Its tables come with its first token, which may be one of the prompt; masks with each. With
  * nobody else here they fit, or never would. */
 int room_for_sampler(const struct sched *s, struct branch *b)
@@ -190,8 +200,8 @@ int room_for_sampler(const struct sched *s, struct branch *b)
     account_add(r->server, r->tenant, tables + masks);
     b->bytes += tables;
     b->r->masks += masks;
-    for (int64_t i = 0; first && r->penalise_prompt && i < r->n_prompt; i++)
-        pith_sampler_accept(b->sampler, r->prompt[i]);
+    if (first && r->penalise_prompt)
+        accept_prompt(b);
     return 1;
 }
 

@@ -353,6 +353,14 @@ def test_repetition(s):
     check("two of one meaning", s.post(TEXT,
                                        {**body, "repetition_penalty": 2, "repeat_penalty": 3})[0]
           == 400)
+    for prompt, more, good in (("left", {"regex": "left|right"}, ("left", "right")),
+                               ("lef", {"regex": "left|right"}, ("left", "right")),
+                               ('{"a":', {"regex": '[{]"a":[12][}]'}, ('{"a":1}', '{"a":2}'))):
+        for penalty in (1, 1.1):
+            a = s.post(TEXT, {"prompt": prompt, "max_tokens": 30, "temperature": 0,
+                              "repetition_penalty": penalty, **more})[1]["choices"][0]
+            check("the prompt %s is none of what a grammar describes, penalty %s"
+                  % (prompt, penalty), a["text"] in good, a)
 
 
 def test_bias(s):
