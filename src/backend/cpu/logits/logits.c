@@ -16,8 +16,10 @@ const struct kern_logits *kern_logits(void)
     if (cpu_level(&level, NULL) != PITH_OK)
         return &logits_base;
 #if defined(__x86_64__)
-    if (level >= CPU_AVX2 && level <= CPU_AMX)
-        return level < CPU_AVX512 ? &logits_avx2 : &logits_avx512;
+    if (level >= CPU_AVX512)
+        return &logits_avx512;
+    if (level >= CPU_AVX2)
+        return &logits_avx2;
 #elif defined(__aarch64__)
     if (level >= CPU_NEON)
         return &logits_neon;
