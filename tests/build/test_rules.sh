@@ -142,6 +142,63 @@ kept no_output check_forbidden.sh no_output
 printf 'void n(void) { puts(""); }\n' >"$dir/t/src/backend/new/n.c"
 broken backends_are_of_the_library check_forbidden.sh no_output 'new/n.c:1'
 
+# Lists in two languages: copies of ours, one of which is edited.
+# unlike NAME RULE PATTERN FILE EDIT: an edit, as sed takes it, that the rule finds; PATTERN
+# "": it is as it should be
+unlike()
+{
+    rm -rf "$dir/t"
+    mkdir -p "$dir/t/build"
+    cp --parents Makefile scripts/{check_lists,rules,record_bits}.sh cli/cli.h cli/args/man.c \
+        src/{backend/gpu,graph,backend/cpu,base/machine,backend/vulkan}/*.[ch] \
+        src/backend/vulkan/shaders/*/* src/backend/cuda/kernels/* src/tensor/dtypes.def \
+        tests/backend/test_nvcc.sh "$dir/t"
+    if [ -z "$4" ]; then
+        kept "$1" check_lists.sh "$2"
+        return
+    fi
+    sed -i "$5" "$dir/t/$4"
+    broken "$1" check_lists.sh "$2" "$3"
+}
+for rule in families_have_kernels ops_of_rows_have_one_number types_have_one_number \
+    activations_have_one_number coded_types_have_products cache_types_are_offered \
+    levels_are_named_everywhere; do
+    unlike "$rule" "$rule" '' ''
+done
+gpu=src/backend/gpu kernels=src/backend/cuda/kernels shared=src/backend/vulkan/shaders/shared
+unlike family_without_a_kernel families_have_kernels 'no file of .*cuda/kernels has KERNEL.best' \
+    $kernels/best.cu 's/KERNEL(best/KERNEL(worst/'
+unlike family_without_a_shader families_have_kernels 'has other, src/backend/vulkan' \
+    $gpu/gpu.h 's/    X(best) /    X(best) X(other) /'
+unlike shader_without_a_family families_have_kernels 'shaders has adapt, ' \
+    $gpu/gpu.h 's/    X(adapt) //'
+unlike op_without_a_number ops_of_rows_have_one_number 'has OTHER 17, rows.comp has not' \
+    $gpu/ops.c 's/    X(MOE_PICK)$/    X(MOE_PICK) X(OTHER)/'
+unlike ops_in_another_order ops_of_rows_have_one_number 'rows.cu has MOE_PICK 15' \
+    $kernels/rows.cu 's/MOE_ROUTE, MOE_PICK/MOE_PICK, MOE_ROUTE/'
+unlike type_of_another_number types_have_one_number 'types.glsl has Q2_0 29' \
+    $shared/types.glsl 's/T_Q2_0 = 28/T_Q2_0 = 29/'
+unlike type_without_a_number types_have_one_number 'has Q2_0 28, types.cuh has not' \
+    $kernels/types.cuh 's/T_Q1_0, T_Q2_0/T_Q1_0/'
+unlike list_that_is_not_found types_have_one_number 'no list found: TYPES' \
+    $gpu/ops.c 's/define TYPES(X)/define KINDS(X)/'
+unlike activation_without_a_case activations_have_one_number 'has 10, .*common.cuh has not' \
+    $kernels/common.cuh 's/case 10: return/default: return/'
+unlike type_without_products coded_types_have_products 'has nvfp4, CODED_TYPES' \
+    $kernels/products.cuh '/X(nvfp4, /d'
+unlike type_that_is_not_compiled coded_types_have_products 'has q2_0, tests/backend/test_nvcc.sh' \
+    tests/backend/test_nvcc.sh 's/nvfp4 q1_0 q2_0/nvfp4 q1_0/'
+unlike cache_type_that_is_not_offered cache_types_are_offered 'has iq4_nl, CACHE_TYPES' \
+    cli/cli.h 's/q4_0|iq4_nl/q4_0/'
+unlike level_that_is_not_told levels_are_named_everywhere 'has amx, cli/args/man.c has not' \
+    cli/args/man.c 's/avx512bf16, amx, neon/avx512bf16, neon/'
+unlike level_without_bits levels_are_named_everywhere 'has dotprod, scripts/record_bits.sh' \
+    scripts/record_bits.sh 's/neon dotprod/neon/'
+unlike level_without_flags levels_are_named_everywhere 'nothing for [*]_dotprod.c' \
+    Makefile 's/%_dotprod.c/%_other.c/'
+unlike level_without_products levels_are_named_everywhere 'has no row of amx' \
+    src/backend/cpu/kern_mm.c 's/&kern_mm_amx/\&kern_mm_other/'
+
 # What continuous integration runs says that it is that: a skipped test fails there.
 mkdir "$dir/bin"
 printf '#!/bin/sh\necho "CI is $CI"\necho "1 passed, 0 failed, 0 skipped"\n' >"$dir/bin/make"

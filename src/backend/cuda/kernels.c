@@ -83,12 +83,8 @@ static const char families[CU_N_FAMILIES][16] = {
     [CU_FLASH] = "flash", [CU_FLASH_FEW] = "flash_few",
     [CU_FLASH_LATENT] = "flash_latent", [CU_FLASH_WIDE] = "flash_wide"};
 #undef X
-/* As types.cuh numbers them. */
-static const char types[][8] = {"f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0",
-                                "q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "iq4_nl", "iq4_xs",
-                                "mxfp4", "i32", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s",
-                                "iq1_s", "iq1_m", "tq1_0", "tq2_0", "nvfp4", "q1_0", "q2_0"};
-enum { TYPE_BF16 = 2 };
+
+enum { LAST_NUMBER = 2 }; /* f32, f16 and bf16 are the first of what gpu_type_name names */
 
 /* The least count that has a kernel: 1, 2, 4, 8 or 16. */
 static int chunks(int n)
@@ -104,26 +100,26 @@ static void name_kernel(const struct gpu_kernel *k, char *out, size_t cap)
     switch ((int)k->family) {
     case GPU_matmul:
     case GPU_dp4a:
-        snprintf(out, cap, "pith_%s_%s_%d", families[k->family], types[k->spec[0]],
+        snprintf(out, cap, "pith_%s_%s_%d", families[k->family], gpu_type_name(k->spec[0]),
                  (int)k->spec[2]);
         break;
     case CU_MMA:
-        snprintf(out, cap, "pith_mma_%s", types[k->spec[0]]);
+        snprintf(out, cap, "pith_mma_%s", gpu_type_name(k->spec[0]));
         break;
     case CU_WGMMA:
-        snprintf(out, cap, "pith_wgmma_%s_%d", types[k->spec[0]], (int)k->spec[2]);
+        snprintf(out, cap, "pith_wgmma_%s_%d", gpu_type_name(k->spec[0]), (int)k->spec[2]);
         break;
     case CU_HALF:
-        snprintf(out, cap, "pith_half_%s_%d", types[k->spec[0]], (int)k->spec[2]);
+        snprintf(out, cap, "pith_half_%s_%d", gpu_type_name(k->spec[0]), (int)k->spec[2]);
         break;
     case CU_FLASH:
     case CU_FLASH_FEW:
     case CU_FLASH_WIDE:
         snprintf(out, cap, "pith_%s_%s_%d", families[k->family],
-                 k->spec[0] <= TYPE_BF16 ? types[k->spec[0]] : "rows", (int)k->spec[4]);
+                 k->spec[0] <= LAST_NUMBER ? gpu_type_name(k->spec[0]) : "rows", (int)k->spec[4]);
         break;
     case CU_FLASH_LATENT:
-        snprintf(out, cap, "pith_flash_latent_%s", types[k->spec[0]]);
+        snprintf(out, cap, "pith_flash_latent_%s", gpu_type_name(k->spec[0]));
         break;
     case GPU_attn:
     case GPU_attn_states:

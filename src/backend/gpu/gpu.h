@@ -97,6 +97,7 @@ void gpu_launch(const struct call *c, const struct gpu_places *at, struct gpu_la
 /* Groups along a row that a launch of a node has, at most. */
 uint64_t gpu_most_groups(const struct node *n);
 int gpu_has_books(enum dtype t); /* its codes are entries of code books (books.c) */
+const char *gpu_type_name(int type); /* "q4_K": of the type that kernels know by this number */
 /* Bytes of constants that a call needs in memory, at at->consts; written where out is not NULL. */
 uint32_t gpu_constants(const struct call *c, const struct gpu_places *at, void *out);
 

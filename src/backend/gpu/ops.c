@@ -58,17 +58,32 @@ static struct op_view view_call(const struct call *c)
                             .w_per_key = c->n_src > 3 && per_key(c->op, c->p, c->src[3].cols)};
 }
 
-/* Types as types.glsl numbers them. */
+/* Types of weights and pages as types.glsl and types.cuh number them. A new one comes last: those
+ * up to Q8_0 can be a page's, those from IQ2_XXS to IQ1_M have code books. */
+#define TYPES(X)                                                                                   \
+    X(F32) X(F16) X(BF16) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0)                                  \
+    X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(IQ4_XS) X(MXFP4) X(I32)                    \
+    X(IQ2_XXS) X(IQ2_XS) X(IQ2_S) X(IQ3_XXS) X(IQ3_S) X(IQ1_S) X(IQ1_M)                            \
+    X(TQ1_0) X(TQ2_0) X(NVFP4) X(Q1_0) X(Q2_0)
+
+#define X(T) T_##T,
+enum { TYPES(X) };
+#undef X
+
 static int type_of(enum dtype t)
 {
-    static const int8_t types[DT_COUNT] = {
-        [DT_F32] = 1,    [DT_F16] = 2,   [DT_BF16] = 3,  [DT_Q4_0] = 4,    [DT_Q4_1] = 5,
-        [DT_Q5_0] = 6,   [DT_Q5_1] = 7,  [DT_Q8_0] = 8,  [DT_Q2_K] = 9,    [DT_Q3_K] = 10,
-        [DT_Q4_K] = 11,  [DT_Q5_K] = 12, [DT_Q6_K] = 13, [DT_IQ4_NL] = 14, [DT_IQ4_XS] = 15,
-        [DT_MXFP4] = 16, [DT_I32] = 17,  [DT_IQ2_XXS] = 18, [DT_IQ2_XS] = 19,  [DT_IQ2_S] = 20,
-        [DT_IQ3_XXS] = 21, [DT_IQ3_S] = 22, [DT_IQ1_S] = 23, [DT_IQ1_M] = 24,  [DT_TQ1_0] = 25,
-        [DT_TQ2_0] = 26, [DT_NVFP4] = 27, [DT_Q1_0] = 28,  [DT_Q2_0] = 29};
+#define X(T) [DT_##T] = T_##T + 1,
+    static const int8_t types[DT_COUNT] = {TYPES(X)};
+#undef X
     return types[t] - 1;
+}
+
+const char *gpu_type_name(int type)
+{
+#define X(T) DT_##T,
+    static const uint8_t types[] = {TYPES(X)};
+#undef X
+    return dtypes[types[type]].name;
 }
 
 static uint32_t bits_of(float x)
@@ -135,25 +150,25 @@ static void common(const struct call *c, const struct gpu_places *at, struct gpu
 
 /* ---------------------------------------------------------------- rows.comp */
 
-enum {
-    R_ADD,
-    R_MUL,
-    R_SCALE,
-    R_SOFTCAP,
-    R_AFFINE,
-    R_LERP,
-    R_HEAD_MUL,
-    R_GLU,
-    R_CLAMP,
-    R_TEMPER,
-    R_SELECT,
-    R_MOE_SPREAD,
-    R_MOE_SUM,
-    R_DIVIDE,
-    R_UNSAID,
-    R_MOE_ROUTE,
-    R_MOE_PICK
-};
+/* As rows.comp and rows.cu number them: a new one comes last. */
+#define ROWS_OPS(X)                                                                                \
+    X(ADD)                                                                                         \
+    X(MUL)                                                                                         \
+    X(SCALE)                                                                                       \
+    X(SOFTCAP)                                                                                     \
+    X(AFFINE)                                                                                      \
+    X(LERP)                                                                                        \
+    X(HEAD_MUL)                                                                                    \
+    X(GLU)                                                                                         \
+    X(CLAMP)                                                                                       \
+    X(TEMPER)                                                                                      \
+    X(SELECT)                                                                                      \
+    X(MOE_SPREAD)                                                                                  \
+    X(MOE_SUM)                                                                                     \
+    X(DIVIDE)                                                                                      \
+    X(UNSAID)                                                                                      \
+    X(MOE_ROUTE)                                                                                   \
+    X(MOE_PICK)
 
 /* As common.cuh and act.glsl number them, from 1 in the list; -1: there is no kernel with it. */
 static int act_of(const struct glu_op *p)
@@ -169,16 +184,12 @@ static int act_of(const struct glu_op *p)
 
 static int rows_kernel(const struct op_view *v, struct gpu_kernel *k)
 {
-    static const int8_t which[OP_COUNT] = {
-        [OP_ADD] = R_ADD,           [OP_MUL] = R_MUL,
-        [OP_SCALE] = R_SCALE,       [OP_SOFTCAP] = R_SOFTCAP,
-        [OP_AFFINE] = R_AFFINE,     [OP_LERP] = R_LERP,
-        [OP_HEAD_MUL] = R_HEAD_MUL, [OP_GLU] = R_GLU,
-        [OP_CLAMP] = R_CLAMP,       [OP_TEMPER] = R_TEMPER,
-        [OP_SELECT] = R_SELECT,     [OP_MOE_SPREAD] = R_MOE_SPREAD,
-        [OP_MOE_SUM] = R_MOE_SUM,   [OP_DIVIDE] = R_DIVIDE,
-        [OP_UNSAID] = R_UNSAID,     [OP_MOE_ROUTE] = R_MOE_ROUTE,
-        [OP_MOE_PICK] = R_MOE_PICK};
+#define X(OP) R_##OP,
+    enum { ROWS_OPS(X) };
+#undef X
+#define X(OP) [OP_##OP] = R_##OP,
+    static const uint8_t which[OP_COUNT] = {ROWS_OPS(X)};
+#undef X
     *k = (struct gpu_kernel){GPU_rows, {which[v->op]}};
     if (v->op == OP_GLU && (k->spec[1] = act_of(v->p)) < 0)
         return 0;
@@ -387,7 +398,7 @@ static void embed_launch(const struct call *c, const struct gpu_places *at, stru
 static int vector_kernel(const struct op_view *v, struct gpu_kernel *k)
 {
     (void)v;
-    *k = (struct gpu_kernel){GPU_embed, {type_of(DT_F32), 6}};
+    *k = (struct gpu_kernel){GPU_embed, {T_F32, 6}};
     return 1;
 }
 
@@ -535,7 +546,7 @@ enum { MOST_CHUNKS = 16, MOST_D_K = 2048, MOST_EXPERTS = 1024, MOST_CHOSEN = 64 
 /* Types that rows are rounded to here; the place of a group is told with each launch. */
 static int page_type(enum dtype t)
 {
-    return type_of(t) >= 0 && type_of(t) <= type_of(DT_Q8_0);
+    return type_of(t) >= 0 && type_of(t) <= T_Q8_0;
 }
 
 /* Latent rows in blocks: their V is in the middle of some. */
@@ -1097,10 +1108,6 @@ struct gpu_op {
     uint32_t (*constants)(const struct call *c, const struct gpu_places *at, void *out);
 };
 
-#define ROWS                                                                                       \
-    {                                                                                              \
-        "rows", rows_kernel, rows_launch, NULL                                                     \
-    }
 #define NORM                                                                                       \
     {                                                                                              \
         "norm", norm_kernel, norm_launch, NULL                                                     \
@@ -1113,7 +1120,9 @@ struct gpu_op {
     {                                                                                              \
         "attn", attn_kernel, attn_launch, attn_constants                                           \
     }
+#define ROWS(OP) [OP_##OP] = {"rows", rows_kernel, rows_launch, NULL},
 static const struct gpu_op ops[OP_COUNT] = {
+    ROWS_OPS(ROWS)
     [OP_EMBED] = {"embed", embed_kernel, embed_launch, embed_constants},
     [OP_VECTOR] = {"embed", vector_kernel, vector_launch, NULL},
     [OP_GATHER] = {"embed", embed_kernel, embed_launch, NULL},
@@ -1127,23 +1136,6 @@ static const struct gpu_op ops[OP_COUNT] = {
     [OP_LENGTH] = NORM,
     [OP_HEAD_DOT] = NORM,
     [OP_TOP_PART] = NORM,
-    [OP_ADD] = ROWS,
-    [OP_MUL] = ROWS,
-    [OP_AFFINE] = ROWS,
-    [OP_LERP] = ROWS,
-    [OP_HEAD_MUL] = ROWS,
-    [OP_SCALE] = ROWS,
-    [OP_SOFTCAP] = ROWS,
-    [OP_GLU] = ROWS,
-    [OP_CLAMP] = ROWS,
-    [OP_TEMPER] = ROWS,
-    [OP_SELECT] = ROWS,
-    [OP_MOE_SPREAD] = ROWS,
-    [OP_DIVIDE] = ROWS,
-    [OP_UNSAID] = ROWS,
-    [OP_MOE_ROUTE] = ROWS,
-    [OP_MOE_SUM] = ROWS,
-    [OP_MOE_PICK] = ROWS,
     [OP_CACHE_WRITE] = {"cache_write", cache_write_kernel, cache_write_launch, NULL},
     [OP_ATTN_ENTER] = {"attn_enter", attn_enter_kernel, attn_enter_launch, attn_enter_constants},
     [OP_QUANT] = {"quantise", quant_kernel, quant_launch, NULL},
@@ -1207,8 +1199,7 @@ uint64_t gpu_most_groups(const struct node *n)
 
 int gpu_has_books(enum dtype t)
 {
-    int type = type_of(t);
-    return type >= type_of(DT_IQ2_XXS) && type <= type_of(DT_IQ1_M);
+    return type_of(t) >= T_IQ2_XXS && type_of(t) <= T_IQ1_M;
 }
 
 uint32_t gpu_constants(const struct call *c, const struct gpu_places *at, void *out)
