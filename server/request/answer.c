@@ -477,16 +477,33 @@ static void on_choice(struct answer *a, int i, const struct event *e)
         a->dialect->ended(a, i);
 }
 
+/* What a stream says of a fault may be as long as its answer is: it is said behind the last event
+ * then, which comes soon, as a failed answer is made no further. */
 static void fail(struct answer *a, const struct fault *f)
 {
     if (a->failed++)
         return;
     if (!a->stream || exchange_begin(a->x, f->http, "application/json", 0, NULL)) {
         exchange_fault(a->x, f);
-    } else {
-        a->dialect->fail(a, f);
-        exchange_end(a->x);
+        return;
     }
+    a->why = *f;
+    a->fails_late = a->dialect->keeps;
+    if (a->fails_late)
+        return;
+    a->dialect->fail(a, f);
+    exchange_end(a->x);
+}
+
+/* Nobody is told who has left. */
+static void fail_late(struct answer *a)
+{
+    if (!a->fails_late)
+        return;
+    a->fails_late = 0;
+    if (!atomic_load(exchange_gone(a->x)))
+        a->dialect->fail(a, &a->why);
+    exchange_end(a->x);
 }
 
 /* Log-probabilities that are kept: those of a stream go as they come, but for the prompt's. 0: they
@@ -531,6 +548,15 @@ static void finish(struct answer *a)
         exchange_text(a->x, 200, whole);
 }
 
+static void finish_and_free(void *what)
+{
+    struct answer *a = what;
+    if (!a->failed)
+        finish(a);
+    fail_late(a);
+    answer_free(a);
+}
+
 struct left { /* for a thread of work */
     struct hosted *m;
     void *what;
@@ -567,14 +593,6 @@ int answer_leave(struct exchange *x, struct hosted *m, void *what, void (*fn)(vo
     return 0;
 }
 
-static void finish_and_free(void *what)
-{
-    struct answer *a = what;
-    if (!a->failed)
-        finish(a);
-    answer_free(a);
-}
-
 /* What many tokens were told about is written, and freed, beside the steps: it takes longer than
  * they do. 0: it has to be done here. */
 static int leave_finish(struct answer *a)
@@ -596,6 +614,7 @@ static void on_event(struct request *r, const struct event *e)
         r->figures.n_prompt = r->n_prompt;
         exchange_figures(a->x, &r->figures);
     } else if (a->failed || !count_logprobs(a, e)) { /* by another of its prompts, it may be */
+        r->enough = 1;
         return;
     }
     json_lost(); /* for others */
@@ -616,20 +635,17 @@ static void on_event(struct request *r, const struct event *e)
     case EV_EMBEDDING:
         break;
     case EV_DONE:
+    case EV_FAILED:
         a->n_prompt += r->n_prompt;
         a->n_cached += r->figures.n_cached;
         a->n_made += r->figures.n_made;
-        break;
-    case EV_FAILED:
-        fail(a, e->fault);
+        if (e->kind == EV_FAILED)
+            fail(a, e->fault);
         break;
     }
-    int whole = is_whole(a);
-    if (e->kind < EV_DONE || --a->n_left || leave_finish(a))
-        return;
-    if (whole)
-        finish(a);
-    answer_free(a);
+    r->enough |= !is_whole(a);
+    if (e->kind >= EV_DONE && !--a->n_left && !leave_finish(a))
+        finish_and_free(a);
 }
 
 /* ---------------------------------------------------------------- prompts */

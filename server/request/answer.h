@@ -63,6 +63,8 @@ struct answer {
     json_t *only;         /* names of the fields that it has, NULL: all */
     json_t *settings;     /* how its tokens are chosen, where that is to be told; NULL */
     int n, per_prompt, n_prompts, n_left, failed;
+    struct fault why; /* of a stream that has failed in the middle */
+    int fails_late;   /* it has yet to say so */
     int lost; /* there was no memory for a piece of it: it ends with that fault, never with a hole
                */
     int64_t created; /* seconds */
@@ -111,7 +113,7 @@ struct dialect {
     int lines;                /* a stream has JSON lines, not server-sent events */
     int whole_calls;          /* a call is told when it is whole */
     int exact;                /* answers hold numbers of the client or of calls */
-    int keeps;                /* a stream tells the log-probabilities again at its end */
+    int keeps;                /* a stream tells all again at its end, or where it fails */
     /* What it says otherwise becomes fields that all share (fields_put); what it has besides is
      * kept in its own struct. */
     int (*take)(struct answer *a, struct fields *b, struct request *r, struct fault *f);

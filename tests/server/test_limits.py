@@ -5,17 +5,24 @@ around the limit is evaluated whole (usage is its own count) or refused with 400
 is over; nothing else. And what a server keeps on disk, killed at any instant: the second request
 of a conversation computes at most a page beyond what it shares with the first, and its bits are
 those of a server that kept nothing. Between them: memory that ends in the middle of an answer
-leaves no hole in it."""
+leaves no hole in it. And what one client asks for keeps no stream of another one waiting: while
+much is written, read or ended between two steps, the longest gap between tokens of a text that
+goes on is a small part of what doing it in one go takes."""
 import http.client
 import os
 import random
 import resource
 import tempfile
+import threading
+import time
 
 from serving import (LIMIT, SANITIZED, SCALE, SEED, SHARED, Server, begin, bits, check, completion,
-                     run, skip, synth)
+                     events, raw_post, run, skip, synth)
 
 N_CTX = 192
+LONG = 65536
+SHORT = 0.25  # seconds; in one go each of what is tried takes three times as long and more
+RESPONSES = "/v1/responses"
 # path: a body with a text, and how many tokens the answer says that it had
 ENDPOINTS = {"/v1/completions":
              (lambda t: {"prompt": t, "max_tokens": 2, "ignore_eos": True},
@@ -246,6 +253,101 @@ def test_killed(model, name, folder, n_kills, page=64):
     check("killed_and_started_again_" + name, not wrong, wrong[:3])
 
 
+# ---------------------------------------------------------------- who waits for whom
+
+
+class Stream:
+    """A text that goes on until it is left, and when its pieces came."""
+
+    def __init__(self, s, n):
+        self.socket = s.connect(raw_post("/v1/completions", {"prompt": "w1", "max_tokens": n,
+                                                             "stream": True, "ignore_eos": True}))
+        self.times = []
+        self.thread = threading.Thread(target=self.read)
+        self.thread.start()
+
+    def read(self):
+        try:
+            while self.socket.recv(1 << 20):
+                self.times.append(time.monotonic())
+        except OSError:  # it was left
+            pass
+
+    def gap(self, since, until):
+        times = [since, *(t for t in self.times if since < t < until), until]
+        return max(b - a for a, b in zip(times, times[1:]))
+
+    def leave(self):
+        self.socket.shutdown(2)
+        self.thread.join(LIMIT)
+        self.socket.close()
+
+
+def wordy(n, **more):
+    """Tokens with all that may be told of them; each has a text."""
+    return {"input": "w3", "max_output_tokens": n, "ignore_eos": True, "stream": True,
+            "top_logprobs": 20, "logit_bias": {"30": 50}, **more}
+
+
+def read_until(c, word, n=1):
+    """All up to the n-th time that a word comes, or its end."""
+    got, seen, tail = [], 0, b""
+    while seen < n:
+        b = c.recv(1 << 20)
+        if not b:
+            break
+        seen += (tail + b).count(word) - tail.count(word)
+        tail = (tail + b)[-len(word) + 1:]
+        got.append(b)
+    return b"".join(got)
+
+
+def calm(name, s, job, tries=4):
+    """job(): from when until when it matters, and whether all was as it should be."""
+    gaps = []
+    for _ in range(tries):  # the machine may be busy
+        victim = Stream(s, LONG - 1000)
+        s.wait_for(lambda: victim.times)
+        since, until, good, why = job(s)
+        gaps.append(victim.gap(since, until))
+        victim.leave()
+        s.wait_for(s.at_rest)
+        if not good or gaps[-1] < SHORT:
+            break
+    check(name, good and min(gaps) < SHORT, (gaps, str(why)[:500]))
+
+
+def leaves(s):
+    c = s.connect(raw_post(RESPONSES, wordy(LONG - 1000)))
+    got = read_until(c, b"event: response.output_text.delta", 10000)
+    since = time.monotonic()
+    c.close()
+    left = s.wait_for(lambda: s.metric("vllm:num_requests_running") == 1)
+    time.sleep(0.2)
+    return since, time.monotonic(), left, got[-300:]
+
+
+def fails(s):
+    """Its answer is more than a request may have."""
+    since = time.monotonic()
+    raw = s.post(RESPONSES, wordy(LONG - 1000))[1]
+    until, told = time.monotonic(), events(raw)
+    last, n = told[-1].get("response", {}), sum(len(e["logprobs"]) for e in told
+                                                if e["type"] == "response.output_text.delta")
+    good = told[-1]["type"] == "response.failed" and n > 4000 and (
+        last["error"]["code"] == "request_too_expensive"
+        and last["usage"]["output_tokens"] - n in (0, 1)
+        and len(last["output"][0]["content"][0]["logprobs"]) == n)
+    return since, until, good, (n, str(last)[:200], told[-1]["type"])
+
+
+def test_stalls(model):
+    with Server(model, "--ctx", str(LONG)) as s:
+        calm("a_stream_that_is_left", s, leaves)
+    with Server(model, "--ctx", str(LONG), "--request-memory", "60M") as s:
+        calm("a_stream_that_fails", s, fails)
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         model = synth(os.path.join(folder, "m.gguf"), "--ctx", "256", "--layers", "2", "--seed",
@@ -254,6 +356,8 @@ def main():
         test_contract(s)
         s.end()
         test_memory(model)
+        test_stalls(synth(os.path.join(folder, "far.gguf"), "--ctx", str(LONG), "--layers", "2",
+                          "--seed", "5"))
         test_beside_the_steps(model)
         test_file_changes(model, folder)
         if SCALE >= 10:
