@@ -195,13 +195,14 @@ static json_t *props_more(struct server *s, struct hosted *m)
     struct request *r = request_new();
     struct fields none = {0};
     struct fault f = {0};
-    fields_of_nothing(&none, E_COMPLETION, s);
-    json_t *settings = r && request_sampler(m, &none, r, &f)
+    json_t *settings = r && fields_of_nothing(&none, E_COMPLETION, s, &f) &&
+                               request_sampler(m, &none, r, &f)
                            ? settings_json(r, &none)
                            : NULL;
     request_free(r);
     if (settings && field_int(&none, F_seed) < 0)
         json_object_set_new(settings, "seed", json_integer(-1)); /* another one each time */
+    fields_free(&none);
     return json_pack("{s:{s:i, s:i, s:b, s:b, s:o*}, s:i, s:s, s:s, s:{s:b, s:b}, s:o, s:o, s:s, "
                      "s:s, s:b, s:b, s:b, s:b, s:o*, s:o*}",
                      "default_generation_settings", "id", 0, "n_ctx", hosted_n_ctx(m),

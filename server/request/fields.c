@@ -52,6 +52,15 @@ static const char *const type_names[N_TYPES] = {
     "an integer", "a number", "true or false", "a text", "a text or a list of texts",
     "a list",     "an object"};
 
+/* Objects whose members have rows. */
+static const struct {
+    enum field_id id;
+    unsigned endpoint;
+} nested[] = {{F_options, E_OLLAMA_OPTIONS},         {F_stream_options, E_STREAM_OPTIONS},
+              {F_text, E_TEXT},                      {F_reasoning, E_REASONING},
+              {F_chat_reasoning, E_CHAT_REASONING},  {F_output_config, E_OUTPUT},
+              {F_thinking, E_THINKING}};
+
 /* ---------------------------------------------------------------- reading */
 
 static int is_type(const json_t *v, unsigned t)
@@ -365,18 +374,152 @@ json_t *fields_defaults(const char *const *texts, struct pith_error *err)
     return all;
 }
 
-/* What the operator has said where the body does not. */
-void fields_of_nothing(struct fields *f, unsigned endpoint, const struct server *s)
+/* ---------------------------------------------------------------- defaults beside a body */
+
+/* What requests speak of with several fields, by synonyms or by fields that exclude each other. */
+enum subject {
+    LENGTH = 1,
+    CHOICES = 2,
+    PENALTY = 4,
+    KEPT = 8, /* what the text has to satisfy */
+    PROBS = 16,
+    BEST = 32, /* tokens with them */
+    IDS = 64,
+    PROGRESS = 128,
+    THINKING = 256,
+    BUDGET = 512,
+    SHOWN = 1024, /* whether reasoning is returned */
+    TOOLS = 2048,
+    CALLS = 4096,
+    LAST = 8192, /* whether the last message goes on */
+    STARTS = 16384, /* start tokens */
+    LONG = 32768, /* how long vectors are */
+    PREFIX = 65536,
+    INPUT = 131072,
+    RETURNED = 262144
+};
+
+/* Lists end with F_model, which is nobody's. */
+static const struct {
+    enum subject subject;
+    enum field_id fields[24];
+} speakers[] = {
+    {LENGTH, {F_max_tokens, F_max_completion_tokens, F_n_predict}},
+    {CHOICES, {F_n, F_n_cmpl}},
+    {PENALTY, {F_repeat_penalty, F_repetition_penalty}},
+    {KEPT, {F_response_format, F_json_schema, F_grammar, F_guided_json, F_guided_regex,
+            F_guided_choice, F_guided_grammar, F_guided_json_object, F_structured_outputs, F_regex,
+            F_ebnf, F_bad_words, F_banned_strings, F_text_format, F_format}},
+    {PROBS, {F_chat_logprobs, F_logprobs, F_peer_logprobs, F_n_probs}},
+    {BEST, {F_top_logprobs, F_logprobs, F_peer_logprobs, F_n_probs}},
+    {IDS, {F_return_token_ids, F_return_tokens_made}},
+    {PROGRESS, {F_return_progress, F_include_progress}},
+    {THINKING, {F_reasoning_effort, F_effort, F_enable_thinking, F_reasoning_enabled,
+                F_thinking_type, F_think}},
+    {BUDGET, {F_reasoning_budget, F_reasoning_budget_tokens, F_thinking_budget_tokens,
+              F_thinking_token_budget, F_reasoning_max, F_budget_tokens}},
+    {SHOWN, {F_include_reasoning, F_reasoning_exclude}},
+    {TOOLS, {F_tools, F_functions}},
+    {CALLS, {F_tool_choice, F_function_call}},
+    {LAST, {F_continue_final_message, F_add_generation_prompt}},
+    {STARTS, {F_add_special, F_add_special_tokens}},
+    {LONG, {F_embd_normalize, F_normalize}},
+    {PREFIX, {F_prompt_name, F_input_type}},
+    {INPUT, {F_content, F_tokenize_prompt, F_messages, F_input, F_embed_content, F_ollama_prompt,
+             F_documents, F_texts}},
+    {RETURNED, {F_return_documents, F_return_text}}};
+
+static unsigned subject_of(int id, const json_t *v)
+{
+    unsigned all = 0;
+    for (size_t i = 0; i < sizeof speakers / sizeof *speakers; i++)
+        for (const enum field_id *f = speakers[i].fields; *f != F_model; f++)
+            all |= *f == (enum field_id)id ? (unsigned)speakers[i].subject : 0;
+    if (all & BUDGET && json_number_value(v) == 0) /* not to think at all */
+        all |= THINKING;
+    if (all & PROBS && json_is_false(v)) /* then there are no best ones */
+        all |= BEST;
+    return (all & KEPT && json_is_false(v)) || (all & LAST && !json_is_true(v)) ? 0 : all;
+}
+
+static int has_members(int id)
+{
+    for (size_t i = 0; i < sizeof nested / sizeof *nested; i++)
+        if (id == (int)nested[i].id)
+            return 1;
+    return 0;
+}
+
+/* A member of field `id`, which is an object: of its own rows, or a variable of the template. */
+static unsigned subject_of_member(int id, const char *name, const json_t *v)
+{
+    if (json_is_null(v))
+        return 0;
+    for (size_t i = 0; i < sizeof nested / sizeof *nested; i++) {
+        int own = id == (int)nested[i].id ? find(name, nested[i].endpoint) : -1;
+        if (own >= 0 && (!is_empty(v) || !says_nothing_empty(own)))
+            return subject_of(own, v);
+    }
+    if (id != F_chat_template_kwargs)
+        return 0;
+    return !strcmp(name, "enable_thinking") || !strcmp(name, "thinking") ||
+                   !strcmp(name, "reasoning_effort")
+               ? THINKING
+           : !strcmp(name, "thinking_budget") ? BUDGET
+                                              : 0;
+}
+
+/* Of all that the body has said. */
+static unsigned subjects(const struct fields *f)
+{
+    const char *name;
+    json_t *v;
+    unsigned all = 0;
+    for (int i = 0; i < N_FIELDS; i++) {
+        if (!f->v[i])
+            continue;
+        all |= subject_of(i, f->v[i]);
+        json_object_foreach(json_lent(f->v[i]), name, v) all |= subject_of_member(i, name, v);
+    }
+    return all;
+}
+
+/* A default of the members that the body does not speak of, beside those of the body. NULL: out of
+ * memory. */
+static json_t *left_of(const struct fields *f, int id, const json_t *object)
+{
+    const char *name;
+    json_t *v, *left = json_object();
+    int ok = left != NULL;
+    json_object_foreach(json_lent(object), name, v)
+    {
+        if (ok && !(subject_of_member(id, name, v) & f->said))
+            ok = !json_object_set(left, name, v);
+    }
+    if (ok && (!f->v[id] || !json_object_update(left, json_lent(f->v[id]))))
+        return left;
+    json_decref(left);
+    return NULL;
+}
+
+int fields_of_nothing(struct fields *f, unsigned endpoint, const struct server *s,
+                      struct fault *fault)
 {
     struct fault none;
     const char *name;
     json_t *v;
     json_object_foreach(server_defaults(s), name, v)
     {
-        int i = find(name, endpoint);
-        if (i >= 0 && !f->v[i] && check(&rows[i], v, &none))
+        int i = find(name, endpoint), variables = i == F_chat_template_kwargs;
+        if (i < 0 || (f->v[i] && !variables) || (subject_of(i, v) & f->said) ||
+            !check(&rows[i], v, &none))
+            continue;
+        if (!variables && !has_members(i))
             f->v[i] = v;
+        else if (!fields_put(f, (enum field_id)i, left_of(f, i, v), fault))
+            return 0;
     }
+    return 1;
 }
 
 int fields_read(struct fields *f, unsigned endpoint, struct exchange *x, struct fault *fault)
@@ -391,8 +534,10 @@ int fields_read(struct fields *f, unsigned endpoint, struct exchange *x, struct 
              fault_set(fault, 400, "wrong_type", NULL, "the body is %s, wanted an object",
                        json_found(f->body));
     ok = ok && read_members(f, endpoint, f->body, fault);
-    if (ok)
-        fields_of_nothing(f, endpoint, exchange_server(f->x));
+    if (ok) {
+        f->said = subjects(f);
+        ok = fields_of_nothing(f, endpoint, exchange_server(f->x), fault);
+    }
     if (!ok)
         fields_free(f);
     return ok;
@@ -401,11 +546,9 @@ int fields_read(struct fields *f, unsigned endpoint, struct exchange *x, struct 
 int fields_nested(struct fields *f, enum field_id id, unsigned endpoint, struct fault *fault)
 {
     char msg[sizeof fault->msg];
-    if (!f->v[id] || read_members(f, endpoint, f->v[id], fault)) {
-        if (!(endpoint & E_INNER))
-            fields_of_nothing(f, endpoint, exchange_server(f->x));
-        return 1;
-    }
+    if (!f->v[id] || read_members(f, endpoint, f->v[id], fault))
+        return (endpoint & E_INNER) ||
+               fields_of_nothing(f, endpoint, exchange_server(f->x), fault);
     snprintf(msg, sizeof msg, "%s: %.400s", rows[id].name, fault->msg);
     memcpy(fault->msg, msg, sizeof msg);
     return 0;
@@ -462,15 +605,6 @@ const char *field_text(const struct fields *f, enum field_id id)
 }
 
 /* ---------------------------------------------------------------- descriptions */
-
-/* Objects whose members have rows. */
-static const struct {
-    enum field_id id;
-    unsigned endpoint;
-} nested[] = {{F_options, E_OLLAMA_OPTIONS},         {F_stream_options, E_STREAM_OPTIONS},
-              {F_text, E_TEXT},                      {F_reasoning, E_REASONING},
-              {F_chat_reasoning, E_CHAT_REASONING},  {F_output_config, E_OUTPUT},
-              {F_thinking, E_THINKING}};
 
 /* As a JSON Schema. */
 static json_t *schema_of(const struct row *r)

@@ -62,6 +62,7 @@ struct fields {
     json_t *body;              /* owned */
     json_t *put;               /* a list of what fields_put took */
     const json_t *v[N_FIELDS]; /* NULL: absent or null */
+    unsigned said;             /* what the body itself speaks of, as bits (fields.c) */
     struct exchange *x;        /* whose body it is, NULL: nobody's */
     const char *(*nearest)(const char *word,
                            const char *const *candidates); /* server_params.nearest */
@@ -71,8 +72,10 @@ struct fields {
 json_t *fields_defaults(const char *const *texts, struct pith_error *err);
 /* Checks the body of x against the rows of an endpoint: names, types, ranges. */
 int fields_read(struct fields *f, unsigned endpoint, struct exchange *x, struct fault *fault);
-void fields_of_nothing(struct fields *f, unsigned endpoint,
-                       const struct server *s); /* as if a body had said nothing */
+/* What the operator says (--default) where the body does not: neither by the field itself nor by
+ * another one that says the same or excludes it. */
+int fields_of_nothing(struct fields *f, unsigned endpoint, const struct server *s,
+                      struct fault *fault);
 /* The members of the object that field `id` is, by the rows of an endpoint of their own. */
 int fields_nested(struct fields *f, enum field_id id, unsigned endpoint, struct fault *fault);
 /* As if the body had said so; takes v (NULL: out of memory), which is not checked. */

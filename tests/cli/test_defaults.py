@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+# In make test alone: it starts a server for each default.
+"""test_defaults.py -- what an operator says with --default gives way to what a body says, also by
+another field that says the same, or excludes it: the answer is that of a server without the
+default. Each subject of fields.c has its rows here."""
+import json
+import os
+import re
+import tempfile
+
+from serving import SHARED, Server, check, events, run, skip, synth
+
+CHAT, TEXT, MSG = "/v1/chat/completions", "/v1/completions", "/v1/messages"
+USER = {"role": "user", "content": "w5 w6"}
+RANK = os.path.join(SHARED, "golden", "arch", "qwen3-rank.gguf")
+SAYS = """{%- for m in messages %}{{ m.content }} {% endfor -%}
+{{ enable_thinking }} {{ reasoning_effort }} {{ thinking_budget }} {{ colour }} {{ tools }} w5
+{%- if thinks %}<think>\n{% endif %}"""
+ASK = {"messages": [USER], "max_tokens": 2, "verbose": True}
+OLLAMA = {"messages": [USER], "stream": False, "options": {"num_predict": 2}}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+TOLD = "reasoning_budget=99"
+
+# A default, an endpoint, a body that does not speak of it, and what bodies say of it otherwise.
+BESIDE = (
+    ("n_predict=7", "/completion", {"prompt": "w5"}, {"max_tokens": 4}, {"max_tokens": -1}),
+    ("max_tokens=7", TEXT, {"prompt": "w5"}, {"n_predict": 4}),
+    ("max_completion_tokens=7", CHAT, {"messages": [USER]}, {"max_tokens": 5}, {"n_predict": 3}),
+    ("n_cmpl=3", TEXT, {"prompt": "w5", "max_tokens": 2}, {"n": 1}, {"n": 2}),
+    ("repeat_penalty=1.6", TEXT, {"prompt": [5, 6, 5, 6], "max_tokens": 9},
+     {"repetition_penalty": 1.3}, {"repetition_penalty": 1}),
+    ("repetition_penalty=1.6", TEXT, {"prompt": [5, 6, 5, 6], "max_tokens": 9},
+     {"repeat_penalty": 1.3}),
+    *(("%s=%s" % (name, json.dumps(value)), TEXT, {"prompt": "w5", "max_tokens": 9},
+       {"grammar": 'root ::= "a"'}, {"response_format": {"type": "text"}},
+       {"guided_choice": ["w6", "b"]}, {"json_schema": {"const": 3}},
+       {"structured_outputs": {"regex": "b"}}) for name, value in (
+           ("response_format", {"type": "json_object"}), ("guided_json", {"const": 4}),
+           ("guided_regex", "c"), ("ebnf", 'root ::= "d"'),
+           ("guided_json_object", True), ("structured_outputs", {"choice": ["e", "f"]}))),
+    ('guided_grammar=root ::= "d"', TEXT, {"prompt": "w5", "max_tokens": 9}, {"regex": "b"}),
+    ('bad_words="w"', TEXT, {"prompt": "w5", "max_tokens": 9}, {"grammar": 'root ::= "w5"'},
+     {"banned_strings": "1"}),
+    ('grammar=root ::= "g"', "/v1/responses", {"input": "w5", "max_output_tokens": 9},
+     {"text": {"format": {"type": "json_schema", "name": "n", "schema": {"const": 3}}}}),
+    ('grammar=root ::= "g"', MSG, {"messages": [USER], "max_tokens": 9},
+     {"output_config": {"format": {"type": "json_schema", "schema": {"const": 3}}}}),
+    ('grammar=root ::= "g"', "/api/chat", OLLAMA, {"format": {"const": 3}}),
+    ("format=json", "/api/chat", OLLAMA,
+     {"options": {"num_predict": 2, "grammar": 'root ::= "g"'}}),
+    ("n_probs=4", "/completion", {"prompt": "w5", "n_predict": 2}, {"logprobs": 2}),
+    ("n_probs=4", TEXT, {"prompt": "w5", "max_tokens": 2}, {"logprobs": 2}),
+    ("n_probs=4", CHAT, ASK, {"logprobs": False}, {"logprobs": True},
+     {"logprobs": True, "top_logprobs": 2}),
+    ("logprobs=4", "/completion", {"prompt": "w5", "n_predict": 2}, {"n_probs": 2}),
+    ("return_token_ids=true", TEXT, {"prompt": "w5", "max_tokens": 2}, {"return_tokens": False}),
+    ("return_progress=true", TEXT, {"prompt": "w5", "max_tokens": 2, "stream": True},
+     {"stream_options": {"include_progress": False}}),
+    ("include_progress=true", TEXT, {"prompt": "w5", "max_tokens": 2, "stream": True},
+     {"return_progress": False}),
+    ("reasoning_effort=low", CHAT, ASK, {"reasoning": {"effort": "none"}},
+     {"chat_template_kwargs": {"enable_thinking": False}}, {"enable_thinking": False},
+     {"thinking": {"type": "disabled"}}, {"reasoning": {"enabled": False}}),
+    ("enable_thinking=false", CHAT, ASK, {"reasoning_effort": "high"},
+     {"chat_template_kwargs": {"enable_thinking": True, "colour": "red"}}),
+    ('reasoning={"effort":"low","enabled":false}', CHAT, ASK, {"enable_thinking": True},
+     {"reasoning_effort": "high"}),
+    ('thinking={"type":"disabled"}', CHAT, ASK, {"reasoning_effort": "high"}),
+    ('chat_template_kwargs={"enable_thinking":false}', CHAT, ASK, {"enable_thinking": True},
+     {"chat_template_kwargs": {"reasoning_effort": "low"}}),
+    ('reasoning={"effort":"low"}', "/v1/responses", {"input": "w5", "max_output_tokens": 2},
+     {"chat_template_kwargs": {"enable_thinking": False}}),
+    ('thinking={"type":"disabled"}', MSG, {"messages": [USER], "max_tokens": 2},
+     {"chat_template_kwargs": {"enable_thinking": True}}, {"output_config": {"effort": "high"}}),
+    ("think=false", "/api/chat", OLLAMA, {"chat_template_kwargs": {"enable_thinking": True}}),
+    ("reasoning_budget_tokens=99", CHAT, ASK, {"thinking_token_budget": 7},
+     {"reasoning_budget": 7}, {"thinking_budget_tokens": 7}, {"reasoning": {"max_tokens": 7}},
+     {"thinking": {"budget_tokens": 7}}, {"chat_template_kwargs": {"thinking_budget": 7}}),
+    (TOLD, CHAT, ASK, {"thinking_budget_tokens": -1}),
+    (TOLD, MSG, {"messages": [USER], "max_tokens": 2}, {"thinking": {"budget_tokens": 123456}}),
+    ("reasoning_budget=0", CHAT, ASK, {"reasoning_effort": "high"}),
+    ("include_reasoning=false", CHAT, {**ASK, "chat_template_kwargs": {"thinks": True}},
+     {"reasoning": {"exclude": False}}),
+    ('reasoning={"exclude":true}', CHAT, {**ASK, "chat_template_kwargs": {"thinks": True}},
+     {"include_reasoning": True}),
+    ('functions=[{"name":"g"}]', CHAT, ASK, {"tools": [TOOL]}),
+    ("tool_choice=none", CHAT, {**ASK, "functions": [{"name": "g"}]},
+     {"function_call": {"name": "g"}}),
+    ("add_generation_prompt=true", CHAT, {**ASK, "messages": [
+        USER, {"role": "assistant", "content": "w7"}]}, {"continue_final_message": True}),
+    ("add_special=true", "/tokenize", {"content": "w5"}, {"add_special_tokens": False}),
+    ("content=w9", "/tokenize", {}, {"messages": [USER]}, {"prompt": "w7"}))
+VECTORS = "/v1/embeddings"
+OF_VECTORS = (
+    ("normalize=false", VECTORS, {"input": "w5"}, {"embd_normalize": 2}),
+    ("embd_normalize=0", VECTORS, {"input": "w5"}, {"normalize": True}),
+    ("prompt_name=passage", VECTORS, {"input": "w5"}, {"input_type": "query"}),
+    ("input_type=passage", VECTORS, {"input": "w5"}, {"prompt_name": "query"}),
+    ("content=w6", VECTORS, {}, {"input": "w5"}))
+OF_RANKS = (
+    ("return_documents=true", "/rerank", {"query": "who", "documents": ["a", "b"]},
+     {"return_text": False}),
+    ('texts=["c"]', "/rerank", {"query": "who"}, {"documents": ["a", "b"]}))
+
+
+def answer_of(got):
+    """What is of the answer itself, not of when it was made."""
+    def cut(v):
+        if isinstance(v, list):
+            return [cut(i) for i in v]
+        if not isinstance(v, dict):
+            return v
+        return {k: cut(i) for k, i in v.items() if not re.fullmatch(
+            r"id|item_id|created\w*|completed_at|timings|.*_duration|.*_ms|generation_settings|"
+            "prompt_tokens_details|input_tokens_details|.*cached.*|cache.*|response_id", k)}
+    status, a, r = got
+    a = [e for e in events(a) if e != "[DONE]"] if isinstance(a, bytes) else a
+    return status, cut(a), r.getheader("x-pith-ignored")
+
+
+def test_beside(model, rows, *flags):
+    flags = [*flags, "--default", "temperature=0", "--default", "ignore_eos=true"]
+    with Server(model, *flags) as plain:
+        for default, path, body, *others in rows:
+            with Server(model, *flags, "--default", default) as s:
+                got, want = (answer_of(t.post(path, body)) for t in (s, plain))
+                check("the default %s of %s" % (default, path), got != want, got)
+                for said in others:
+                    got, want = (answer_of(t.post(path, {**body, **said})) for t in (s, plain))
+                    check("%s beside the default %s of %s" % (said, default, path),
+                          got == want and got[0] == 200, (got, want))
+
+
+def test_both(model, *flags):
+    """What fields that belong together say, a default and a body's, holds together."""
+    with Server(model, *flags, "--default", "top_logprobs=2", "--default",
+                'chat_template_kwargs={"colour":"red","enable_thinking":false}') as s:
+        a = s.post(CHAT, {**ASK, "chat_template_kwargs": {"enable_thinking": True},
+                          "logprobs": True})[1]
+        prompt = a["__verbose"]["prompt"].lower()
+        check("a variable that is a default stands beside those of a body",
+              "true" in prompt and "red" in prompt, prompt)
+        check("a default of the best stands beside logprobs", len(
+              a["choices"][0]["logprobs"]["content"][0]["top_logprobs"]) == 2, a)
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        model = synth(os.path.join(folder, "m.gguf"), "--ctx", "512", "--layers", "2", "--seed",
+                      "5")
+        says = os.path.join(folder, "says.jinja")
+        with open(says, "w") as f:
+            f.write(SAYS)
+        chats = ("--name", "m", "--chat-template", says)
+        test_beside(model, BESIDE, *chats)
+        test_both(model, *chats)
+        test_beside(model, OF_VECTORS, "--name", "m", "--embeddings",
+                    *(x for name, text in (("query", "w1 "), ("passage", "w2 ")) for x in (
+                        "--override-kv",
+                        "sentence_transformers.prompts.%s=str:%s" % (name, text))))
+    if os.path.exists(RANK):
+        test_beside(RANK, OF_RANKS, "--no-store-dir")
+    else:
+        skip("ranks", "no " + RANK)
+
+
+run(main, "test_defaults")
