@@ -51,7 +51,7 @@ static const struct arg args[] = {
     {.name = "--unix", .meta = "PATH", ARG_FIELD(struct opts, unix_path, ARG_TEXT),
      .otherwise = "off", .help = "listen on a socket in the file system instead, for this user "
          "alone"},
-    {.name = "--api-key", .meta = "[NAME:]KEY", ARG_FIELD(struct opts, keys, ARG_TEXTS),
+    {.name = "--api-key", .meta = "[NAME:]KEY[,...]", ARG_FIELD(struct opts, keys, ARG_TEXTS),
      .secret = 1, .otherwise = "everybody on this machine may use it",
      .help = "a key of 8 characters or more that requests have to send; several share the machine "
              "fairly, and the prefix cache"},
@@ -190,7 +190,7 @@ static const struct arg args[] = {
 
 /* What flags name: keys, and texts of files; all freed at the end. */
 struct texts {
-    char *key_lines, *cert, *key, *template;
+    char *key_texts, *key_lines, *cert, *key, *template;
     const char **keys;
 };
 
@@ -240,24 +240,53 @@ static int read_form(const struct opts *o, const struct offers *offers, char **o
     return code ? code : check_text(o->template, *out, n);
 }
 
+/* The keys of a flag's text, with commas between (which it loses), at the end of the list. Empty
+ * ones are none, but a text without any is one: it is refused as too short, and never means that
+ * nobody needs a key. */
+static int put_keys(const char **keys, int n, char *text)
+{
+    int before = n;
+    for (char *rest = text, *one; (one = strsep(&rest, ","));)
+        if (*one)
+            keys[n++] = one;
+    if (n == before)
+        keys[n++] = "";
+    return n;
+}
+
 /* Keys of flags and file as one list. */
 static int read_keys(const struct opts *o, struct texts *t)
 {
     int n = 0, code = read_text(o->key_file, &t->key_lines);
-    size_t most = (size_t)o->keys.n + 1;
+    size_t most = 1, bytes = 0;
+    for (int i = 0; i < o->keys.n; i++) {
+        bytes += strlen(o->keys.v[i]) + 1;
+        most++;
+        for (const char *p = o->keys.v[i]; *p; p++)
+            most += *p == ',';
+    }
     for (const char *p = t->key_lines; p && *p; p++)
         most += *p == '\n';
     t->keys = calloc(most + 1, sizeof *t->keys);
-    if (code || !t->keys)
+    t->key_texts = malloc(bytes + 1);
+    if (code || !t->keys || !t->key_texts)
         return code ? code : cli_no_memory();
-    for (; n < o->keys.n; n++)
-        t->keys[n] = o->keys.v[n];
+    char *text = t->key_texts;
+    for (int i = 0; i < o->keys.n; i++) {
+        size_t len = strlen(o->keys.v[i]) + 1;
+        memcpy(text, o->keys.v[i], len);
+        n = put_keys(t->keys, n, text);
+        text += len;
+    }
+    int of_flags = n;
     for (char *rest = t->key_lines, *line; rest && (line = strsep(&rest, "\n"));) {
         line[strcspn(line, "\r")] = 0;
         if (*line && *line != '#')
             t->keys[n++] = line;
     }
-    return CLI_OK;
+    return o->key_file && n == of_flags
+               ? cli_say(CLI_INPUT, "%s has no key; wanted [NAME:]KEY, one a line", o->key_file)
+               : CLI_OK;
 }
 
 static int read_texts(const struct opts *o, struct texts *t)
@@ -608,6 +637,7 @@ static int run(void *opts)
     if (!code)
         code = serve(o, &t, &offers);
     offers_close(&offers);
+    free(t.key_texts);
     free(t.key_lines);
     free(t.cert);
     free(t.key);

@@ -60,7 +60,9 @@ gives model_by_hf 1 'unknown flag -hf; hf:OWNER/REPO stands without a flag: pith
     run -hf a/b
 gives unknown_help 1 'did you mean bench' help ben
 gives unknown_flag 1 'unknown flag --tempp; did you mean --temp\?' run m --tempp 1
-gives flag_elsewhere 1 'unknown flag -to; did you mean --request-timeout\?' serve m -to 4
+gives flag_elsewhere 1 'unknown flag --ssl-key-file; did you mean --tls-key\?' serve m \
+    --ssl-key-file k
+gives flag_elsewhere_timeout 1 'unknown flag -to; --read-timeout says how' serve m -to 4
 gives flag_short 1 '[-][-]parallel is "0"; wanted' serve m -np 0
 gives flag_short_cache 1 '[-][-]cache-type-k is "x"; wanted' run m -ctk x
 gives flag_elsewhere_words 1 'unknown flag --jinja; chat templates are always' run m --jinja

@@ -94,6 +94,27 @@ def test_addresses(model):
         refused("a_port_in_use", 3, "in use", model, "--port", str(s.port))
 
 
+def test_lists_of_keys(model, folder):
+    keys = os.path.join(folder, "keys")
+    with open(keys, "w") as f:
+        f.write("# a comment\ncal:with,comma\n\n")
+    for name, flags, env in (("flag", ["--api-key", "ann:first-key,second-key,"], {}),
+                             ("variable", [], {"PITH_API_KEY": "ann:first-key,second-key"})):
+        with Server(model, *flags, "--api-key-file", keys, env=env) as s:
+            got = [s.get("/v1/models", **{"x-api-key": k})[0]
+                   for k in ("first-key", "second-key", "with,comma", "first-key,second-key",
+                             "with", "")]
+            check("keys with commas of a " + name, got == [200, 200, 200, 401, 401, 401], got)
+    for text in ("", ",", ",,,,,,,,,,"):
+        refused("no key in \"%s\"" % text, 1, "key 1 of --api-key and --api-key-file has 0", model,
+                "--api-key", text)
+    refused("a short one between commas", 1, "key 2 of --api-key and --api-key-file has 5", model,
+            "--api-key", "first-key,short,third-key")
+    with open(keys, "w") as f:
+        f.write("# nothing\n\n")
+    refused("a file without keys", 2, "has no key", model, "--api-key-file", keys)
+
+
 def test_headers(model):
     with Server(model, "--allow-host", "llm.example", "--allow-origin",
                 "https://page.example") as s:
@@ -385,6 +406,7 @@ def main():
         model = synth(os.path.join(folder, "m.gguf"), "--ctx", "4096", "--layers", "2", "--seed",
                       "5")
         test_addresses(model)
+        test_lists_of_keys(model, folder)
         test_sockets(model, folder)
         test_tls(model, folder)
         test_headers(model)
