@@ -212,6 +212,23 @@ static const char *reason_of(struct answer *a, const struct choice *h)
     return of(a)->older && !strcmp(h->reason, "tool_calls") ? "function_call" : h->reason;
 }
 
+/* Is choice i the last one to end, and tells no piece of usage so? */
+static int closes(struct answer *a, int i)
+{
+    int whole = a->choice[i].reason && !of(a)->include_usage;
+    for (int k = 0; whole && k < a->n_prompts * a->per_prompt; k++)
+        whole = a->choice[k].reason != NULL;
+    return whole;
+}
+
+/* What the last piece of a stream tells, besides. */
+static void put_rest(struct answer *a, json_t *e)
+{
+    json_object_set_new(e, "timings", answer_timings(a));
+    if (a->verbose)
+        json_object_set_new(e, "__verbose", answer_verbose(a));
+}
+
 /* A piece of a stream: takes what is new (a chat's delta, a completion's text; NULL: nothing) and
  * logprobs (NULL: null). */
 static void send_piece(struct answer *a, int i, json_t *fresh, json_t *logprobs)
@@ -239,7 +256,9 @@ static void send_piece(struct answer *a, int i, json_t *fresh, json_t *logprobs)
         json_object_set_new(e, "usage", usage_so_far(a));
     else if (of(a)->include_usage)
         json_object_set_new(e, "usage", json_null());
-    if (a->timings && a->figures.n_made)
+    if (closes(a, i))
+        put_rest(a, e);
+    else if (a->timings && a->figures.n_made)
         json_object_set_new(e, "timings", answer_timings(a));
     answer_send(a, NULL, e);
 }
@@ -382,9 +401,7 @@ static void finish(struct answer *a)
     if (of(a)->include_usage) {
         json_t *e = envelope(a, json_array());
         json_object_set_new(e, "usage", usage(a));
-        json_object_set_new(e, "timings", answer_timings(a));
-        if (a->verbose)
-            json_object_set_new(e, "__verbose", answer_verbose(a));
+        put_rest(a, e);
         answer_send(a, NULL, e);
     }
     exchange_write(a->x, "data: [DONE]\n\n", 14);

@@ -760,6 +760,17 @@ def test_timings(s):
         check("timings at the end of " + path,
               t["predicted_n"] == 5 and t["cache_n"] + t["prompt_n"] > 0 and t["predicted_ms"] >= 0,
               t)
+        body = {**body, "max_tokens": 5, "stream": True, "ignore_eos": True, "n": 2,
+                "verbose": True}
+        told = events(s.post(path, body)[1])
+        have = [e for e in told if "timings" in e or "__verbose" in e]
+        check("timings of the last piece of " + path, have == told[-1:]
+              and have[0]["choices"][0]["finish_reason"] and "usage" not in have[0]
+              and have[0]["timings"]["predicted_n"] == 10 and have[0]["__verbose"]["prompt"], have)
+        told = events(s.post(path, {**body, "stream_options": {"include_usage": True}})[1])
+        have = [e for e in told if "timings" in e or "__verbose" in e]
+        check("timings beside usage of " + path, have == told[-1:] and not have[0]["choices"]
+              and have[0]["usage"]["completion_tokens"] == 10 and have[0]["__verbose"], have)
     told = events(s.post("/v1/responses",
                          {"input": "w5", "max_output_tokens": 5, "stream": True,
                           "timings_per_token": True, "return_progress": True, "ignore_eos": True})[
