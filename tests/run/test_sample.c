@@ -12,6 +12,7 @@
 #include "base/machine/pool.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "backend/cpu/kern_logits.h"
 #include "run/sample/sample.h"
 #include "run/session/stop.h"
 
@@ -388,6 +389,108 @@ static void chains_are_definition(void)
         int32_t drawn = n_want ? ref_draw(want, n_want, rng_uniform((uint64_t)round, 0, 0)) : -1;
         CHECK_MSG(id == drawn, "round %ld, shape %d, n %d, %s: drew %d, wanted %d", round, shape, n,
                   chain, id, drawn);
+        pith_sampler_close(s);
+    }
+}
+
+static const struct kern_logits *counted;
+static long n_weighed;
+
+static void counting_weigh(const float *x, float best, float rounder, float *d, float *w)
+{
+    n_weighed++;
+    counted->weigh(x, best, rounder, d, w);
+}
+
+/* Where very many are equal a step still weighs each block a few times at most. */
+static void ties_cost_a_pass(void)
+{
+    enum { N = 60000 };
+    static float x[N];
+    static const char *const chains[] = {"temp:t=1e6;top_p:p=0.9999", "top_p:p=0.9999",
+                                         "temp:t=1e6;typical:p=0.9999", "typical:p=0.9999"};
+    struct kern_logits kern = *kern_logits();
+    counted = kern_logits();
+    kern.weigh = counting_weigh;
+    for (int i = 0; i < N; i++)
+        x[i] = i % 3 ? 1 : 0.5f;
+    for (size_t i = 0; i < sizeof chains / sizeof *chains; i++) {
+        struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
+        p.samplers = chains[i];
+        pith_sampler *s = pith_sampler_open(N, &p, NULL);
+        REQUIRE(s, "%s", chains[i]);
+        int32_t n = pith_sampler_left(s, x, NULL, 0); /* its tables are there now */
+        s->list.kern = &kern;
+        n_weighed = 0;
+        CHECK(pith_sampler_left(s, x, NULL, 0) == n && n > N / 2 && n < N);
+        CHECK_MSG(n_weighed > 0 && n_weighed < 8 * (N / BLOCK + 1),
+                  "%s: %ld blocks were weighed, of %d", chains[i], n_weighed, N / BLOCK + 1);
+        pith_sampler_close(s);
+    }
+}
+
+/* Candidates that are as far from the centre, on either side of it, each have their own weight. */
+static void ties_of_unlike_weights(void)
+{
+    enum { N = 60000 };
+    static float x[N];
+    const struct order o = {.by_distance = 1, .centre = 0.5f};
+    struct candidates c;
+    struct rng r;
+    rng_init(&r, 62);
+    REQUIRE(candidates_init(&c, N), "memory");
+    for (int i = 0; i < N; i++)
+        x[i] = i && rng_below(&r, 3) ? -1 : 0;
+    candidates_fill(&c, x, N);
+    for (int round = 0; round < 50; round++) {
+        double bound = candidates_total(&c) * 0.02 * round, sum = 0;
+        int32_t at = 0;
+        while ((sum += (double)ref_weight(0, x[at])) <= bound)
+            at++;
+        uint64_t place = candidates_place(&c, o, BY_WEIGHT, bound);
+        CHECK_MSG(place_at(place) == at, "bound %g: %d, wanted %d", bound, place_at(place), at);
+    }
+    candidates_deinit(&c);
+}
+
+static int64_t time_of(pith_sampler *s, const float *x)
+{
+    int64_t best = INT64_MAX;
+    for (int i = 0; i < 4; i++) {
+        int64_t began = clock_ns();
+        pith_sample(s, x);
+        began = clock_ns() - began;
+        best = began < best ? began : best;
+        pith_sampler_accept(s, 7 * i);
+    }
+    return best;
+}
+
+/* A token whose logit is taken down costs the same where it is among the best ones. */
+static void changes_cost_alike(void)
+{
+    enum { N = 1 << 18, HISTORY = 12000, BIASES = 12000 };
+    static float ordered[N], equal[N];
+    static struct pith_logit_bias bias[BIASES];
+    static const char *const chains[] = {"dry:multiplier=1,allowed_length=0",
+                                         "penalties:last_n=4000,present=1",
+                                         "logit_bias"};
+    for (int32_t i = 0; i < N; i++)
+        ordered[i] = -(float)i * 1e-4f;
+    for (int32_t i = 0; i < BIASES; i++)
+        bias[i] = (struct pith_logit_bias){21 * i + 1, -1};
+    for (size_t i = 0; i < sizeof chains / sizeof *chains; i++) {
+        struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
+        p.samplers = chains[i];
+        p.logit_bias = bias;
+        p.n_logit_bias = BIASES;
+        pith_sampler *s = pith_sampler_open(N, &p, NULL);
+        REQUIRE(s, "%s", chains[i]);
+        for (int32_t k = 0; k < HISTORY; k++)
+            pith_sampler_accept(s, 21 * k + 2);
+        int64_t usual = time_of(s, ordered), tied = time_of(s, equal);
+        CHECK_MSG(tied < 5 * usual + 1000000, "%s: %lld ns, where no two are equal %lld", chains[i],
+                  (long long)tied, (long long)usual);
         pith_sampler_close(s);
     }
 }
@@ -840,10 +943,15 @@ static void bad_chains(void)
         {"top_k:k=-2", "top_k: k is -2; wanted a whole number from -1"},
         {"top_k:k=1.5", "top_k: k is 1.5; wanted a whole number"},
         {"penalties:last_n=5,repeat=2;penalties:last_n=6,repeat=2", "wanted one window"},
-        {"temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;"
-         "temp;"
-         "temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp",
+        {"temp;temp;temp;temp;top_k;top_k;top_k;top_k;top_p;top_p;top_p;top_p;min_p;min_p;min_p;"
+         "min_p;typical;typical;typical;typical;xtc;xtc;xtc;xtc;greedy;greedy;greedy;greedy;"
+         "temp_ext;temp_ext;temp_ext;temp_ext;top_n_sigma",
          "more than 32"},
+        {"top_p;top_p;temp;top_p;top_p;top_p",
+         "top_p is there more than 4 times in a chain; wanted at most that"},
+        {"dry;dry;temp;dry", "dry is there more than 2 times"},
+        {"penalties;penalties;penalties", "penalties is there more than 2 times"},
+        {"mirostat;mirostat;mirostat", "mirostat is there more than 2 times"},
         {"top_k:k=1111111111111111111111111111111111111111111111111111111111111111111111111111111",
          "wanted a number"},
     };
@@ -1350,6 +1458,9 @@ int main(void)
 {
     TEST(vectors);
     TEST(chains_are_definition);
+    TEST(ties_cost_a_pass);
+    TEST(ties_of_unlike_weights);
+    TEST(changes_cost_alike);
     TEST(greedy_is_argmax);
     TEST(draws_follow_definition);
     TEST(draws_repeat);

@@ -249,13 +249,12 @@ void candidates_changed(struct candidates *c, int32_t at)
 {
     int n;
     int32_t b = at / BLOCK;
-    float was = c->block_best[b];
-    c->total = 0;
     c->kern->highest(block(c, b, &n), 1, &c->block_best[b]);
-    if (c->block_best[b] > c->best)
-        c->best = c->block_best[b];
-    else if (was == c->best)
-        set_best(c);
+}
+
+void candidates_settle(struct candidates *c)
+{
+    set_best(c);
 }
 
 void candidates_refresh(struct candidates *c)
@@ -557,6 +556,32 @@ static void histogram(struct candidates *c, struct order o, int by_weight, uint6
     }
 }
 
+/* Among many of one key, whose order is the index. Their weights may differ where the key is a
+ * distance; a block is weighed once. */
+static uint64_t select_equal(struct candidates *c, struct order o, uint32_t wanted, struct goal *g)
+{
+    float floor = floor_of(c, o, wanted);
+    for (int32_t b = 0; b < n_blocks(c); b++) {
+        uint32_t key[BLOCK];
+        float d[BLOCK], w[BLOCK];
+        int n, weighed = !(g->how & BY_WEIGHT);
+        if (c->block_best[b] < floor)
+            continue;
+        const float *x = block(c, b, &n);
+        keys_of(o, c->kern, c->best, x, key);
+        for (int i = 0; i < n; i++) {
+            if (key[i] != wanted)
+                continue;
+            if (!weighed)
+                c->kern->weigh(x, c->best, c->quantum_rounder, d, w);
+            weighed = 1;
+            if (add(g, g->how & BY_WEIGHT ? (double)w[i] : 1))
+                return (uint64_t)wanted << 32 | (uint32_t)(b * BLOCK + i);
+        }
+    }
+    return PLACE_BEHIND_ALL;
+}
+
 static uint64_t radix_select(struct candidates *c, struct order o, struct goal g)
 {
     static const struct {
@@ -577,12 +602,7 @@ static uint64_t radix_select(struct candidates *c, struct order o, struct goal g
         if (n >= 0)
             return walk(c, n, &g, &place) ? place : PLACE_BEHIND_ALL;
     }
-    for (int32_t at = 0; at < c->n; at++) { /* many equal ones: their order is the index */
-        if (key_of(o, c->best, candidates_logit(c, at)) == prefix &&
-            add(&g, g.how & BY_WEIGHT ? weight_of(c, at) : 1))
-            return prefix << 32 | (uint32_t)at;
-    }
-    return PLACE_BEHIND_ALL;
+    return select_equal(c, o, (uint32_t)prefix, &g);
 }
 
 /* Key up to which the try-th head goes. */

@@ -64,11 +64,12 @@ int32_t candidates_find(const struct candidates *c, int32_t id); /* index, -1: n
 float candidates_logit(struct candidates *c, int32_t at);
 
 /* Changing logits: write to the array returned ([n]), kept finite by candidates_finite(), then call
- * candidates_changed() for each index, or candidates_refresh() once. -INFINITY drops a candidate at
- * candidates_refresh(). */
+ * candidates_changed() for each index and candidates_settle() once behind all of them, or
+ * candidates_refresh() alone. -INFINITY drops a candidate at candidates_refresh(). */
 float *candidates_edit(struct candidates *c);
 float candidates_finite(float x);
 void candidates_changed(struct candidates *c, int32_t at);
+void candidates_settle(struct candidates *c);
 void candidates_refresh(struct candidates *c);
 /* x = (x - shift) / t for all, t > 0: no two candidates swap. */
 void candidates_scale(struct candidates *c, float shift, float t);
@@ -116,7 +117,7 @@ uint64_t candidates_head(struct candidates *c, uint64_t from, int32_t *at, int32
 /* ln of the sum of exp(logit) over the finite logits. */
 double logits_log_total(const float *logits, int32_t n_vocab);
 
-/* Adds to the logit of a token, when it is still there. */
+/* Adds to the logit of a token, when it is still there; candidates_settle() once behind all. */
 void candidates_add(struct candidates *c, int32_t id, double more);
 
 #endif

@@ -161,8 +161,15 @@ static pith_status unknown_sampler(const char *text, size_t n, struct pith_error
 static pith_status add_step(struct pith_sampler *s, const struct sample_kind *kind,
                             const struct pith_sampler_params *q, struct pith_error *err)
 {
+    int same = 1, most = kind->traits & (W | U) ? SAMPLE_MAX_COSTLY : SAMPLE_MAX_SAME;
+    for (int i = 0; i < s->n_steps; i++)
+        same += s->steps[i].kind == kind;
     if (s->n_steps == SAMPLE_MAX_STEPS)
         return error_set(err, PITH_RANGE, "more than %d samplers in a chain", SAMPLE_MAX_STEPS);
+    if (same > most) /* a few bytes of a request must not cost each of its draws any amount */
+        return error_set(err, PITH_RANGE,
+                         "sampler %s is there more than %d times in a chain; wanted at most that",
+                         kind->name, most);
     struct sample_step *t = &s->steps[s->n_steps++];
     *t = (struct sample_step){.kind = kind, .place = s->n_steps};
     return take_fields(t, q, err);

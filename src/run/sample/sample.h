@@ -20,7 +20,8 @@
 #include "run/sample/candidates.h"
 #include "text/grammar/grammar.h"
 
-enum { SAMPLE_MAX_STEPS = 32, SAMPLE_MAX_PARAMS = 6 };
+/* Of a chain: steps, steps of one kind, and of one kind that looks at history or learns. */
+enum { SAMPLE_MAX_STEPS = 32, SAMPLE_MAX_SAME = 4, SAMPLE_MAX_COSTLY = 2, SAMPLE_MAX_PARAMS = 6 };
 
 struct pith_sampler;
 struct sample_step;

@@ -250,6 +250,7 @@ void sample_dry(struct pith_sampler *s, struct sample_step *t)
         if (len >= allowed && len + 1 > *longest)
             *longest = len + 1;
     }
+    int changed = 0;
     double most_exponent = base > 1.000001 ? LOG_MOST / fmath_log(base) : HUGE_VAL;
     for (int32_t k = next_place(h, 0, n, allowed); k; k = next_place(h, k, n, allowed)) {
         int32_t id = history_last(h, k - 1), length = h->longest[id] - 1;
@@ -259,5 +260,8 @@ void sample_dry(struct pith_sampler *s, struct sample_step *t)
             continue;
         double e = length - allowed < most_exponent ? length - allowed : most_exponent;
         candidates_add(&s->list, id, -t->p[1] * fmath_pow(base, e));
+        changed = 1;
     }
+    if (changed)
+        candidates_settle(&s->list);
 }

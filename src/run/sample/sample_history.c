@@ -40,6 +40,8 @@ void sample_logit_bias(struct pith_sampler *s, struct sample_step *t)
     }
     if (drops)
         candidates_refresh(c);
+    else if (s->n_bias)
+        candidates_settle(c);
 }
 
 /* ---------------------------------------------------------------- penalties */
@@ -79,6 +81,7 @@ void sample_penalties(struct pith_sampler *s, struct sample_step *t)
         candidates_changed(c, at);
         h->count[id] |= DONE;
     }
+    candidates_settle(c);
     for (int32_t i = 0; i < n; i++)
         h->count[history_last(h, i)] &= ~DONE;
 }
