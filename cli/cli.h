@@ -333,7 +333,7 @@ struct sampler_opts {
     {.name = "--samplers", .meta = "CHAIN", ARG_FIELD(opts, m.chain, ARG_TEXT),                    \
      .otherwise = "bias and penalties, what leaves tokens out, temperature",                       \
      .help = "the samplers in order, as in \"penalties;top_k:k=9;temp\"; what a name does not "    \
-         "set comes from the flags; 'pith sample --list' lists them"},                             \
+         "set comes from the flags, --logit-bias counts in any; 'pith sample --list' lists them"}, \
     {.name = "--seed", .alias = "-s", ARG_FIELD(opts, m.seed, ARG_INT), .lo = -1, .dflt = "-1",    \
      .help = "the same seed gives the same text on every machine; -1: a new one each time"}
 /* clang-format on */

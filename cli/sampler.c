@@ -96,6 +96,8 @@ static struct pith_sampler_params params_of(const struct sampler_opts *o, const 
 #include "src/run/sample/samplers.def"
 #undef INT
 #undef REAL
+    if (o->chain && o->mirostat == ARG_NONE) /* it is the model's own, and a chain was asked for */
+        p.mirostat = 0;
     return p;
 }
 
@@ -139,6 +141,9 @@ pith_sampler *cli_sampler_open(struct sampler_opts *o, const pith_model *m, int 
     struct pith_logit_bias bias[ARG_LIST_MAX];
     struct pith_sampler_params p = params_of(o, m);
     p.resumable = o->resumable;
+    if (o->chain && p.mirostat && !strstr(o->chain, "mirostat"))
+        cli_say(CLI_OK, "--mirostat %d takes the place of --samplers, which do not name it",
+                p.mirostat);
     if (p.temperature == 0 && !o->chain)
         o->seed = -1; /* none is used */
     else if (o->seed < 0)

@@ -125,37 +125,26 @@ static int take_bias(struct hosted *m, const json_t *bias, const json_t *banned,
 
 /* Samplers as requests name them: ours, and those of other programs that are none of ours. */
 static const struct known {
-    const char *name, *others; /* further names, with spaces between */
-    char letter;               /* 0: it has none */
+    const char *name;
+    char letter; /* 0: it has none */
     int ours;
 } known[] = {
-#define SAMPLER(name, traits, chains, letter, others, ...) {#name, others, letter, 1},
-#define NO_SAMPLER(name, letter)                           {#name, "", letter, 0},
+#define SAMPLER(name, traits, chains, letter, ...) {#name, letter, 1},
+#define NO_SAMPLER(name, letter)                   {#name, letter, 0},
 #include "src/run/sample/samplers.def"
 };
 enum { N_KNOWN = sizeof known / sizeof *known };
 
-/* Is it a word of this text? */
-static int among(const char *word, const char *text)
+static int is_elsewhere(const char *name)
 {
-    size_t n = strlen(word);
-    for (const char *at = text; n && (at = strstr(at, word)); at += n)
-        if ((at == text || at[-1] == ' ') && (!at[n] || at[n] == ' '))
+    for (int i = 0; i < N_KNOWN; i++)
+        if (!known[i].ours && !strcmp(name, known[i].name))
             return 1;
     return 0;
 }
 
-/* NULL: of a sampler that is elsewhere alone. A name that nobody knows stays what it is, for the
- * library to refuse. */
-static const char *our_name(const char *name)
-{
-    for (int i = 0; i < N_KNOWN; i++)
-        if (!strcmp(name, known[i].name) || among(name, known[i].others))
-            return known[i].ours ? known[i].name : NULL;
-    return name;
-}
-
-/* A chain by the names of its samplers; what is elsewhere alone is left out. */
+/* A chain by the names of its samplers, which the library knows; what is elsewhere alone is left
+ * out. */
 static char *chain_of(const json_t *names, struct exchange *x, struct fault *f)
 {
     char *chain = NULL;
@@ -171,12 +160,11 @@ static char *chain_of(const json_t *names, struct exchange *x, struct fault *f)
             free(chain);
             return NULL;
         }
-        const char *name = our_name(said);
-        if (!name)
+        if (is_elsewhere(said))
             exchange_ignores(x, "samplers %.40s", said);
         else
             ok = ok && text_put(&chain, &n, &cap, ";", 1) &&
-                 text_put(&chain, &n, &cap, name, strlen(name));
+                 text_put(&chain, &n, &cap, said, strlen(said));
     }
     ok = ok && text_put(&chain, &n, &cap, "", 1);
     if (ok)
@@ -204,15 +192,6 @@ static json_t *names_of(const char *text)
         json_array_append_new(list, json_string(known[i].name));
     }
     return list;
-}
-
-/* A chain as its text has it, but that biases count whatever it says. */
-static char *chain_text(const char *text, int biased)
-{
-    char *chain = malloc(strlen(text) + 16);
-    if (chain)
-        sprintf(chain, "%s%s", biased && !strstr(text, "logit_bias") ? "logit_bias;" : "", text);
-    return chain;
 }
 
 /* The list of a field as tokens (malloc). */
@@ -384,9 +363,13 @@ int request_sampler(struct hosted *m, const struct fields *b, struct request *r,
         return 0;
     }
     if (json_is_string(b->v[F_samplers]) && !letters &&
-        !(p->samplers = chain_text(field_text(b, F_samplers), biased)))
+        !(p->samplers = strdup(field_text(b, F_samplers))))
         return fault_memory(f);
     json_decref(letters);
+    if (p->samplers && !b->v[F_mirostat]) /* it is the model's own at most, and a chain was asked */
+        p->mirostat = 0;
+    if (p->samplers && p->mirostat && !strstr(p->samplers, "mirostat"))
+        exchange_ignores(b->x, "samplers");
     if ((p->dry_multiplier > 0 || b->v[F_dry_sequence_breakers]) &&
         !take_breakers(m, b->v[F_dry_sequence_breakers], r, f))
         return 0;

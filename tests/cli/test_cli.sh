@@ -616,6 +616,17 @@ stopped=$("$pith" run "$text" -p 'Once upon a time' -n 8 --temp 0 --stop "$word"
 same run_stop "$stopped" "${first%%"$word"*}"
 same run_bias "$("$pith" run "$text" -p 'Once upon a time' -n 1 --logit-bias 100=1000)" \
     "$("$pith" run "$text" -p 'Once upon a time' -n 1 --temp 2 --logit-bias 100=1000)"
+said() { "$pith" run "$text" -p 'Once upon a time' -n 9 --seed 3 "$@"; }
+same run_bias_of_any_chain "$(said -n 1 --logit-bias 100=1000)" \
+    "$(said -n 1 --samplers 'top_k;temp' --logit-bias 100=1000)"
+same run_samplers_by_other_names "$(said --samplers 'typ_p:p=0.5;temperature')" \
+    "$(said --samplers 'typical:p=0.5;temp_ext')"
+same run_mirostat_for_chain "$(said --mirostat 2)" \
+    "$(said --mirostat 2 --samplers 'temp:t=9' 2>"$dir/mirostat")"
+same run_mirostat_for_chain_is_told \
+    "$(grep -c -- '--mirostat 2 takes the place of --samplers' "$dir/mirostat")" 1
+same run_chain_for_the_model_s_mirostat "$(said --samplers 'top_k;temp')" \
+    "$(said --samplers 'top_k;temp' --override-kv general.sampling.mirostat=int:2)"
 gives run_bad_bias 1 'logit-bias is "x=1"; wanted ID=X' run "$text" -p x --logit-bias x=1
 gives run_bias_range 2 'logit_bias id.* is 5120; wanted 0 to 511' run "$text" -p x --logit-bias \
     5120=1

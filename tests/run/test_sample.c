@@ -922,60 +922,6 @@ static void tells_why_none(void)
     CHECK(pith_sampler_error(NULL, &err) == PITH_RANGE);
 }
 
-/* ---------------------------------------------------------------- chains as text */
-
-static void bad_chains(void)
-{
-    static const struct {
-        const char *chain, *says;
-    } bad[] = {
-        {"top_q", "unknown sampler \"top_q\"; wanted some of: logit_bias penalties"},
-        {";temp", "unknown sampler \"\""},
-        {"temp;;temp", "unknown sampler \"\""},
-        {"top_p:p=1.5", "top_p: p is 1.5; wanted 0 to 1"},
-        {"top_p:p=nan", "top_p: p is nan; wanted 0 to 1"},
-        {"top_p:p", "top_p: p is \"\"; wanted a number"},
-        {"top_p:p=", "wanted a number"},
-        {"top_p:p=0.5x", "wanted a number"},
-        {"top_p:p=0,5", "has no parameter \"5\""},
-        {"top_p:q=1", "sampler top_p has no parameter \"q\""},
-        {"greedy:k=1", "sampler greedy has no parameter \"k\""},
-        {"top_k:k=-2", "top_k: k is -2; wanted a whole number from -1"},
-        {"top_k:k=1.5", "top_k: k is 1.5; wanted a whole number"},
-        {"penalties:last_n=5,repeat=2;penalties:last_n=6,repeat=2", "wanted one window"},
-        {"temp;temp;temp;temp;top_k;top_k;top_k;top_k;top_p;top_p;top_p;top_p;min_p;min_p;min_p;"
-         "min_p;typical;typical;typical;typical;xtc;xtc;xtc;xtc;greedy;greedy;greedy;greedy;"
-         "temp_ext;temp_ext;temp_ext;temp_ext;top_n_sigma",
-         "more than 32"},
-        {"top_p;top_p;temp;top_p;top_p;top_p",
-         "top_p is there more than 4 times in a chain; wanted at most that"},
-        {"dry;dry;temp;dry", "dry is there more than 2 times"},
-        {"penalties;penalties;penalties", "penalties is there more than 2 times"},
-        {"mirostat;mirostat;mirostat", "mirostat is there more than 2 times"},
-        {"top_k:k=1111111111111111111111111111111111111111111111111111111111111111111111111111111",
-         "wanted a number"},
-    };
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        struct pith_error err = {0};
-        struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
-        p.samplers = bad[i].chain;
-        CHECK(pith_sampler_open(4, &p, &err) == NULL && err.code == PITH_RANGE);
-        CHECK_MSG(strstr(err.msg, bad[i].says), "%s: \"%s\"", bad[i].chain, err.msg);
-    }
-    static const struct pith_logit_bias out = {4, 1}, nan_bias = {1, NAN}, most = {1, INFINITY};
-    const struct pith_logit_bias *biases[] = {&out, &nan_bias, &most};
-    for (int i = 0; i < 4; i++) {
-        struct pith_error err = {0};
-        struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
-        p.logit_bias = i < 3 ? biases[i] : NULL;
-        p.n_logit_bias = i < 3;
-        p.dry_breakers = i == 3 ? (const int32_t[]){1, 9, -1} : NULL;
-        p.n_dry_breakers = i == 3 ? 3 : 0;
-        CHECK(pith_sampler_open(4, &p, &err) == NULL && err.code == PITH_RANGE);
-        CHECK_MSG(strstr(err.msg, i < 3 ? "logit_bias" : "dry_breakers"), "\"%s\"", err.msg);
-    }
-}
-
 /* The help names every sampler; each name alone is a chain, whatever the logits. */
 static void every_sampler_alone(void)
 {
@@ -1015,46 +961,6 @@ static void every_sampler_alone(void)
         SAMPLERS
     };
     CHECK_MSG(n_names == SAMPLERS, "%d names of %d", (int)n_names, (int)SAMPLERS);
-}
-
-/* The default chains have these, in this order; a sampler that is added may stand between. */
-static void default_chains(void)
-{
-    static const struct {
-        float temperature, adaptive_target;
-        int32_t mirostat;
-        const char *chain, *without;
-    } cases[] = {
-        {0.8f, 0, 0, "logit_bias;penalties;dry;top_n_sigma;top_k;typical;top_p;min_p;xtc;temp_ext;",
-         "adaptive_p;mirostat;mirostat_v2;greedy;temp;"},
-        {0.8f, 0.4f, 0,
-         "logit_bias;penalties;dry;top_n_sigma;top_k;typical;top_p;min_p;xtc;temp_ext;adaptive_p;",
-         "mirostat;mirostat_v2;greedy;temp;"},
-        {0.8f, 0.4f, 1, "logit_bias;penalties;dry;temp;mirostat;",
-         "top_k;top_p;min_p;typical;top_n_sigma;xtc;temp_ext;mirostat_v2;adaptive_p;"},
-        {0.8f, 0, 2, "logit_bias;penalties;dry;temp;mirostat_v2;",
-         "top_k;top_p;min_p;typical;top_n_sigma;xtc;temp_ext;mirostat;adaptive_p;"},
-        {0, 0.4f, 2, "logit_bias;penalties;dry;xtc;temp;",
-         "top_k;top_p;min_p;typical;top_n_sigma;temp_ext;mirostat;mirostat_v2;adaptive_p;"}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
-        const char *next = cases[i].chain;
-        p.temperature = cases[i].temperature;
-        p.adaptive_target = cases[i].adaptive_target;
-        p.mirostat = cases[i].mirostat;
-        pith_sampler *s = pith_sampler_open(8, &p, NULL);
-        REQUIRE(s, "case %d", (int)i);
-        for (int k = 0; k < s->n_steps; k++) {
-            char name[64];
-            size_t n = (size_t)snprintf(name, sizeof name, "%s;", s->steps[k].kind->name);
-            next += strncmp(next, name, n) == 0 ? n : 0;
-            const char *at = strstr(cases[i].without, name);
-            CHECK_MSG(!at || (at != cases[i].without && at[-1] != ';'), "case %d has %s", (int)i,
-                      name);
-        }
-        CHECK_MSG(!*next, "case %d lacks %s", (int)i, next);
-        pith_sampler_close(s);
-    }
 }
 
 /* ---------------------------------------------------------------- dry */
@@ -1476,9 +1382,7 @@ int main(void)
     TEST(nothing_is_allocated);
     TEST(waiting_is_small);
     TEST(tells_why_none);
-    TEST(bad_chains);
     TEST(every_sampler_alone);
-    TEST(default_chains);
     TEST(dry_is_definition);
     TEST(dry_grows_with_the_text);
     TEST(dry_is_no_search);

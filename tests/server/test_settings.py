@@ -129,6 +129,29 @@ def test_names(s):
                   and a[2].getheader("x-pith-ignored") == "samplers " + name, a)
 
 
+def test_said(s):
+    """What stands beside a chain, in any of its forms: biases count, mirostat takes its place."""
+    body = {"prompt": "w5 w6", "max_tokens": 4, "seed": 7, "temperature": 1.5}
+    for form in ("top_k;temp", ["top_k", "temp"], "kt"):
+        a = s.post("/v1/completions", {**body, "samplers": form, "logit_bias": {"70": 100}})
+        text = a[1]["choices"][0]["text"] if a[0] == 200 else ""
+        check("biases of %s" % form, text and text == 4 * text[0], a[1])
+        plain = s.post("/v1/completions", {**body, "mirostat": 2})
+        a = s.post("/v1/completions", {**body, "samplers": form, "mirostat": 2})
+        check("mirostat for %s" % form, a[0] == 200 and a[1]["choices"] == plain[1]["choices"]
+              and a[2].getheader("x-pith-ignored") == "samplers", a[1])
+        alone = s.post("/v1/completions", {**body, "samplers": form})
+        check("mirostat is not %s" % form, alone[0] == 200
+              and alone[2].getheader("x-pith-ignored") is None
+              and alone[1]["choices"] != plain[1]["choices"], alone[1])
+    names = [s.post("/v1/completions", {**body, "samplers": form, "top_k": 3, "typical_p": 0.5})
+             for form in ("top-k;typ_p;temperature", ["top_k", "typical", "temp_ext"])]
+    check("names_of_a_text", names[0][0] == 200
+          and names[0][1]["choices"] == names[1][1]["choices"], names[0][1])
+    a = s.post("/v1/completions", {**body, "samplers": "top_p;" * 5})
+    check("few_of_a_kind", a[0] == 400 and "more than 4 times" in str(a[1]["error"]), a[1])
+
+
 def test_chains(all_rows):
     """What a setting is of comes to its turn without being named: it is in a default chain."""
     text = open(TABLE, encoding="utf-8").read()
@@ -159,6 +182,7 @@ def main():
         with Server(model, "--ctx", "512") as s:
             test_fields(all_rows, s)
             test_names(s)
+            test_said(s)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ enum { NEVER, BEST, MIROSTAT, MIROSTAT_V2 = 4, CUTS = 8, ADAPTIVE = 16, ALWAYS =
 #define REAL                        0
 #define P(name, type, lo, hi, dflt) {#name, type, lo, hi, dflt},
 #define SAMPLER(name, traits, chains, letter, others, params)                                      \
-    {#name, traits, chains, sample_##name, sampled_##traits(name), {params}},
+    {#name, others, traits, chains, sample_##name, sampled_##traits(name), {params}},
 static const struct sample_kind kinds[] = {
 #include "run/sample/samplers.def"
 };
@@ -56,10 +56,21 @@ static const struct field {
 #undef NO_PARAMETER
 enum { N_FIELDS = sizeof fields / sizeof fields[0] };
 
+/* Is it one of the words of a text? */
+static int among(const char *name, size_t n, const char *words)
+{
+    for (size_t len; *words; words += len + (words[len] == ' ')) {
+        len = strcspn(words, " ");
+        if (len == n && !memcmp(words, name, n))
+            return 1;
+    }
+    return 0;
+}
+
 static const struct sample_kind *find_kind(const char *name, size_t n)
 {
     for (int i = 0; i < N_KINDS; i++) {
-        if (strlen(kinds[i].name) == n && !memcmp(kinds[i].name, name, n))
+        if (among(name, n, kinds[i].name) || among(name, n, kinds[i].others))
             return &kinds[i];
     }
     return NULL;
@@ -175,6 +186,32 @@ static pith_status add_step(struct pith_sampler *s, const struct sample_kind *ki
     return take_fields(t, q, err);
 }
 
+static int is(const struct sample_step *t, const char *name)
+{
+    return !strcmp(t->kind->name, name);
+}
+
+static int has(const struct pith_sampler *s, const char *name)
+{
+    for (int i = 0; i < s->n_steps; i++)
+        if (is(&s->steps[i], name))
+            return 1;
+    return 0;
+}
+
+/* Where the settings have a range of temperatures, a temperature of a chain is within it. */
+static pith_status widen(struct sample_step *t, const struct pith_sampler_params *q,
+                         struct pith_error *err)
+{
+    double temperature = t->p[0];
+    if (!is(t, "temp") || !(temperature > 0) || q->dynatemp_range == 0)
+        return PITH_OK;
+    t->kind = find_kind("temp_ext", 8);
+    pith_status st = take_fields(t, q, err);
+    t->p[0] = temperature;
+    return st;
+}
+
 /* "name;name:param=value,param=value;..." */
 static pith_status read_chain(struct pith_sampler *s, const char *text,
                               const struct pith_sampler_params *q, struct pith_error *err)
@@ -192,13 +229,10 @@ static pith_status read_chain(struct pith_sampler *s, const char *text,
             n = strcspn(++text, ",;");
             st = take_param(t, text, n, err);
         }
+        if (st == PITH_OK)
+            st = widen(t, q, err);
     }
     return st;
-}
-
-static int is(const struct sample_step *t, const char *name)
-{
-    return !strcmp(t->kind->name, name);
 }
 
 /* All parameters are checked, also of samplers that are not in the chain. */
@@ -228,14 +262,35 @@ static void shorten(struct pith_sampler *s)
     s->n_steps = n;
 }
 
+/* A chain as its text has it. Biases count whatever it says: before all, where it does not name
+ * them. Mirostat takes the place of a chain that names neither of its samplers. */
+static pith_status said_chain(struct pith_sampler *s, const struct pith_sampler_params *q,
+                              struct pith_error *err)
+{
+    static const char bias[] = "logit_bias";
+    pith_status st = read_chain(s, q->samplers, q, err);
+    if (st == PITH_OK && q->n_logit_bias > 0 && q->logit_bias && !has(s, bias)) {
+        s->n_steps = 0;
+        st = add_step(s, find_kind(bias, strlen(bias)), q, err);
+        if (st == PITH_OK)
+            st = read_chain(s, q->samplers, q, err);
+    }
+    s->said = !q->mirostat || has(s, "mirostat") || has(s, "mirostat_v2");
+    return st;
+}
+
 static pith_status make_chain(struct pith_sampler *s, const struct pith_sampler_params *q,
                               struct pith_error *err)
 {
     pith_status st = check_fields(q, err);
     if (st != PITH_OK)
         return st;
-    if (q->samplers)
-        return read_chain(s, q->samplers, q, err);
+    if (q->samplers) {
+        st = said_chain(s, q, err);
+        if (st != PITH_OK || s->said)
+            return st;
+        s->n_steps = 0;
+    }
     unsigned which = q->temperature == 0      ? BEST
                      : q->mirostat == 1       ? MIROSTAT
                      : q->mirostat == 2       ? MIROSTAT_V2
@@ -461,7 +516,7 @@ struct pith_sampler *sampler_open(int32_t n_vocab, const struct pith_sampler_par
     s->history_max = q->history_max > 0 ? q->history_max : 0;
     s->keeps = q->resumable != 0;
     TRY(make_chain(s, q, err));
-    if (!q->samplers)
+    if (!s->said)
         shorten(s);
     TRY(copy_lists(s, q, err));
     TRY(measure_history(s, err));

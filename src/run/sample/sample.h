@@ -41,7 +41,7 @@ struct sample_step {
 };
 
 struct sample_kind {
-    const char *name;
+    const char *name, *others; /* others: with spaces between */
     int traits;
     unsigned chains; /* default ones that it is in */
     sample_fn apply;
@@ -92,6 +92,7 @@ int64_t breakers_bytes(size_t n);
 struct pith_sampler {
     int32_t n_vocab;
     int n_steps, greedy; /* greedy: the draw takes the best */
+    int said;            /* the chain is one that somebody wrote */
     int ready,
         forgot;   /* its tables are there; a token is missing in the history, for want of memory */
     int starved;  /* the last draw had no memory */
