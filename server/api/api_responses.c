@@ -447,19 +447,32 @@ static json_t *item_id(const struct answer *a, int i)
                         (unsigned long long)((const struct response *)a)->salt, i);
 }
 
-static json_t *text_part(struct answer *a, int i, int whole)
+/* How much of an item is told: nothing, as it begins; its text; its log-probabilities, too. */
+enum extent { BEGUN, TEXT, WHOLE };
+
+/* One that ends where the answer goes on is told between two steps: of many log-probabilities,
+ * which its deltas had, nothing comes again before the end of the answer. */
+static enum extent extent_of(const struct answer *a, int i)
 {
-    const struct part *p = message_part(a->choice[0].message, i);
-    if (p->kind == PART_REASONING)
-        return json_pack("{s:s, s:o}", "type", "reasoning_text", "text",
-                         json_text(p->text, whole ? p->n : 0));
-    return json_pack("{s:s, s:o, s:[], s:o}", "type", "output_text", "text",
-                     json_text(p->text, whole ? p->n : 0), "annotations", "logprobs",
-                     whole ? tokens_of(a, i) : json_array());
+    enum { AT_ONCE = 2048 };
+    const struct response *p = (const struct response *)a;
+    size_t n = json_array_size(json_array_get(p->tokens, (size_t)i));
+    return a->choice[0].reason || n * (size_t)(1 + a->logprobs) <= AT_ONCE ? WHOLE : TEXT;
 }
 
-static json_t *item_of(struct answer *a, int i, int whole)
+static json_t *text_part(struct answer *a, int i, enum extent extent)
 {
+    const struct part *p = message_part(a->choice[0].message, i);
+    json_t *text = json_text(p->text, extent == BEGUN ? 0 : p->n);
+    if (p->kind == PART_REASONING)
+        return json_pack("{s:s, s:o}", "type", "reasoning_text", "text", text);
+    return json_pack("{s:s, s:o, s:[], s:o}", "type", "output_text", "text", text, "annotations",
+                     "logprobs", extent == WHOLE ? tokens_of(a, i) : json_array());
+}
+
+static json_t *item_of(struct answer *a, int i, enum extent extent)
+{
+    int whole = extent != BEGUN;
     const struct part *p = message_part(a->choice[0].message, i);
     const char *status = !whole ? "in_progress"
                          : a->choice[0].reason && !strcmp(a->choice[0].reason, "length") &&
@@ -479,7 +492,7 @@ static json_t *item_of(struct answer *a, int i, int whole)
         return item;
     }
     if (whole)
-        json_array_append_new(content, text_part(a, i, 1));
+        json_array_append_new(content, text_part(a, i, extent));
     if (p->kind == PART_REASONING)
         return json_pack("{s:s, s:o, s:s, s:[], s:o}", "type", "reasoning", "id", item_id(a, i),
                          "status", status, "summary", "content", content);
@@ -519,7 +532,7 @@ static json_t *response_of(struct answer *a, const char *status, int brief)
     int ended = strcmp(status, "in_progress") != 0, cut = !strcmp(status, "incomplete");
     json_t *output = json_array();
     for (int i = 0; ended && i < message_n_parts(a->choice[0].message); i++)
-        json_array_append_new(output, item_of(a, i, 1));
+        json_array_append_new(output, item_of(a, i, WHOLE));
     json_t *j = json_pack(
         "{s:s, s:s, s:I, s:s, s:n, s:o, s:s, s:o, s:n, s:b, s:s, s:n, s:o}", "id", a->id, "object",
         "response", "created_at", (json_int_t)a->created, "status", status, "error",
@@ -593,6 +606,7 @@ static void end_item(struct answer *a)
     json_decref(rest);
     of(a)->open = -1;
     const struct part *p = message_part(a->choice[0].message, i);
+    enum extent extent = p->kind == PART_TEXT ? extent_of(a, i) : TEXT;
     json_t *whole = json_text(p->text, p->n);
     if (p->kind == PART_CALL) {
         json_t *name = called(a, p);
@@ -603,13 +617,13 @@ static void end_item(struct answer *a)
     } else {
         json_t *done = with(place(a, i), "text", whole);
         if (p->kind == PART_TEXT)
-            with(done, "logprobs", tokens_of(a, i));
+            with(done, "logprobs", extent == WHOLE ? tokens_of(a, i) : json_array());
         tell(a, p->kind == PART_TEXT ? "response.output_text.done" : "response.reasoning_text.done",
              done);
-        tell(a, "response.content_part.done", with(place(a, i), "part", text_part(a, i, 1)));
+        tell(a, "response.content_part.done", with(place(a, i), "part", text_part(a, i, extent)));
     }
     tell(a, "response.output_item.done",
-         json_pack("{s:i, s:o}", "output_index", i, "item", item_of(a, i, 1)));
+         json_pack("{s:i, s:o}", "output_index", i, "item", item_of(a, i, extent)));
 }
 
 static void tell_parts(struct answer *a)
@@ -624,10 +638,10 @@ static void tell_parts(struct answer *a)
         if (i != of(a)->open) {
             end_item(a);
             tell(a, "response.output_item.added",
-                 json_pack("{s:i, s:o}", "output_index", i, "item", item_of(a, i, 0)));
+                 json_pack("{s:i, s:o}", "output_index", i, "item", item_of(a, i, BEGUN)));
             if (p->kind != PART_CALL)
                 tell(a, "response.content_part.added",
-                     with(place(a, i), "part", text_part(a, i, 0)));
+                     with(place(a, i), "part", text_part(a, i, BEGUN)));
             of(a)->open = i;
             of(a)->n_told = 0;
         }

@@ -564,6 +564,30 @@ def test_allowed_tools(s):
         check("bad %s" % bad, status == 400 and "tool_choice" in a["error"]["message"], a)
 
 
+def test_item_before(s):
+    """A text that ends where a call begins ends between two steps: many log-probabilities, which
+    its deltas have told, come again with the end of the answer alone."""
+    flat = {"type": "function", "name": "weather", "parameters": {}}
+    call = '{\\"name\\": \\"weather\\", \\"arguments\\": {}}'
+    gbnf = 'root ::= ("w" [1-9]){50} "<tool_call>\\n%s\\n</tool_call>"' % call
+    for top, again in ((1, True), (20, False)):
+        told = events(s.post("/v1/responses", {"input": "w3", "max_output_tokens": 400,
+                                               "tools": [flat], "grammar": gbnf, "stream": True,
+                                               "top_logprobs": top})[1])
+        of = {e["type"]: e for e in told if e.get("output_index", 0) == 0}
+        deltas = [t for e in told if e["type"] == "response.output_text.delta"
+                  for t in e["logprobs"]]
+        item, last = of["response.output_item.done"]["item"], of["response.completed"]["response"]
+        ends = [of["response.output_text.done"], of["response.content_part.done"]["part"],
+                item["content"][0]]
+        check("an item before a call, top %d" % top,
+              len(deltas) > 100 and last["output"][0]["content"][0]["logprobs"] == deltas
+              and [e["logprobs"] for e in ends] == 3 * [deltas if again else []]
+              and [len(e["text"]) for e in ends] == [100] * 3
+              and [o["type"] for o in last["output"]] == ["message", "function_call"],
+              str([(len(e["logprobs"]), e["text"]) for e in ends])[:300])
+
+
 def test_kept_calls(s):
     """parse_tool_calls false: a call is text, as it was made."""
     body = {"messages": TALK, "tools": NESTED, "tool_choice": "required", "max_tokens": 400,
@@ -645,6 +669,7 @@ def main():
                     test_streams(s)
                     test_ids(s)
                     test_older(s)
+                    test_item_before(s)
                     test_kept_calls(s)
                     test_allowed_tools(s)
                 else:
