@@ -81,9 +81,8 @@ done | sort)
 } | rule coded_types_have_products
 
 # What the program takes for --cache-type-k.
-unlike "kv_types of src/graph/kv_page.c" \
-    "$(sed -n '/kv_types\[.*= {/,/};/p' src/graph/kv_page.c | grep -oE '\bDT_[A-Z0-9_]+' |
-        sed 's/DT_//' | tr '[:upper:]' '[:lower:]')" \
+unlike "KV_TYPES of src/graph/kv_page.h" \
+    "$(macro KV_TYPES src/graph/kv_page.h | tr '[:upper:]' '[:lower:]')" \
     "CACHE_TYPES of cli/cli.h" \
     "$(sed -nE 's/^#define CACHE_TYPES "(.*)"/\1/p' cli/cli.h | words)" |
     rule cache_types_are_offered
@@ -106,6 +105,9 @@ plain=$(grep -vx ref <<<"$levels") # the reference is no level to compile for
             echo "src/backend/cpu/kern_mm.c has no row of $level"
         sed -n '/^isa_flags /,/[^\\]$/p' Makefile | grep -q "%_$level\.c" || [ "$level" = neon ] ||
             echo "isa_flags of the Makefile has nothing for *_$level.c"
+        grep -q "\.cpu = \"$level\"" tests/run/test_bits.c ||
+            sed -n 's/^ *for level in \(.*\); do$/\1/p' tests/backend/test_arm.sh |
+            grep -qw "$level" || echo "no test of bits runs $level (tests/run/test_bits.c, ways)"
     done
 } | rule levels_are_named_everywhere
 

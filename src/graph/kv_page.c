@@ -12,8 +12,9 @@ enum {
     BEYOND = STEP_PAGE * (int)sizeof(float) /* bytes behind a head that kernels read with it */
 };
 
-const enum dtype kv_types[KV_N_TYPES] = {DT_F32,  DT_F16,  DT_BF16, DT_Q8_0,  DT_Q5_1,
-                                         DT_Q5_0, DT_Q4_1, DT_Q4_0, DT_IQ4_NL};
+#define X(T) DT_##T,
+const enum dtype kv_types[KV_N_TYPES] = {KV_TYPES(X)};
+#undef X
 
 int kv_type_known(enum dtype t)
 {

@@ -35,7 +35,11 @@
 #include "graph/graph.h"
 
 /* The types of a cache, best first; kv_types[n] for n < KV_N_TYPES. */
-enum { KV_N_TYPES = 9 };
+#define KV_TYPES(X)                                                                                \
+    X(F32) X(F16) X(BF16) X(Q8_0) X(Q5_1) X(Q5_0) X(Q4_1) X(Q4_0) X(IQ4_NL)
+#define X(T) KV_##T,
+enum { KV_TYPES(X) KV_N_TYPES };
+#undef X
 extern const enum dtype kv_types[KV_N_TYPES];
 int kv_type_known(enum dtype t);
 

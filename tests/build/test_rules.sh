@@ -152,7 +152,7 @@ unlike()
     cp --parents Makefile scripts/{check_lists,rules,record_bits}.sh cli/cli.h cli/args/man.c \
         src/{backend/gpu,graph,backend/cpu,base/machine,backend/vulkan}/*.[ch] \
         src/backend/vulkan/shaders/*/* src/backend/cuda/kernels/* src/tensor/dtypes.def \
-        tests/backend/test_nvcc.sh "$dir/t"
+        tests/backend/test_{nvcc,arm}.sh tests/run/test_bits.c "$dir/t"
     if [ -z "$4" ]; then
         kept "$1" check_lists.sh "$2"
         return
@@ -198,6 +198,8 @@ unlike level_without_flags levels_are_named_everywhere 'nothing for [*]_dotprod.
     Makefile 's/%_dotprod.c/%_other.c/'
 unlike level_without_products levels_are_named_everywhere 'has no row of amx' \
     src/backend/cpu/kern_mm.c 's/&kern_mm_amx/\&kern_mm_other/'
+unlike level_without_a_test levels_are_named_everywhere 'no test of bits runs avx512' \
+    tests/run/test_bits.c 's/.cpu = "avx512"/.cpu = "avx2"/'
 
 # What continuous integration runs says that it is that: a skipped test fails there.
 mkdir "$dir/bin"

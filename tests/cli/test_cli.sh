@@ -366,7 +366,9 @@ gives think_without_template 1 'the model has no chat template; --chat-template 
 
 # cache types
 "$pith" synth "$dir/heads.gguf" --arch llama --type q8_0 --head-dim 32
-for t in f32 f16 bf16 q8_0 q5_1 q5_0 q4_1 q4_0 iq4_nl; do
+types=$(sed -nE 's/^#define CACHE_TYPES "(.*)"/\1/p' cli/cli.h | tr '|' ' ')
+[ -n "$types" ] || fail cache_types "found no list in cli/cli.h"
+for t in $types; do
     gives "cache_$t" 0 '' run "$dir/heads.gguf" -p x -n 2 --cache-type-k $t --cache-type-v $t \
         </dev/null
 done

@@ -20,6 +20,7 @@
 #include <unistd.h>
 #include "encoder.h"
 #include "golden.h"
+#include "graph/kv_page.h"
 #include "random.h"
 
 /* Work at each TEST_SCALE: 1, 10, 100. */
@@ -793,32 +794,35 @@ static int synth_subject(struct subject *s, const struct pith_synth_params *p, c
     return 1;
 }
 
-/* Weight types and what a row is a multiple of: 96 holds blocks of 32, 256 all. The last seven are
- * slow to quantise, by a search: not in a quick run. */
-static const struct {
-    const char *name;
-    int row;
-} types[] = {{"f32", 1},      {"f16", 1},       {"bf16", 1},    {"q8_0", 32},     {"q4_0", 32},
-             {"q4_1", 32},    {"q5_0", 32},     {"q5_1", 32},   {"iq4_nl", 32},   {"mxfp4", 32},
-             {"q2_K", 256},   {"q3_K", 256},    {"q4_K", 256},  {"q5_K", 256},    {"q6_K", 256},
-             {"iq4_xs", 256}, {"nvfp4", 256},   {"q1_0", 256},  {"q2_0", 256},    {"tq1_0", 256},
-             {"tq2_0", 256},  {"iq1_s", 256},   {"iq1_m", 256}, {"iq2_xxs", 256}, {"iq2_xs", 256},
-             {"iq2_s", 256},  {"iq3_xxs", 256}, {"iq3_s", 256}};
-enum { N_TYPES = sizeof types / sizeof *types, N_FAST = N_TYPES - 7 };
+/* Types of weights; how many. Those that are slow to quantise, by a search, are left out unless
+ * `slow`. */
+static int weight_types(enum dtype out[DT_COUNT], int slow)
+{
+    int n = 0;
+    for (int t = 0; t < DT_COUNT; t++) {
+        const char *name = dtypes[t].name;
+        int by_search = !strncmp(name, "iq", 2) && name[2] >= '1' && name[2] <= '3';
+        if (dtypes[t].act != ACT_NONE && (slow || !by_search))
+            out[n++] = (enum dtype)t;
+    }
+    return n;
+}
 
-/* Every type, in sizes that fit no tile: E a multiple of 32 but not of 64, heads of 40, a
- * vocabulary of 333. */
+/* Every type, in sizes that fit no tile: E a multiple of 32 but not of 64 (longer blocks: 256),
+ * heads of 40, a vocabulary of 333. */
 static void every_type(void)
 {
-    int n = scaled(N_FAST, N_TYPES, N_TYPES);
-    for (int t = 0; t < n; t++)
-        for (int wide = types[t].row == 256; wide < (types[t].row == 32 ? 1 : 2); wide++) {
+    enum dtype types[DT_COUNT];
+    int n = weight_types(types, test_scale() >= 10);
+    for (int t = 0; t < n; t++) {
+        int block = dtypes[types[t]].block;
+        for (int wide = block > 32; wide < (block == 32 ? 1 : 2); wide++) {
             struct subject s;
-            if (test_scale() < 10 && types[t].row == 1 && wide != t % 2)
+            if (test_scale() < 10 && block == 1 && wide != t % 2)
                 continue;
             struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
             p.arch = wide ? "qwen3" : "llama";
-            p.type = types[t].name;
+            p.type = dtypes[types[t]].name;
             p.n_layer = scaled(1, 2, 2);
             p.n_embd = wide ? 256 : 96;
             p.n_ff = wide ? 256 : 160;
@@ -832,19 +836,18 @@ static void every_type(void)
             check_subject(&s, scaled(1, 3, N_WAYS), scaled(1, 1, 3));
             free_subject(&s);
         }
+    }
 }
 
 /* Every type of K, every type of V, some of each in a model with a window. */
 static void every_cache_type(void)
 {
-    static const char *const cache[] = {"q8_0", "q4_0", "bf16",   "q5_1", "q4_1",
-                                        "q5_0", "f32",  "iq4_nl", "f16"};
-    enum { N = sizeof cache / sizeof *cache };
-    for (int k = 0; k < N; k++) {
+    for (int k = 0; k < KV_N_TYPES; k++) {
         struct subject s;
         struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
         char types_of[64];
-        const char *v = cache[(k + (int)turn) % N];
+        const char *key = dtypes[kv_types[k]].name;
+        const char *v = dtypes[kv_types[(k + (int)turn) % KV_N_TYPES]].name;
         p.arch = k % 2 ? "gemma3" : "llama";
         p.type = "f32";
         p.n_layer = 2;
@@ -855,10 +858,10 @@ static void every_cache_type(void)
         p.head_dim = k % 3 ? 32 : 64;
         p.n_vocab = 99;
         p.seed = rng_u32(&test_rng);
-        snprintf(types_of, sizeof types_of, "K %s and V %s", cache[k], v);
+        snprintf(types_of, sizeof types_of, "K %s and V %s", key, v);
         if (!synth_subject(&s, &p, types_of, scaled(140, 200, 700), 64))
             continue;
-        s.cache = cache[k];
+        s.cache = key;
         s.cache_v = v;
         check_subject(&s, scaled(1, N_WAYS, N_WAYS), scaled(1, 1, 3));
         free_subject(&s);
@@ -929,9 +932,11 @@ static void every_shape(void)
 static void random_shapes(void)
 {
     static const char *const archs[] = {"llama", "qwen2", "qwen3", "gemma2", "gemma3", "qwen3moe"};
+    enum dtype types[DT_COUNT];
+    int n_types = weight_types(types, 0);
     for (long i = 0; i < scaled(1, 8, 200); i++) {
         struct subject s;
-        struct shape h = {.arch = archs[below(6)], .type = types[below(N_FAST)].name};
+        struct shape h = {.arch = archs[below(6)], .type = dtypes[types[below(n_types)]].name};
         int moe = !strcmp(h.arch, "qwen3moe") || (!strcmp(h.arch, "llama") && below(2));
         h.n_layer = 1 + below(4);
         h.n_embd = 2 * (1 + below(200));

@@ -21,11 +21,11 @@
 #include "text/vocab/piece.h"
 #include "text/vocab/vocab_impl.h"
 
+#define VOCAB_MODEL(name) &vocab_##name,
 static const struct vocab_model *const models[] = {
-    &vocab_spm,       &vocab_bpe, &vocab_gemma4, &vocab_whitespace,
-    &vocab_hybriddna, &vocab_wpm, &vocab_ugm,    &vocab_rwkv,
-    &vocab_plamo2,
+#include "text/vocab/models.def"
 };
+#undef VOCAB_MODEL
 #define N_MODELS (sizeof models / sizeof *models)
 
 /* ---------------------------------------------------------------- loading */

@@ -23,7 +23,7 @@ static inline void ids_put(struct ids *out, int32_t id)
 
 struct scratch; /* piece.h */
 
-/* One kind of model: a row of the table in vocab.c. */
+/* One kind of model: a row of models.def. */
 struct vocab_model {
     const char *name; /* tokenizer.ggml.model */
     enum vocab_kind kind;
@@ -40,8 +40,9 @@ struct vocab_model {
 /* Entries of the table of merges looked at when each of the *n is found once. */
 uint64_t bpe_steps(const struct vocab *v, uint64_t *n);
 
-extern const struct vocab_model vocab_spm, vocab_bpe, vocab_gemma4, vocab_whitespace,
-    vocab_hybriddna, vocab_wpm, vocab_ugm, vocab_rwkv, vocab_plamo2;
+#define VOCAB_MODEL(name) extern const struct vocab_model vocab_##name;
+#include "text/vocab/models.def"
+#undef VOCAB_MODEL
 
 /* A token's type and marks, one byte. */
 enum {
