@@ -36,6 +36,21 @@ pith_status arch_rotate_halves(struct arch_model *m, struct pith_error *err)
                : error_set(err, PITH_NOMEM, "out of memory for the rotation of positions");
 }
 
+node arch_rms(const struct arch_model *m, struct graph *g, node x, const struct tensor *w,
+              int64_t width, const char *name)
+{
+    struct nn_norm norm = {.kind = NORM_RMS, .w = w, .width = width, .eps = m->hp.norm_eps};
+    return nn_norm(g, x, &norm, name);
+}
+
+node arch_residual(const struct arch_model *m, struct graph *g, node y, node x, const char *name)
+{
+    float scale = m->hp.residual_scale;
+    if (scale != 0 && scale != 1)
+        y = graph_scale(g, y, scale, "residual_scale");
+    return graph_add(g, y, x, name);
+}
+
 void arch_attention_states(struct arch_model *m)
 {
     for (int32_t l = 0; l < m->hp.n_layer; l++)

@@ -225,6 +225,15 @@ struct nn_streams arch_streams(const struct arch_model *m, const struct arch_str
 node arch_streams_end(const struct arch_model *m, struct graph *g, const struct arch_streams_hp *h,
                       node x);
 
+/* ---------------------------------------------------------------- norms and residuals */
+
+/* RMS norm of stretches of `width` columns (0: of whole rows) with the epsilon of the file; w NULL:
+ * there are no weights. */
+node arch_rms(const struct arch_model *m, struct graph *g, node x, const struct tensor *w,
+              int64_t width, const char *name);
+/* x + y, y times residual_scale where the family has one. */
+node arch_residual(const struct arch_model *m, struct graph *g, node y, node x, const char *name);
+
 /* For .states: every layer keeps K and V of its own, as its state 0. */
 void arch_attention_states(struct arch_model *m);
 

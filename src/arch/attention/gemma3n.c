@@ -13,7 +13,7 @@
  *       h_j = p_j + (1 + (correct m(z))[j]) (z - p_0)
  *       h_j = h_j + RMS(proj_l(gelu(gate_l (s h_0)) pl[l]))                       of j > 0
  *     logits = cap(output(RMS((h_0 + sum over j of |h_0| unit(unproj_j h_j)) / 4))) */
-#include "arch/arch.h"
+#include "arch/parts.h"
 
 #include <math.h>
 
@@ -40,13 +40,13 @@ struct gemma3n_layer {
     struct tensor *left, *right, *laurel_norm;
 };
 
-enum { D_STREAMS = DIM_FAMILY, D_OTHERS, D_PAIRS, D_RANK, D_P, D_LP };
+enum { D_N_STREAM = DIM_FAMILY, D_OTHERS, D_PAIRS, D_RANK, D_P, D_LP };
 
 static int64_t gemma3n_dim(const struct arch_model *m, int d, int32_t l)
 {
     (void)l;
     switch (d) {
-    case D_STREAMS:
+    case D_N_STREAM:
         return N_STREAM;
     case D_OTHERS:
         return N_STREAM - 1;
@@ -98,9 +98,9 @@ static const struct tensor_spec tensors[] = {
     L("post_ffw_norm.weight", post_ffn, DIM(DIM_E)),
 
     L("altup_router_norm.weight", router_norm, DIM(DIM_E)),
-    L("altup_router.weight", router, DIM(D_STREAMS, DIM_E)),
-    L("altup_predict_coef.weight", predict, DIM(D_PAIRS, D_STREAMS)),
-    L("altup_correct_coef.weight", correct, DIM(D_STREAMS, D_STREAMS)),
+    L("altup_router.weight", router, DIM(D_N_STREAM, DIM_E)),
+    L("altup_predict_coef.weight", predict, DIM(D_PAIRS, D_N_STREAM)),
+    L("altup_correct_coef.weight", correct, DIM(D_N_STREAM, D_N_STREAM)),
     L("altup_correct_scale.weight", correct_scale, DIM(DIM_E)),
     L("inp_gate.weight", in_gate, DIM(D_P, DIM_E)),
     L("proj.weight", proj, DIM(DIM_E, D_P)),
@@ -191,13 +191,6 @@ static pith_status ready(struct arch_model *m, struct pith_error *err)
 
 /* ---------------------------------------------------------------- graph */
 
-static node rms(const struct arch_model *m, struct graph *g, node x, const struct tensor *w,
-                int64_t width, const char *name)
-{
-    struct nn_norm norm = {.kind = NORM_RMS, .w = w, .width = width, .eps = m->hp.norm_eps};
-    return nn_norm(g, x, &norm, name);
-}
-
 static node stream(const struct arch_model *m, struct graph *g, node streams, int first, int n)
 {
     int64_t e = m->hp.n_embd;
@@ -239,7 +232,7 @@ static void begin(const struct arch_model *m, struct graph *g, struct carry *c)
     node own = graph_gather(g, w->table, NULL, &by_token, "per_layer_embd");
     node mixed = graph_matmul(g, w->proj, NULL, x, "per_layer_proj");
     mixed = graph_scale(g, mixed, 1.0f / sqrtf((float)m->hp.n_embd), "per_layer_scale");
-    mixed = rms(m, g, mixed, w->norm, P, "per_layer_norm");
+    mixed = arch_rms(m, g, mixed, w->norm, P, "per_layer_norm");
     c->x[PER_LAYER] =
         graph_scale(g, graph_add(g, mixed, own, "per_layer_sum"), ROOT_HALF, "per_layer");
     c->x[STREAMS] =
@@ -251,7 +244,7 @@ static node numbers(const struct arch_model *m, struct graph *g, int32_t l, node
                     const struct tensor *of)
 {
     const struct gemma3n_layer *w = arch_layer(m, l);
-    node in = rms(m, g, x, w->router_norm, 0, "altup_router_norm");
+    node in = arch_rms(m, g, x, w->router_norm, 0, "altup_router_norm");
     in = graph_scale(g, in, 1.0f / (float)m->hp.n_embd, "altup_router_scale");
     in = graph_matmul(g, w->router, NULL, in, "altup_router");
     in = graph_glu(g, in, NULL, GLU_TANH, "altup_router_act");
@@ -265,13 +258,13 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t l, no
     node angles = nn_angles(g, m->rope[l]);
     node *written = &c->x[m->hp.windowed[l] ? WINDOWED : FULL];
     int64_t d = m->hp.d_k;
-    node q = rms(m, g, graph_matmul(g, w->wq, NULL, a, "attn_q"), w->q_norm, d, "attn_q_norm");
+    node q = arch_rms(m, g, graph_matmul(g, w->wq, NULL, a, "attn_q"), w->q_norm, d, "attn_q_norm");
     q = graph_rope(g, q, angles, d, "attn_q_rope");
     if (m->layer_features[l] & F_OWN) {
         node k = graph_matmul(g, w->wk, NULL, a, "attn_k");
         node v = graph_matmul(g, w->wv, NULL, a, "attn_v");
-        v = rms(m, g, v, NULL, m->hp.d_v, "attn_v_norm");
-        k = graph_rope(g, rms(m, g, k, w->k_norm, d, "attn_k_norm"), angles, d, "attn_k_rope");
+        v = arch_rms(m, g, v, NULL, m->hp.d_v, "attn_v_norm");
+        k = graph_rope(g, arch_rms(m, g, k, w->k_norm, d, "attn_k_norm"), angles, d, "attn_k_rope");
         *written = graph_cache_write(g, k, v, m->state_of[l][SELF], "cache_write");
     }
     struct attention at = {.q = q,
@@ -281,28 +274,28 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t l, no
                            .written = {*written}};
     node o = graph_attention(g, &at, "attn");
     o = graph_matmul(g, w->wo, NULL, nn_tail(g, o), "attn_output");
-    return rms(m, g, o, w->post_attn, 0, "post_attention_norm");
+    return arch_rms(m, g, o, w->post_attn, 0, "post_attention_norm");
 }
 
 static node laurel(const struct arch_model *m, struct graph *g, int32_t l, node a)
 {
     const struct gemma3n_layer *w = arch_layer(m, l);
     node low = graph_matmul(g, w->left, NULL, a, "laurel_l");
-    node r = rms(m, g, graph_matmul(g, w->right, NULL, low, "laurel_r"), w->laurel_norm, 0,
-                 "laurel_post_norm");
+    node r = arch_rms(m, g, graph_matmul(g, w->right, NULL, low, "laurel_r"), w->laurel_norm, 0,
+                      "laurel_post_norm");
     return graph_add(g, r, a, "laurel");
 }
 
 static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l, node y)
 {
     const struct gemma3n_layer *w = arch_layer(m, l);
-    node b = rms(m, g, y, w->ffn_norm, 0, "ffn_norm");
+    node b = arch_rms(m, g, y, w->ffn_norm, 0, "ffn_norm");
     node gate = graph_matmul(g, w->gate, NULL, b, "ffn_gate");
     if (l < N_TOP)
         gate = graph_top_part(g, gate, TOP_FACTOR, "ffn_top");
     node f = graph_glu(g, gate, graph_matmul(g, w->up, NULL, b, "ffn_up"), GLU_GELU, "ffn_act");
     f = graph_matmul(g, w->down, NULL, f, "ffn_down");
-    return graph_add(g, rms(m, g, f, w->post_ffn, 0, "post_ffw_norm"), y, "ffn_residual");
+    return graph_add(g, arch_rms(m, g, f, w->post_ffn, 0, "post_ffw_norm"), y, "ffn_residual");
 }
 
 static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)
@@ -315,7 +308,7 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
         .p = {.n_in = N_STREAM, .n_out = N_STREAM, .keep = 1, .sum = 1, .c_out = N_STREAM,
               .c_in = 1}};
     node p = graph_stream_mix(g, &predict, "altup_predict");
-    node a = rms(m, g, stream(m, g, p, 0, 1), w->attn_norm, 0, "attn_norm");
+    node a = arch_rms(m, g, stream(m, g, p, 0, 1), w->attn_norm, 0, "attn_norm");
     node o = attention(m, g, l, a, c);
     p = nn_tail(g, p);
     node p0 = stream(m, g, p, 0, 1);
@@ -334,8 +327,8 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
     node e = graph_affine(g, h0, w->correct_scale, NULL, "altup_correct_scale");
     e = graph_glu(g, graph_matmul(g, w->in_gate, NULL, e, "inp_gate"), nn_tail(g, own), GLU_GELU,
                   "per_layer_act");
-    e = rms(m, g, graph_matmul(g, w->proj, NULL, e, "per_layer_out"), w->post_norm, 0,
-            "post_norm");
+    e = arch_rms(m, g, graph_matmul(g, w->proj, NULL, e, "per_layer_out"), w->post_norm, 0,
+                 "post_norm");
     node others = graph_add(g, stream(m, g, h, 1, N_STREAM - 1), for_others(m, g, e),
                             "per_layer_residual");
     c->x[STREAMS] = with_first(m, g, h0, others);
@@ -351,7 +344,7 @@ static void end(const struct arch_model *m, struct graph *g, struct carry *c)
     for (int j = 0; j < N_STREAM - 1; j++)
         x = graph_add(g, x, stream(m, g, t, j, 1), "altup_sum");
     x = graph_scale(g, x, 1.0f / N_STREAM, "altup_mean");
-    c->x[0] = rms(m, g, x, m->io.output_norm, 0, "output_norm");
+    c->x[0] = arch_rms(m, g, x, m->io.output_norm, 0, "output_norm");
 }
 
 const struct arch arch_gemma3n = {

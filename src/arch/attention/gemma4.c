@@ -13,7 +13,7 @@
  *
  * The router reads rms(y) / sqrt(E) times a vector. Full layers rotate by divisors of the file,
  * which leave most pairs where they are. */
-#include "arch/arch.h"
+#include "arch/parts.h"
 
 #include <math.h>
 
@@ -283,13 +283,6 @@ static pith_status ready(struct arch_model *m, struct pith_error *err)
 
 /* ---------------------------------------------------------------- graph */
 
-static node rms(const struct arch_model *m, struct graph *g, node x, const struct tensor *w,
-                int64_t width, const char *name)
-{
-    struct nn_norm norm = {.kind = NORM_RMS, .w = w, .width = width, .eps = m->hp.norm_eps};
-    return nn_norm(g, x, &norm, name);
-}
-
 static void begin(const struct arch_model *m, struct graph *g, struct carry *c)
 {
     const struct gemma4_hp *h = m->family;
@@ -301,7 +294,7 @@ static void begin(const struct arch_model *m, struct graph *g, struct carry *c)
     node own = graph_gather(g, w->table, NULL, &by_token, "per_layer_embd");
     node mixed = graph_matmul(g, w->proj, NULL, c->x[X], "per_layer_proj");
     mixed = graph_scale(g, mixed, 1.0f / e, "per_layer_scale");
-    mixed = rms(m, g, mixed, w->norm, h->per_layer, "per_layer_norm");
+    mixed = arch_rms(m, g, mixed, w->norm, h->per_layer, "per_layer_norm");
     c->x[PER_LAYER] = graph_scale(g, graph_add(g, mixed, own, "per_layer_sum"),
                                   0.70710678118654752f, "per_layer");
 }
@@ -313,13 +306,13 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t l, no
     int64_t d = head_of(m, l);
     node angles = nn_angles(g, m->rope[l]);
     node *written = &c->x[m->hp.windowed[l] ? WINDOWED : FULL];
-    node q = rms(m, g, graph_matmul(g, w->wq, NULL, a, "attn_q"), w->q_norm, d, "attn_q_norm");
+    node q = arch_rms(m, g, graph_matmul(g, w->wq, NULL, a, "attn_q"), w->q_norm, d, "attn_q_norm");
     q = graph_rope(g, q, angles, d, "attn_q_rope");
     if (m->layer_features[l] & F_OWN) {
         node k = graph_matmul(g, w->wk, NULL, a, "attn_k");
         node v = w->wv ? graph_matmul(g, w->wv, NULL, a, "attn_v") : k;
-        v = rms(m, g, v, NULL, d, "attn_v_norm");
-        k = rms(m, g, k, w->k_norm, d, "attn_k_norm");
+        v = arch_rms(m, g, v, NULL, d, "attn_v_norm");
+        k = arch_rms(m, g, k, w->k_norm, d, "attn_k_norm");
         k = graph_rope(g, k, angles, d, "attn_k_rope");
         *written = graph_cache_write(g, k, v, m->state_of[l][SELF], "cache_write");
     }
@@ -335,7 +328,7 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t l, no
 static node experts(const struct arch_model *m, struct graph *g, int32_t l, node y)
 {
     const struct gemma4_layer *w = arch_layer(m, l);
-    node in = rms(m, g, y, NULL, 0, "ffn_router_norm");
+    node in = arch_rms(m, g, y, NULL, 0, "ffn_router_norm");
     in = graph_scale(g, in, 1.0f / sqrtf((float)m->hp.n_embd), "ffn_router_scale");
     in = graph_affine(g, in, w->router_scale, NULL, "ffn_router_in");
     struct nn_moe moe = {.router = w->router,
@@ -344,7 +337,7 @@ static node experts(const struct arch_model *m, struct graph *g, int32_t l, node
                          .gate_up = w->gate_up_exps,
                          .down = w->down_exps,
                          .f_down = w->down_scale,
-                         .inner = rms(m, g, y, w->pre_2, 0, "pre_ffw_norm_2"),
+                         .inner = arch_rms(m, g, y, w->pre_2, 0, "pre_ffw_norm_2"),
                          .n_expert = m->hp.n_expert,
                          .k = m->hp.n_expert_used,
                          .gating = MOE_SOFTMAX,
@@ -354,7 +347,7 @@ static node experts(const struct arch_model *m, struct graph *g, int32_t l, node
                          .n_group_used = m->hp.n_groups_used,
                          .scale = 1,
                          .act = GLU_GELU};
-    return rms(m, g, nn_moe(g, &moe, in), w->post_2, 0, "post_ffw_norm_2");
+    return arch_rms(m, g, nn_moe(g, &moe, in), w->post_2, 0, "post_ffw_norm_2");
 }
 
 static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)
@@ -362,21 +355,21 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
     const struct gemma4_layer *w = arch_layer(m, l);
     const struct gemma4_hp *h = m->family;
     struct nn_ffn dense = {.gate = w->gate, .up = w->up, .down = w->down, .act = GLU_GELU};
-    node o = attention(m, g, l, rms(m, g, c->x[X], w->attn_norm, 0, "attn_norm"), c);
-    node y = graph_add(g, rms(m, g, o, w->post_attn, 0, "post_attention_norm"),
+    node o = attention(m, g, l, arch_rms(m, g, c->x[X], w->attn_norm, 0, "attn_norm"), c);
+    node y = graph_add(g, arch_rms(m, g, o, w->post_attn, 0, "post_attention_norm"),
                        nn_tail(g, c->x[X]), "attn_residual");
-    node f = nn_ffn(g, &dense, rms(m, g, y, w->ffn_norm, 0, "ffn_norm"));
+    node f = nn_ffn(g, &dense, arch_rms(m, g, y, w->ffn_norm, 0, "ffn_norm"));
     if (w->router)
-        f = graph_add(g, rms(m, g, f, w->post_1, 0, "post_ffw_norm_1"), experts(m, g, l, y),
+        f = graph_add(g, arch_rms(m, g, f, w->post_1, 0, "post_ffw_norm_1"), experts(m, g, l, y),
                       "ffn_sum");
-    node x = graph_add(g, rms(m, g, f, w->post_ffn, 0, "post_ffw_norm"), y, "ffn_residual");
+    node x = graph_add(g, arch_rms(m, g, f, w->post_ffn, 0, "post_ffw_norm"), y, "ffn_residual");
     if (h->per_layer) {
         node own = graph_view(g, c->x[PER_LAYER], (int64_t)l * h->per_layer, h->per_layer,
                               "per_layer_in");
         node e = graph_matmul(g, w->in_gate, NULL, x, "inp_gate");
         e = graph_glu(g, e, nn_tail(g, own), GLU_GELU, "per_layer_act");
         e = graph_matmul(g, w->proj, NULL, e, "per_layer_out");
-        x = graph_add(g, rms(m, g, e, w->post_norm, 0, "post_norm"), x, "per_layer_residual");
+        x = graph_add(g, arch_rms(m, g, e, w->post_norm, 0, "post_norm"), x, "per_layer_residual");
     }
     c->x[X] = h->scale[l] != 1 ? graph_scale(g, x, h->scale[l], "layer_output_scale") : x;
     if (l == m->hp.n_layer - 1)

@@ -9,7 +9,7 @@
  * others, its value the adapter's number or 0, its query 1. So it is about the last that was
  * switched on, where it is one: a mean is rounded. Keys and values lie in the cache, as f32
  * whatever type that has, and have no positions. */
-#include "arch/arch.h"
+#include "arch/parts.h"
 
 #include <math.h>
 
@@ -243,15 +243,6 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
     return adapt(g, &a, A_DOWN, y, graph_matmul(g, w->down, NULL, y, "ffn_down"));
 }
 
-/* x + scale y */
-static node add(const struct arch_model *m, struct graph *g, node y, node x, const char *name)
-{
-    float scale = m->hp.residual_scale;
-    if (scale != 0 && scale != 1)
-        y = graph_scale(g, y, scale, "residual_scale");
-    return graph_add(g, y, x, name);
-}
-
 static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)
 {
     const struct switch_layer *w = arch_layer(m, l);
@@ -259,9 +250,9 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
                    ffn_norm = {.kind = NORM_RMS, .w = w->ffn_norm, .eps = m->hp.norm_eps};
     node number = l ? c->x[1] : route(m, g);
     node h = attention(m, g, l, number, nn_norm(g, c->x[0], &attn_norm, "attn_norm"));
-    node x = add(m, g, h, nn_tail(g, c->x[0]), "attn_residual");
+    node x = arch_residual(m, g, h, nn_tail(g, c->x[0]), "attn_residual");
     h = feed_forward(m, g, l, nn_tail(g, number), nn_norm(g, x, &ffn_norm, "ffn_norm"));
-    c->x[0] = add(m, g, h, x, "ffn_residual");
+    c->x[0] = arch_residual(m, g, h, x, "ffn_residual");
     c->x[1] = l < m->hp.n_layer - 1 ? number : NULL;
 }
 

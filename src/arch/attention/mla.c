@@ -702,13 +702,6 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
     return w->moe.router ? arch_with_shared(g, &moe, &shared, x) : nn_ffn(g, &dense, x);
 }
 
-static node add(const struct arch_model *m, struct graph *g, node y, node x, const char *name)
-{
-    if (m->hp.residual_scale != 0)
-        y = graph_scale(g, y, m->hp.residual_scale, "residual_scale");
-    return graph_add(g, y, x, name);
-}
-
 static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)
 {
     const struct mla_layer *w = arch_layer(m, l);
@@ -716,9 +709,9 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
     struct nn_norm ffn_norm = {NORM_RMS, w->ffn_norm, NULL, 0, m->hp.norm_eps};
     node x = c->x[X], h = nn_norm(g, x, &attn_norm, "attn_norm");
     h = attention(m, g, l, h, &c->x[LIST]);
-    x = add(m, g, h, nn_tail(g, x), "attn_residual");
+    x = arch_residual(m, g, h, nn_tail(g, x), "attn_residual");
     h = feed_forward(m, g, l, nn_norm(g, x, &ffn_norm, "ffn_norm"));
-    c->x[X] = add(m, g, h, x, "ffn_residual");
+    c->x[X] = arch_residual(m, g, h, x, "ffn_residual");
     if (l == m->hp.n_layer - 1)
         c->x[LIST] = NULL;
 }

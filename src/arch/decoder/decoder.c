@@ -8,6 +8,7 @@
 #include "arch/decoder/decoder.h"
 
 #include <math.h>
+#include "arch/parts.h"
 
 /* ---------------------------------------------------------------- features */
 
@@ -1095,15 +1096,6 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
     return v->shared_mean ? graph_scale(g, y, 0.5f, "ffn_mean") : y;
 }
 
-/* x + scale * y */
-static node add(const struct arch_model *m, struct graph *g, node y, node x, const char *name)
-{
-    float scale = m->hp.residual_scale;
-    if (scale != 0 && scale != 1)
-        y = graph_scale(g, y, scale, "residual_scale");
-    return graph_add(g, y, x, name);
-}
-
 void decoder_begin(const struct arch_model *m, struct graph *g, struct carry *c)
 {
     struct nn_norm norm = norm_of(m, m->io.tok_norm, m->io.tok_norm_b);
@@ -1204,7 +1196,7 @@ void decoder_visit(const struct arch_model *m, struct graph *g, int32_t i, struc
         first = x = nn_tail(g, x);
         if (w->post_attn_norm && !of_sum)
             h = nn_norm(g, h, &post_attn, "post_attention_norm");
-        x = add(m, g, h, x, "attn_residual");
+        x = arch_residual(m, g, h, x, "attn_residual");
         if (of_sum)
             x = nn_norm(g, x, &post_attn, "attn_output_norm");
     }
@@ -1215,7 +1207,7 @@ void decoder_visit(const struct arch_model *m, struct graph *g, int32_t i, struc
         h = feed_forward(m, g, l, h, first);
         if (w->post_ffn_norm && !of_sum)
             h = nn_norm(g, h, &post_ffn, "post_ffw_norm");
-        x = add(m, g, h, x, "ffn_residual");
+        x = arch_residual(m, g, h, x, "ffn_residual");
         if (of_sum)
             x = nn_norm(g, x, &post_ffn, "layer_output_norm");
     }

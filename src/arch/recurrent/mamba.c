@@ -332,24 +332,16 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
                                           : arch_with_shared(g, &moe, &shared, h);
 }
 
-static node add_scaled(const struct arch_model *m, struct graph *g, node h, node x,
-                       const char *name)
-{
-    if (m->hp.residual_scale != 0 && m->hp.residual_scale != 1.0f)
-        h = graph_scale(g, h, m->hp.residual_scale, "residual_scale");
-    return graph_add(g, h, x, name);
-}
-
 static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)
 {
     const struct mamba_layer *w = arch_layer(m, l);
     const struct hparams *hp = &m->hp;
     node h = graph_rms_norm(g, c->x[0], w->attn_norm, hp->norm_eps, "attn_norm");
     h = mixer(m, g, l, h);
-    node x = add_scaled(m, g, h, nn_tail(g, c->x[0]), "mixer_residual");
+    node x = arch_residual(m, g, h, nn_tail(g, c->x[0]), "mixer_residual");
     if (m->features & F_HYBRID) {
         h = graph_rms_norm(g, x, w->ffn_norm, hp->norm_eps, "ffn_norm");
-        x = add_scaled(m, g, feed_forward(m, g, l, h), x, "ffn_residual");
+        x = arch_residual(m, g, feed_forward(m, g, l, h), x, "ffn_residual");
     }
     c->x[0] = x;
 }
