@@ -366,7 +366,6 @@ struct form {
     pith_template *own;
     char ends[68]; /* the text that ends answers in one that is not the model's; "": tokens do */
 };
-int cli_form_is_asked(const struct form_opts *o); /* one of the flags was given */
 /* Before a model is there: *variables (the caller's) is what the flags say. Returns an exit code.
  */
 int cli_form_check(const struct form_opts *o, json_t **variables);
@@ -384,6 +383,7 @@ void cli_form_close(struct form *f);
 struct grammar_opts {
     const char *grammar, *schema, *trigger;
     int json, schema_order;
+    int behind; /* no flag: trigger is what ends the reasoning that a prompt began */
     const char *kept; /* no flags: the text in the terms of the flag that would give it */
     char *text;       /* what the file held, or a saved session (malloc) */
     size_t n;
@@ -398,6 +398,7 @@ struct grammar_opts {
     {.name = "--schema-order", ARG_FIELD(opts, member.schema_order, ARG_SWITCH),                   \
      .help = "members of objects in the order of the schema, not in any"},                         \
     {.name = "--trigger", .meta = "TEXT", ARG_FIELD(opts, member.trigger, ARG_TEXT),               \
+     .otherwise = "what ends the reasoning that the prompt begins, if any",                        \
      .help = "anything may come until this text; the grammar holds for what follows it"}
 /* clang-format on */
 /* As cli_sampler_check; reads nothing. */
@@ -408,6 +409,9 @@ const char *cli_grammar_flag(const struct grammar_opts *o);
 int cli_grammar_read(struct grammar_opts *o);
 /* NULL: none was asked for, or *code is the exit code and the message is out. */
 pith_grammar *cli_grammar_open(struct grammar_opts *o, pith_model *m, int *code);
+/* The same grammar, behind a trigger. What it does not keep has been said. NULL: *err. */
+pith_grammar *cli_grammar_behind(const struct grammar_opts *o, pith_model *m, const char *trigger,
+                                 struct pith_error *err);
 
 /* ---------------------------------------------------------------- what a session keeps (kept.c) */
 

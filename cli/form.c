@@ -43,11 +43,6 @@ int cli_form_text(const char *asked, char **text, size_t *n)
                    asked, names);
 }
 
-int cli_form_is_asked(const struct form_opts *o)
-{
-    return o->template || o->kwargs || (o->think && strcmp(o->think, "auto") != 0);
-}
-
 static int read_kwargs(const char *text, json_t **out)
 {
     json_error_t why;

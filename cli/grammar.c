@@ -45,22 +45,29 @@ int cli_grammar_read(struct grammar_opts *o)
     return o->text ? CLI_OK : cli_no_memory();
 }
 
+pith_grammar *cli_grammar_behind(const struct grammar_opts *o, pith_model *m, const char *trigger,
+                                 struct pith_error *err)
+{
+    const char *flag = cli_grammar_flag(o);
+    pith_grammar_kind kind = !strcmp(flag, "--grammar")  ? PITH_GRAMMAR_GBNF
+                             : !strcmp(flag, "--schema") ? PITH_GRAMMAR_SCHEMA
+                                                         : PITH_GRAMMAR_JSON;
+    struct pith_grammar_params p = PITH_GRAMMAR_PARAMS_INIT;
+    p.trigger = trigger;
+    p.schema_order = o->schema_order;
+    return pith_grammar_open(m, kind, o->text, o->n, &p, err);
+}
+
 pith_grammar *cli_grammar_open(struct grammar_opts *o, pith_model *m, int *code)
 {
     struct pith_error err = {0};
-    struct pith_grammar_params p = PITH_GRAMMAR_PARAMS_INIT;
     const char *path = o->grammar ? o->grammar : o->schema, *flag = cli_grammar_flag(o);
-    p.trigger = o->trigger;
-    p.schema_order = o->schema_order;
     *code = path ? cli_grammar_check(o) : CLI_OK;
     if (!*code)
         *code = cli_grammar_read(o);
     if (*code || !flag)
         return NULL;
-    pith_grammar_kind kind = !strcmp(flag, "--grammar")  ? PITH_GRAMMAR_GBNF
-                             : !strcmp(flag, "--schema") ? PITH_GRAMMAR_SCHEMA
-                                                         : PITH_GRAMMAR_JSON;
-    pith_grammar *g = pith_grammar_open(m, kind, o->text, o->n, &p, &err);
+    pith_grammar *g = cli_grammar_behind(o, m, o->trigger, &err);
     if (!g)
         *code = path && !is_text(o) ? cli_fail_file(path, &err) : cli_fail(&err);
     for (const char *line = pith_grammar_unkept(g); *line; line += strcspn(line, "\n") + 1)

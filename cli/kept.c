@@ -3,9 +3,11 @@
  *
  *     {"sampling": {"temperature": 1, ..., "seed": 5, "samplers": "...",
  *                   "dry_sequence_breaker": [...], "logit_bias": [...]},
- *      "grammar": {"flag": "--schema", "text": "...", "trigger": "...", "schema_order": true}}
+ *      "grammar": {"flag": "--schema", "text": "...", "trigger": "...", "behind": true,
+ *                  "schema_order": true}}
  *
- * Numbers have the names of samplers.def. A member that nobody gave is not there. */
+ * Numbers have the names of samplers.def. A member that nobody gave is not there. behind: nobody
+ * gave the trigger; it is what ends the reasoning that a prompt began. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,6 +65,7 @@ static json_t *grammar_json(const struct grammar_opts *o)
     int bad = put_text(to, "flag", cli_grammar_flag(o)) | put_text(to, "trigger", o->trigger);
     if (o->text)
         bad |= json_object_set_new(to, "text", json_stringn(o->text, o->n));
+    bad |= o->behind && json_object_set_new(to, "behind", json_true());
     bad |= json_object_set_new(to, "schema_order", json_boolean(o->schema_order));
     if (bad) {
         json_decref(to);
@@ -186,7 +189,8 @@ static int take_grammar(struct taking *t, struct grammar_opts *o)
     const json_t *flag = json_object_get(t->from, "flag"), *text = json_object_get(t->from, "text");
     const char *was = json_string_value(flag), *mine = cli_grammar_flag(o);
     const char *trigger = json_string_value(json_object_get(t->from, "trigger"));
-    int order = json_is_true(json_object_get(t->from, "schema_order"));
+    int order = json_is_true(json_object_get(t->from, "schema_order")),
+        behind = json_is_true(json_object_get(t->from, "behind"));
     int is_json = was && !strcmp(was, "--json");
     int known = was && (is_json || !strcmp(was, "--grammar") || !strcmp(was, "--schema"));
     t->damaged |= t->from && (!known || (!is_json && !json_is_string(text)));
@@ -195,9 +199,13 @@ static int take_grammar(struct taking *t, struct grammar_opts *o)
     int code = cli_grammar_read(o);
     if (mine && !code) {
         int same = was && !strcmp(was, mine) && o->n == json_string_length(text) &&
-                   (!o->n || !memcmp(o->text, json_string_value(text), o->n)) &&
-                   !o->trigger == !trigger && (!trigger || !strcmp(trigger, o->trigger)) &&
-                   !o->schema_order == !order;
+                   (!o->n || !memcmp(o->text, json_string_value(text), o->n));
+        if (same && behind && !o->trigger) {
+            o->trigger = trigger;
+            o->behind = 1;
+        }
+        same = same && !o->trigger == !trigger && (!trigger || !strcmp(trigger, o->trigger)) &&
+               !o->schema_order == !order;
         say_text(t, mine, !same);
     }
     if (mine || code || !was)
@@ -209,6 +217,7 @@ static int take_grammar(struct taking *t, struct grammar_opts *o)
     memcpy(o->text, is_json ? "" : json_string_value(text), o->n + 1);
     o->kept = is_json ? "--json" : !strcmp(was, "--grammar") ? "--grammar" : "--schema";
     o->trigger = trigger;
+    o->behind = behind;
     say_text(t, "--schema-order", o->schema_order && !order);
     o->schema_order |= order;
     return CLI_OK;

@@ -268,7 +268,12 @@ static int has_enough(void *ctx)
 static int32_t *enough_ids(const struct chat *c, int32_t *n, struct pith_error *err)
 {
     char text[512] = "\n";
-    int64_t len = pith_chat_enough(c->form, c->think_budget > 0, 0, text + 1, sizeof text - 1);
+    const char *trigger = c->grammar ? c->asked->trigger : NULL;
+    int begun = c->think_budget > 0, bare = c->is_behind;
+    int64_t len = pith_chat_enough(c->form, begun, bare, text + 1, sizeof text - 1);
+    if (trigger && len > 0 && len < (int64_t)sizeof text &&
+        memmem(text + 1, (size_t)len, trigger, strlen(trigger))) /* what follows is the grammar's */
+        len = pith_chat_enough(c->form, begun, 1, text + 1, sizeof text - 1);
     *n = 0;
     if (len <= 0 || len >= (int64_t)sizeof text)
         return NULL;
@@ -294,6 +299,43 @@ static int32_t *enough_ids(const struct chat *c, int32_t *n, struct pith_error *
     return ids;
 }
 
+/* Where the prompt has begun reasoning, a grammar without a trigger holds behind its end. */
+static pith_status hold(struct chat *c, const struct answer *a, struct pith_error *err)
+{
+    const char *end = pith_chat_answer(c->form);
+    c->is_behind = c->grammar && !c->asked->trigger && end && pith_chat_reasons(a->parser);
+    if (c->is_behind && !c->behind)
+        c->behind = cli_grammar_behind(c->asked, c->model, end, err);
+    if (c->is_behind && !c->behind)
+        return err->code;
+    pith_grammar *holds = c->is_behind ? c->behind : c->grammar;
+    if (holds)
+        pith_grammar_reset(holds);
+    return pith_sampler_grammar(c->sampler, holds, err);
+}
+
+/* A grammar that holds from the first token leaves nothing to bound where there would be some. */
+static pith_status bound(struct chat *c, struct answer *a, struct pith_generate_params *p,
+                         int32_t **enough, struct pith_error *err)
+{
+    const char *end = pith_chat_answer(c->form);
+    int strict = c->grammar && !c->asked->trigger && !c->is_behind,
+        off = json_is_false(json_object_get(c->variables, "enable_thinking"));
+    if (strict && end && c->think_budget > 0 && !off)
+        return fail(err, PITH_UNSUPPORTED,
+                    "found --think-budget and %s, which holds from the first token: the prompt "
+                    "begins no reasoning, so there would be none; leave one of them out, or let "
+                    "the model reason first with --trigger '%s'",
+                    cli_grammar_flag(c->asked), end);
+    if (c->think_budget < 0 || strict)
+        return PITH_OK;
+    *enough = enough_ids(c, &p->n_force, err);
+    p->force = *enough;
+    p->forces = has_enough;
+    p->ctx = a;
+    return *enough ? PITH_OK : err->code;
+}
+
 static pith_status generate(struct chat *c, struct answer *a, struct pith_error *err)
 {
     int64_t n_ids = 0;
@@ -312,19 +354,12 @@ static pith_status generate(struct chat *c, struct answer *a, struct pith_error 
     p.on_text = on_text;
     p.ctx = a;
     int32_t *enough = NULL;
-    if (a->parser && c->think_budget >= 0 && !c->grammar) {
-        enough = enough_ids(c, &p.n_force, err);
-        p.force = enough;
-        p.forces = has_enough;
-        if (!enough && err->code != PITH_OK) {
-            pith_chat_close(a->parser);
-            a->parser = NULL;
-        }
-    }
-    if (c->grammar)
-        pith_grammar_reset(c->grammar);
     struct pith_generate_result result = {.size = sizeof result, .unfed = -1};
-    pith_status st = a->parser ? pith_generate(c->session, &p, &result, err) : err->code;
+    pith_status st = a->parser ? hold(c, a, err) : err->code;
+    if (st == PITH_OK)
+        st = bound(c, a, &p, &enough, err);
+    if (st == PITH_OK)
+        st = pith_generate(c->session, &p, &result, err);
     if (st == PITH_OK && a->err.code == PITH_OK)
         pith_chat_finish(a->parser, &a->err);
     if (st == PITH_OK && a->err.code != PITH_OK)

@@ -20,6 +20,7 @@ struct chat {
     pith_session *session;
     pith_sampler *sampler;
     pith_grammar *grammar;              /* NULL: none */
+    const struct grammar_opts *asked;   /* what it was opened from */
     const json_t *variables;            /* further ones of the template, an object; NULL: none */
     struct pith_generate_params params; /* of every answer: limit, stop strings, context shift */
     int64_t think_budget;               /* most tokens of reasoning in an answer; below 0: any */
@@ -27,6 +28,9 @@ struct chat {
     int (*show)(void *ctx, int is_reasoning, const char *text, size_t n);
     void *ctx;
 
+    pith_grammar *behind; /* the grammar behind the end of reasoning, for prompts that begin some;
+                           * the caller's to close, NULL: there was none so far */
+    int is_behind;        /* it held in the last answer */
     const pith_template *form; /* NULL at chat_open: the model's own */
     json_t *messages;
     enum system_place system_place;

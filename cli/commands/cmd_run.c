@@ -416,7 +416,7 @@ struct running {
     pith_model *m;
     pith_session *s;
     pith_sampler *sampler;
-    pith_grammar *grammar;
+    pith_grammar *grammar, *behind; /* struct chat's */
     struct form form;
     struct cli_loras loras;
     json_t *variables, *kept;
@@ -442,6 +442,7 @@ static int talk_of(struct running *r, const char *const *stop, char *text, size_
                         .session = r->s,
                         .sampler = r->sampler,
                         .grammar = r->grammar,
+                        .asked = &o->grammar,
                         .params = generation(o),
                         .form = r->form.t,
                         .variables = r->variables,
@@ -455,11 +456,19 @@ static int talk_of(struct running *r, const char *const *stop, char *text, size_
                              .verbose = cli_chatty(&o->model),
                              .seed = o->sampler.seed};
     chat.params.stop = stop;
-    if (chats(o))
-        return chat_run(&chat, o->system, o->history, o->model.verbose);
+    if (chats(o)) {
+        int code = chat_run(&chat, o->system, o->history, o->model.verbose);
+        r->behind = chat.behind;
+        return code;
+    }
     while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r')) /* the end of its last line */
         text[--n] = 0;
     int code = chat_once(&chat, &once), saved = CLI_OK;
+    r->behind = chat.behind;
+    if (chat.is_behind) { /* as the text goes on, if it was saved */
+        o->grammar.trigger = pith_chat_answer(chat.form);
+        o->grammar.behind = 1;
+    }
     if (code == CLI_OK || chat.n_answers)
         saved = save_session(o, r->s, r->sampler, &chat.last);
     if (o->model.verbose)
@@ -684,6 +693,7 @@ static int run(void *opts)
         code = run_prompt(&r, text, n_bytes);
     pith_sampler_close(r.sampler);
     pith_grammar_close(r.grammar);
+    pith_grammar_close(r.behind);
     pith_session_close(r.s);
     cli_loras_close(&r.loras);
     cli_form_close(&r.form);

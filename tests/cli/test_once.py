@@ -288,6 +288,51 @@ def test_budget(folder):
           and b"directly now.\n</think>\n\n" in named[1], named)
 
 
+def test_grammar_behind(folder):
+    """Where the prompt has begun reasoning a grammar holds behind its end, and a budget is kept."""
+    thinks = form("{{ bos_token }}{{ messages[-1].content }}<think>\n")
+    may = form("{{ bos_token }}{{ messages[-1].content }}{# <think> </think> #}")
+    rules = ["--grammar", 'root ::= "{\\"abcdefgh\\": \\"" [a-z]{30} "\\"}"']
+    ask = lambda *more: pith("-p", BEGIN, "-n", "80", *more)
+    for name, more in (("a_grammar", rules), ("a_schema", ["--schema", '{"enum": [123, "ab"]}']),
+                       ("json", ["--json"])):
+        got = ask(*thinks, *more, "-n", "9", "--show-thinking")
+        check("%s_leaves_reasoning_alone" % name, got[0] == 0 and got[1]
+              == pith("-p", BEGIN, *thinks, "-n", "9", "--show-thinking")[1], got)
+        got = ask(*thinks, *more, "--think-budget", "4", "--show-thinking")
+        reasoning, _, answer = got[1].partition(b"\n</think>\n\n")
+        check("%s_holds_behind_it" % name, got[0] == 0 and 8 < len(reasoning) < 40
+              and (isinstance(json.loads(answer), (dict, int, str)) if name != "json"
+                   else answer.strip().startswith(b"{")), got)
+        none = ask(*thinks, *more, "--think-budget", "0")
+        check("%s_at_once" % name, none[0] == 0 and none[1].strip()[:1] in b'{1"', none)
+        check("%s_from_the_first_token" % name, ask(*may, *more)[1].strip()[:1] in b'{1"')
+        check("%s_and_a_budget_of_nothing" % name, ask(*may, *more, "--think-budget", "0")
+              == ask(*may, *more))
+        got = ask(*may, *more, "--think-budget", "4")
+        check("%s_and_a_budget" % name, got[:2] == (2, b"") and "found --think-budget and "
+              + more[0] in got[2] and "--trigger '</think>'" in got[2], got)
+        check("%s_and_a_budget_without_thinking" % name, ask(
+            *may, *more, "--think-budget", "4", "--template-kwargs", '{"enable_thinking": false}')
+              == ask(*may, *more))
+    given = ask(*thinks, *rules, "--trigger", "</think>", "--think-budget", "4")
+    check("a_trigger_of_ones_own", given == ask(*thinks, *rules, "--think-budget", "4")
+          and json.loads(given[1]), given)
+    late = ask(*thinks, *rules, "--trigger", "</think>\n", "--think-budget", "4", "-n", "20")
+    check("a_trigger_behind_the_end", late[0] == 0 and late[1], late)
+    # What is cut short goes on as it was, with and without the grammar given again.
+    path = os.path.join(folder, "behind")
+    first = pith("-p", BEGIN, *thinks, *rules, "--think-budget", "4", "-n", "20", "--session", path)
+    with open(path, "rb") as f:
+        saved = f.read()
+    for name, more in (("", []), ("_with_it", rules)):
+        with open(path, "wb") as f:
+            f.write(saved)
+        rest = [pith("--session", path, *thinks, *more, "-n", n) for n in ("6", "80")]
+        check("it_goes_on_in_a_session" + name, all(r[0] == 0 and not r[2] for r in rest)
+              and (first[1] + rest[0][1] + rest[1][1]).strip() == given[1].strip(), (first, rest))
+
+
 def test_end_of_a_template(folder):
     """What a template that is not the model's ends answers with is text to a vocabulary without
     it: the text ends them."""
@@ -500,6 +545,7 @@ def main():
         test_forged(folder)
         test_no_system(folder)
         test_budget(folder)
+        test_grammar_behind(folder)
         test_end_of_a_template(folder)
         test_session(folder)
         test_wrong(folder)
