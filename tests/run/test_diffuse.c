@@ -1,10 +1,12 @@
 /* test_diffuse.c -- texts of models that fill in masks are those of a loop written down anew here,
  * which looks at all logits and sorts; for each measure, shape of blocks and number of steps, with
  * logits of the same place and of the one before. What ends a text, and what is refused. */
+#include <fenv.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "format/gguf.h"
 #include "hook.h"
 #include "small_model.h"
 
@@ -12,6 +14,28 @@ enum { N_VOCAB = 130, N_CTX = 128, MASK = 7, N_PROMPT = 9, TEXT = 4096 };
 
 static const char *const with_mask[] = {"tokenizer.ggml.mask_token_id=int:7", NULL};
 static int32_t prompt[N_PROMPT];
+
+/* All logits are `times` what they were. */
+static void scale_logits(const char *path, float times)
+{
+    struct pith_error err;
+    struct gguf *g = gguf_open(path, &err);
+    const struct gguf_tensor *t = g ? gguf_tensor_find(g, slice_of("output_norm.weight")) : NULL;
+    FILE *f = t ? fopen(path, "r+b") : NULL;
+    REQUIRE(f && t->type == DT_F32, "no output_norm.weight in %s", path);
+    const uint8_t *data = gguf_tensor_data(g, t);
+    CHECK(!fseek(f, data - gguf_part(g, 0)->p, SEEK_SET));
+    for (uint64_t i = 0; i < t->bytes / sizeof(float); i++) {
+        float v;
+        memcpy(&v, data + i * sizeof v, sizeof v);
+        v *= times;
+        CHECK(fwrite(&v, sizeof v, 1, f) == 1);
+    }
+    CHECK(!fclose(f));
+    gguf_close(g);
+}
+
+static float sharpness = 1;
 
 static pith_model *model_with(const char *arch, const char *const *overrides, int32_t n_outputs)
 {
@@ -25,7 +49,10 @@ static pith_model *model_with(const char *arch, const char *const *overrides, in
     mp.n_batch = N_CTX;
     mp.n_outputs = n_outputs;
     mp.overrides = overrides;
-    pith_model *m = pith_synth(path, &p, &err) == PITH_OK ? pith_model_open(path, &mp, &err) : NULL;
+    pith_status st = pith_synth(path, &p, &err);
+    if (st == PITH_OK && sharpness != 1)
+        scale_logits(path, sharpness);
+    pith_model *m = st == PITH_OK ? pith_model_open(path, &mp, &err) : NULL;
     CHECK_MSG(m, "%s: %s", arch, err.msg);
     unlink(path);
     return m;
@@ -311,6 +338,39 @@ static void test_end_token(void)
     pith_model_close(m);
 }
 
+/* How the host rounds its own sums chooses no token. Logits are so far apart that the best have all
+ * of the probability, and masks are equally sure but for terms that vanish when they are rounded to
+ * nearest. */
+static void test_rounding(void)
+{
+    struct pith_error err;
+    static const int modes[] = {FE_TONEAREST, FE_DOWNWARD, FE_UPWARD, FE_TOWARDZERO};
+    char text[2][TEXT];
+    for (float times = 16; times <= 4096; times *= 4) {
+        sharpness = times;
+        pith_model *m = model("llada", with_mask);
+        sharpness = 1;
+        pith_session *s = m ? open_session(m) : NULL;
+        REQUIRE(s, "no session");
+        for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+            struct pith_generate_params p = params(text[i > 0]);
+            struct pith_generate_result r = PITH_GENERATE_RESULT_INIT;
+            p.n_max = p.n_block = 40;
+            p.n_steps = 13;
+            p.surest = PITH_SUREST_ENTROPY;
+            fesetround(modes[i]);
+            pith_status st = pith_generate(s, &p, &r, &err);
+            CHECK_MSG(fegetround() == modes[i], "the host's rounding is another");
+            fesetround(FE_TONEAREST);
+            CHECK_MSG(st == PITH_OK, "%s", err.msg);
+            CHECK_MSG(!i || !strcmp(text[0], text[1]), "times %g, rounding %d: \"%s\", not \"%s\"",
+                      (double)times, modes[i], text[1], text[0]);
+        }
+        pith_session_close(s);
+        pith_model_close(m);
+    }
+}
+
 /* ---------------------------------------------------------------- a step at a time */
 
 static struct pith_fill_params fill_params(pith_sampler *sampler)
@@ -530,6 +590,7 @@ int main(void)
     TEST(test_sampled);
     TEST(test_ends);
     TEST(test_end_token);
+    TEST(test_rounding);
     TEST(test_steps);
     TEST(test_steps_without_memory);
     TEST(test_steps_refused);

@@ -17,8 +17,10 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/fmath.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "base/machine/pool.h"
 #include "run/sample/sample.h"
 
 struct found { /* for one mask */
@@ -65,7 +67,7 @@ static double entropy(const float *logits, int32_t n, double log_of_best, float 
     double sum = 0;
     for (int32_t i = 0; i < n; i++) {
         double p = (double)logits[i] - (double)best + log_of_best;
-        sum += p > -700 ? exp(p) * p : 0;
+        sum += p > -700 ? fmath_exp(p) * p : 0;
     }
     return sum; /* its negative: the larger, the surer */
 }
@@ -78,7 +80,7 @@ static double how_sure(const struct pith_fill *w, const float *logits, int32_t a
     int32_t n = sample_logprobs(logits, w->n_vocab, id, &own, top, 2);
     switch (w->surest) {
     case PITH_SUREST_MARGIN:
-        return n < 2 ? 1 : exp((double)top[0].logprob) - exp((double)top[1].logprob);
+        return n < 2 ? 1 : fmath_exp((double)top[0].logprob) - fmath_exp((double)top[1].logprob);
     case PITH_SUREST_ENTROPY:
         return entropy(logits, w->n_vocab, (double)top[0].logprob, logits[top[0].id]);
     case PITH_SUREST_RANDOM:
@@ -106,7 +108,9 @@ static pith_status find(struct pith_fill *w, int32_t from, int32_t to, struct pi
                                    "(try check_tensors)",
                                    i - w->n_prompt)
                        : err->code;
+        uint32_t fp = fp_enter(); /* the host's rounding must not choose what stays */
         w->found[n++] = (struct found){i, id, how_sure(w, w->logits, i, id)};
+        fp_leave(fp);
     }
     return PITH_OK;
 }
