@@ -191,7 +191,7 @@ code src/**/*.{c,h,inl} | grep -v -e '^src/backend/' -e '^src/graph/op\.c' |
 # (cpu.c asks which there are; fmath.c takes fma as an instruction where there is one.)
 code src/**/*.{c,h,inl} {cli,server,tools}/**/*.{c,h} |
     grep -v -e '^src/backend/' -e '^src/base/\(machine/cpu\|fmath\)\.c' |
-    grep -E -e 'target *\(' -e '\bvector_size\b' -e '<(immintrin|arm_neon|arm_acle|x86intrin)\.h>' |
+    grep -E -e 'target *\(' -e '\bvector_size\b' -e '<([a-z0-9]*mmintrin|arm_[a-z]+|x86intrin)\.h>' |
     rule instruction_sets_in_kernel_folders
 
 rules_end

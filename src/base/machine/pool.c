@@ -67,10 +67,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
-
 #include "base/env.h"
 #include "base/mem.h"
 #include "base/machine/topology.h"
@@ -94,8 +90,8 @@ int64_t clock_ns(void)
 uint32_t fp_enter(void)
 {
 #if defined(__x86_64__)
-    uint32_t saved = _mm_getcsr();
-    _mm_setcsr(MXCSR_DEFAULT);
+    uint32_t saved = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(MXCSR_DEFAULT);
     return saved;
 #elif defined(__aarch64__)
     uint64_t saved;
@@ -109,7 +105,7 @@ uint32_t fp_enter(void)
 void fp_leave(uint32_t saved)
 {
 #if defined(__x86_64__)
-    _mm_setcsr(saved);
+    __builtin_ia32_ldmxcsr(saved);
 #elif defined(__aarch64__)
     __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)saved) : "memory");
 #else
@@ -168,7 +164,7 @@ static void wake_bits(const _Atomic(uint32_t) *word, uint32_t bits)
 static void relax(void)
 {
 #if defined(__x86_64__)
-    _mm_pause();
+    __builtin_ia32_pause();
 #elif defined(__aarch64__)
     __asm__ volatile("isb"); /* yield is a no-op on most cores */
 #endif
