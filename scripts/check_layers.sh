@@ -169,9 +169,10 @@ for f in src/graph/ops/*.h; do
 done | rule builders_take_five_arguments
 
 # A kind of state is known by its facts (graph/state.def), but to ops that read it and to backends.
-kinds=$(sed -nE 's/^STATE_ROWS\((\w+),.*/\1/p' src/graph/state.def | paste -sd '|')
+kinds=$(sed -nE 's/^STATE_ROWS\((\w+),.*/STATE_\1/p; s/^STATE_RANGE\((\w+),.*/RANGE_\1/p' \
+    src/graph/state.def | paste -sd '|')
 code src/{graph,run,api}/**/*.{c,h} | grep -v '^src/graph/ops/' |
-    grep -E "\bSTATE_($kinds)\b" | rule states_are_known_by_their_facts
+    grep -E "\b($kinds)\b" | rule states_are_known_by_their_facts
 
 # Memory of devices: only backends know what a handle means. Where the host can look is asked by
 # who has another way where it cannot.
@@ -191,7 +192,8 @@ code src/**/*.{c,h,inl} | grep -v -e '^src/backend/' -e '^src/graph/op\.c' |
 # (cpu.c asks which there are; fmath.c takes fma as an instruction where there is one.)
 code src/**/*.{c,h,inl} {cli,server,tools}/**/*.{c,h} |
     grep -v -e '^src/backend/' -e '^src/base/\(machine/cpu\|fmath\)\.c' |
-    grep -E -e 'target *\(' -e '\bvector_size\b' -e '<([a-z0-9]*mmintrin|arm_[a-z]+|x86intrin)\.h>' |
+    grep -E -e 'target *\(' -e '\bvector_size\b' \
+        -e '<([a-z0-9]*mmintrin|arm_[a-z]+|x86intrin)\.h>' |
     rule instruction_sets_in_kernel_folders
 
 rules_end

@@ -22,7 +22,7 @@ enum state_rows {
     STATE_N_ROWS
 };
 #undef STATE_ROWS
-#define STATE_RANGE(name, called, first, most) RANGE_##name,
+#define STATE_RANGE(name, called, first, most, flags) RANGE_##name,
 enum state_range {
 #include "graph/state.def"
     RANGE_N
@@ -39,6 +39,16 @@ enum state_flag {
     STATE_CHOOSES = 16, /* scores of it choose slots: its type is not one of blocks */
     STATE_BY_HEADS = 64, /* a head is K and V of its own: devices may share them (n_shares) */
     STATE_MEMORY = 32   /* filled by an encoder's run, of a sequence and not of its tokens */
+};
+
+/* What is so of a range. */
+enum range_flag {
+    SEES_ALL = 1,    /* all rows before, of tokens: one may be kept for several (STATE_SPARSE) */
+    SEES_STEP = 2,   /* all rows of the sequence's step, which are kept for no longer */
+    SEES_AROUND = 4, /* goes along with the row: half of it lies behind the row in models that look
+                        both ways */
+    SEES_SPANS = 8   /* spans of rows that see each other to their end do so here, where a model has
+                        them in some layers alone (spans_in_windows) */
 };
 
 enum { STATE_PARTS = 4 }; /* arrays of a recurrent state */
@@ -106,7 +116,7 @@ static inline int32_t state_rows_of(const struct state *s, int32_t n)
 static inline int64_t state_first_seen(enum state_range range, int32_t span, int64_t pos)
 {
     switch (range) {
-#define STATE_RANGE(name, called, first, most)                                                     \
+#define STATE_RANGE(name, called, first, most, flags)                                              \
     case RANGE_##name:                                                                             \
         return first;
 #include "graph/state.def"
@@ -120,7 +130,7 @@ static inline int64_t state_first_seen(enum state_range range, int32_t span, int
 static inline int64_t state_reach(enum state_range range, int64_t span)
 {
     switch (range) {
-#define STATE_RANGE(name, called, first, most)                                                     \
+#define STATE_RANGE(name, called, first, most, flags)                                              \
     case RANGE_##name:                                                                             \
         return most;
 #include "graph/state.def"
@@ -133,7 +143,7 @@ static inline int64_t state_reach(enum state_range range, int64_t span)
 static inline int state_is(const struct state *s, enum state_flag f)
 {
 #define STATE_ROWS(name, called, flags) (flags),
-    static const uint8_t of[] = {
+    static const uint16_t of[] = {
 #include "graph/state.def"
     };
 #undef STATE_ROWS
@@ -148,9 +158,18 @@ static inline const char *state_called(const struct state *s)
 #undef STATE_ROWS
     return of[s->rows];
 }
+static inline int state_range_is(enum state_range range, enum range_flag f)
+{
+#define STATE_RANGE(name, called, first, most, flags) (flags),
+    static const uint16_t of[] = {
+#include "graph/state.def"
+    };
+#undef STATE_RANGE
+    return (of[range] & f) != 0;
+}
 static inline const char *state_range_called(enum state_range range)
 {
-#define STATE_RANGE(name, called, first, most) called,
+#define STATE_RANGE(name, called, first, most, flags) called,
     static const char *const of[] = {
 #include "graph/state.def"
     };

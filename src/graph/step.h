@@ -1,6 +1,7 @@
 /* step.h -- one pass of the engine as one plain, flat struct: no pointers, fixed capacities, so
- * that it can be logged, recorded, replayed or sent to another process as it lies. It is the only
- * thing that goes from the scheduler to a plan.
+ * that it can be logged, recorded, replayed or sent to another process as it lies. It is all that
+ * goes from the scheduler to a plan with each step. Changes of pages (struct cache_log, below) and
+ * sets of adapters (graph/ops/adapt.h) go beside it when there are some, and before it.
  *
  * A step holds T rows of any mixture of sequences; the rows of one sequence are adjacent (a
  * segment) and in order. R of the rows are asked for (outputs), N sequences take part. Layers that
@@ -37,7 +38,8 @@
 
 #include <stdint.h>
 
-enum { STEP_PAGE = 64, STEP_QUARTER = 16, STEP_TILE = 16, STEP_MAX_GROUPS = 24 };
+enum { STEP_PAGE = 64, STEP_QUARTER = 16, STEP_TILE = 16 };
+enum { STEP_MAX_GROUPS = 24 }; /* three kinds of state on each of eight devices (memory.h) */
 enum { STEP_QUARTERS = STEP_PAGE / STEP_QUARTER };
 enum { STEP_AXES = 3 };   /* positions of a row beside the first */
 enum { STEP_DEPTH = 64 }; /* rows from a tree's root to its last, at most */

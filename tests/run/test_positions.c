@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "run/cache/cache_impl.h"
 #include "run/session/session.h"
+#include "run/session/snapshot.h"
 #include "small_model.h"
 
 #include <xxhash.h>
@@ -501,7 +502,7 @@ static void seal_sequences(uint8_t *p)
     memcpy(at + n, &sum, sizeof sum);
 }
 
-enum { HEAD_AXED = 4 * (5 + CACHE_OWN_GROUPS), HEAD_BYTES = HEAD_AXED + 4 + 16 };
+enum { HEAD_AXED = 4 * (5 + HEAD_GROUPS), HEAD_BYTES = HEAD_AXED + 4 + 16 };
 
 static void same_after(pith_session *a, pith_session *b, const char *what)
 {

@@ -378,6 +378,49 @@ static void test_round_trip(void)
     }
 }
 
+/* Layers of two kinds on five devices: ten groups, more than have a place in a sequence's head. */
+static void test_many_groups(void)
+{
+    struct pith_error err;
+    struct pith_synth_params p = small_params("gemma2", N_VOCAB);
+    size_t n;
+    p.head_dim = 32;
+    p.n_layer = 10;
+    setenv("PITH_CPU_DEVICES", "5", 1);
+    setenv("PITH_LAYER_DEVICES", "0,1,2,3,4", 1);
+    pith_model *m = small_model(&p, 16, NULL);
+    unsetenv("PITH_CPU_DEVICES");
+    unsetenv("PITH_LAYER_DEVICES");
+    pith_model *one = small_model(&p, 16, NULL);
+    REQUIRE(m && one, "no model");
+    pith_session *a = open_session(m, 1, 700, "f16"), *b = open_session(m, 1, 700, "f16"),
+                 *c = open_session(one, 1, 700, "f16");
+    REQUIRE(a && b && c, "no session");
+    CHECK_MSG(a->cache.n_own == 10, "%d groups", (int)a->cache.n_own);
+    for (int i = 0; i < 2; i++) {
+        pith_session *s = i ? c : a;
+        feed(s, 0, 300, 1);
+        feed(s, 0, 300, 2);
+        CHECK(pith_remove(s, 0, 3, 20, &err) == PITH_OK); /* windows have given these back */
+    }
+    uint8_t *bytes = snapshot(a, 0, &n);
+    CHECK_MSG(pith_load_memory(b, 0, bytes, n, &err) == PITH_OK, "%s", err.msg);
+    const int32_t *torn = a->cache.seq[0].torn;
+    CHECK_MSG(!memcmp(b->cache.seq[0].torn, torn, 10 * sizeof *torn) &&
+                  (torn[8] > 0 || torn[9] > 0),
+              "slots that are gone: %d, %d", (int)torn[8], (int)torn[9]);
+    same_future("many groups", a, 0, c, 0);
+    CHECK_MSG(pith_load_memory(a, 0, bytes, n, &err) == PITH_OK, "%s", err.msg); /* back again */
+    same_future("many groups", a, 0, b, 0);
+    free(bytes);
+    pith_session_close(a);
+    pith_session_close(b);
+    pith_session_close(c);
+    round_trip("many groups", m, "q8_0", 1);
+    pith_model_close(m);
+    pith_model_close(one);
+}
+
 static void test_recurrent(void)
 {
     static const char *const names[] = {"mamba", "rwkv7", "jamba"};
@@ -1392,6 +1435,7 @@ int main(void)
         return 1;
     TEST(test_streamed); /* first: it looks at the most memory that was taken so far */
     TEST(test_round_trip);
+    TEST(test_many_groups);
     TEST(test_given_positions);
     TEST(test_turned_since);
     TEST(test_pieces);

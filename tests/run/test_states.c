@@ -161,6 +161,44 @@ static void memories(void)
     cache_deinit(&c);
 }
 
+/* As many groups as a step has, on all devices together. */
+static void too_many_groups(void)
+{
+    static struct device more[MAX_DEVICES];
+    static struct device *list[MAX_DEVICES];
+    struct state s[3 * MAX_DEVICES + 1];
+    const struct cache_params p = {.n_ctx = N_CTX,
+                                   .n_seq = 1,
+                                   .n_batch = 64,
+                                   .n_tokens = N_CTX,
+                                   .k_type = DT_F16,
+                                   .v_type = DT_F16};
+    int32_t n = 0;
+    for (int d = 0; d < MAX_DEVICES; d++) {
+        more[d] = (struct device){.backend = &backend};
+        list[d] = &more[d];
+        s[n++] = rows(2 * d, RANGE_ALL, 0, 1);
+        s[n++] = rows(2 * d, RANGE_WINDOW, 64, 1);
+        s[n++] = rows(2 * d, RANGE_CHUNK, 64, 1);
+    }
+    s[n] = rows(5, RANGE_WINDOW, 32, 1);
+    for (int more_than_most = 0; more_than_most < 2; more_than_most++) {
+        struct cache c;
+        struct pith_error err = {0};
+        pith_status st = cache_init(&c, s, n + more_than_most, list, &p, &err);
+        CHECK_MSG(st == (more_than_most ? PITH_UNSUPPORTED : PITH_OK), "%s", err.msg);
+        if (st == PITH_OK)
+            CHECK(c.n_groups == STEP_MAX_GROUPS && c.n_own == c.n_groups);
+        else
+            CHECK_MSG(strstr(err.msg, "layer 5 (K and V, window 32) on device 2 would need group "
+                                      "25 of the cache, which has 24") &&
+                          strstr(err.msg, "fewer devices"),
+                      "%s", err.msg);
+        if (st == PITH_OK)
+            cache_deinit(&c);
+    }
+}
+
 static void refused_case(struct state s, const char *name)
 {
     struct cache c;
@@ -317,6 +355,7 @@ int main(void)
     TEST(ranges_have_words);
     TEST(composed);
     TEST(memories);
+    TEST(too_many_groups);
     TEST(refused);
     TEST(rows_without_v);
     TEST(rows_of_pools);

@@ -29,9 +29,9 @@ static pith_status check_head(int32_t layer, const char *which, enum dtype t, in
 
 static enum cache_of kept_as(const struct state *s)
 {
-    return s->range == RANGE_STEP      ? CACHE_STEP
-           : state_is(s, STATE_MEMORY) ? CACHE_MEMORY
-                                       : CACHE_TOKENS;
+    return state_range_is(s->range, SEES_STEP) ? CACHE_STEP
+           : state_is(s, STATE_MEMORY)         ? CACHE_MEMORY
+                                               : CACHE_TOKENS;
 }
 
 static int find_group(struct cache *c, const struct state *s, int32_t device)
@@ -40,7 +40,8 @@ static int find_group(struct cache *c, const struct state *s, int32_t device)
         if (c->group[g].of == kept_as(s) && c->group[g].range == s->range &&
             c->group[g].span == s->span && c->group[g].device == device)
             return g;
-    if (c->n_groups == (kept_as(s) == CACHE_TOKENS ? CACHE_OWN_GROUPS : STEP_MAX_GROUPS))
+    _Static_assert(STEP_MAX_GROUPS >= 3 * MAX_DEVICES, "kinds of state on every device");
+    if (c->n_groups == STEP_MAX_GROUPS)
         return -1;
     c->group[c->n_groups].of = kept_as(s);
     c->group[c->n_groups].range = s->range;
@@ -53,7 +54,7 @@ static int find_group(struct cache *c, const struct state *s, int32_t device)
  * several. */
 static pith_status check_rows(const struct state *s, int id, struct pith_error *err)
 {
-    int sparse = state_is(s, STATE_SPARSE) && s->range == RANGE_ALL;
+    int sparse = state_is(s, STATE_SPARSE) && state_range_is(s->range, SEES_ALL);
     if (s->ratio <= 1)
         return PITH_OK;
     if (sparse && (STEP_PAGE % s->ratio == 0 || s->ratio % STEP_PAGE == 0))
@@ -96,8 +97,12 @@ static pith_status lay_out(struct cache *c, struct state *states, enum cache_of 
             return st;
         k->group = find_group(c, k, k->device); /* positions may go beyond n_ctx */
         if (k->group < 0)
-            return error_set(err, PITH_UNSUPPORTED, "the model keeps more than %d kinds of state",
-                             c->n_groups);
+            return error_set(err, PITH_UNSUPPORTED,
+                             "the state of layer %d (%s, %s %d) on device %d would need group %d "
+                             "of the cache, which has %d: one for each kind of state on each "
+                             "device; put the layers on fewer devices",
+                             k->layer, state_called(k), state_range_called(k->range), k->span,
+                             k->device, c->n_groups + 1, STEP_MAX_GROUPS);
         struct cache_group *g = &c->group[k->group];
         g->page_bytes = (int64_t)size_align((uint64_t)kv_lay_out(k, g->page_bytes), 64);
     }

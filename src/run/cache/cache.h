@@ -42,8 +42,7 @@
 
 /* What a group has pages of: tokens of sequences, their memories, rows of a step of the encoder. */
 enum cache_of { CACHE_TOKENS, CACHE_MEMORY, CACHE_STEP };
-enum { CACHE_OWN_GROUPS = 8 }; /* at most, of tokens */
-enum { POS_MAX = 1 << 30 };    /* positions are below */
+enum { POS_MAX = 1 << 30 }; /* positions are below */
 
 struct cache_group {
     enum cache_of of;
@@ -104,7 +103,7 @@ struct cache_seq {
     int32_t *pages[STEP_MAX_GROUPS]; /* [cap_pages] places, -1: none */
     /* Slots below may be missing in a group with a window even where a page is there: edits gather
      * slots of pages given back with others. */
-    int32_t torn[CACHE_OWN_GROUPS];
+    int32_t torn[STEP_MAX_GROUPS];
     int foreign; /* some of it came from a snapshot's file: the store does not take it on trust */
     int edited;  /* positions are in `slot`, not the slots' own numbers */
     int axed;    /* edited, and the other positions of some slot, in `axes`, or by how much they are
@@ -116,7 +115,7 @@ struct cache_seq {
     int settled; /* in the call in progress: src and delta tell of `was`, the tables before */
     /* Of each group, pages beyond the limit that it holds until the call ends: never more than the
      * old table gives back then if the call succeeds, or the new one if it fails. */
-    int32_t lent[CACHE_OWN_GROUPS];
+    int32_t lent[STEP_MAX_GROUPS];
     struct cache_slot *slot; /* [n_ctx], NULL until the first edit, as the tables: */
     struct cache_axes *axes; /* [n_ctx], kept where `edited` is and the cache has axes */
     int32_t *was[STEP_MAX_GROUPS];

@@ -451,7 +451,7 @@ pith_status cache_settle(struct cache *c, int32_t seq, struct pith_error *err)
     pith_status ok = check_distances(c, seq, err);
     if (ok != PITH_OK)
         return ok;
-    struct settling how[CACHE_OWN_GROUPS];
+    struct settling how[STEP_MAX_GROUPS];
     int64_t all = 0;
     for (int i = 0; i < c->n_own; i++) { /* all or nothing: count first */
         how[i] = prepare(c, i, q);

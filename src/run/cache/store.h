@@ -36,7 +36,7 @@
 #include "run/cache/cache.h"
 #include "run/cache/recurrent.h"
 
-enum { STORE_PARTS = CACHE_OWN_GROUPS + 1, STORE_HEAPS = STORE_PARTS + 1 };
+enum { STORE_PARTS = STEP_MAX_GROUPS + 1, STORE_HEAPS = STORE_PARTS + 1 };
 enum { STORE_ROOT = -1, STORE_LOST = -2 }; /* instead of an entry */
 
 struct store_entry {

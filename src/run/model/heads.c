@@ -139,7 +139,8 @@ pith_status model_heads_begin(struct pith_model *m, struct pith_error *err)
     for (int32_t i = 0; i < n; i++) {
         const struct state *s = &m->arch.states[i];
         m->heads[i].unit = 1;
-        m->heads[i].are = state_is(s, STATE_BY_HEADS) && s->range != RANGE_STEP && s->ratio <= 1;
+        m->heads[i].are = state_is(s, STATE_BY_HEADS) && s->ratio <= 1 &&
+                          !state_range_is(s->range, SEES_STEP);
     }
     return PITH_OK;
 }
@@ -162,16 +163,18 @@ void model_deal(const struct takers *t, int64_t all, int64_t unit, int64_t n[MAX
     n[last] += all - at; /* less than a piece */
 }
 
-/* Ranges of positions that rows of some state see: a group of the cache on each device. */
+/* Kinds of state with pages: each has a group of the cache on every device. */
 static int kinds_of_states(const struct pith_model *m)
 {
+    const struct state *of = m->arch.states;
     int n = 0;
     for (int32_t i = 0; i < m->arch.n_states; i++) {
-        const struct state *s = &m->arch.states[i];
         int32_t k = 0;
-        while (k < i && (m->arch.states[k].range != s->range || m->arch.states[k].span != s->span))
+        while (k < i && (!state_is(&of[k], STATE_PAGED) || of[k].range != of[i].range ||
+                         of[k].span != of[i].span ||
+                         state_is(&of[k], STATE_MEMORY) != state_is(&of[i], STATE_MEMORY)))
             k++;
-        n += k == i;
+        n += k == i && state_is(&of[i], STATE_PAGED);
     }
     return n;
 }
@@ -185,10 +188,10 @@ int64_t model_share_heads(const struct pith_model *m, int32_t state, int64_t hea
     *why = NULL;
     if (!by->n || !h || !h->are || model_layer_device(m, s->layer) != by->device[by->n - 1])
         return 0;
-    *why = h->why                                    ? h->why
-           : kinds_of_states(m) * by->n > MOST_KINDS ? "too many kinds of state"
-           : s->n_head_kv < 2                        ? ONE_HEAD
-                                                     : NULL;
+    *why = h->why                                         ? h->why
+           : kinds_of_states(m) * by->n > STEP_MAX_GROUPS ? "too many kinds of state"
+           : s->n_head_kv < 2                             ? ONE_HEAD
+                                                          : NULL;
     if (*why)
         return 0;
     model_deal(by, s->n_head_kv, m->by_columns ? h->unit : 1, heads);

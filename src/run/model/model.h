@@ -146,9 +146,9 @@ void model_fingerprint(struct pith_model *m);
 pith_status model_bind(struct pith_model *m, struct pith_error *err);
 /* "[2, 3]", for messages; what does not fit is cut. */
 void model_shape_text(char *out, size_t cap, int n, const int64_t *dims);
-/* place.c: where each weight goes. Is it in the mapped copy of packed weights? */
-/* A weight in blocks lies as rows of f16 on that device. */
+/* place.c: where each weight goes. Does one in blocks lie as rows of f16 on that device? */
 int model_as_half(const struct pith_model *m, const struct tensor *t, int32_t device);
+/* Is it in the mapped copy of packed weights? */
 int model_in_copy(const struct pith_model *m, const struct placement *p);
 pith_status model_place(struct pith_model *m, struct pith_error *err);
 /* Of a model opened for a part of its visits: weights that nothing of them reads are no longer the
@@ -210,7 +210,6 @@ void model_find_pairs(struct pith_model *m, const struct graph *g);
 void model_deal(const struct takers *t, int64_t all, int64_t unit, int64_t n[MAX_DEVICES]);
 /* The same: what of K and V is divided by heads, for PITH_SPLIT_TENSOR. Room for the notes, and
  * those of a graph. */
-enum { MOST_KINDS = 8 }; /* groups of pages that a cache has */
 #define ONE_HEAD "one head of K and V"
 pith_status model_heads_begin(struct pith_model *m, struct pith_error *err);
 void model_find_heads(struct pith_model *m, const struct graph *g);

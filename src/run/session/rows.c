@@ -76,7 +76,7 @@ static void see_both_sides(struct step *t, int g, int32_t r, int32_t side)
 static void see_spans(struct pith_session *s, int g, int32_t first, int32_t end, int32_t slot)
 {
     int32_t sees = end;
-    if (s->arch->hp.spans_in_windows && s->cache.group[g].range != RANGE_WINDOW)
+    if (s->arch->hp.spans_in_windows && !state_range_is(s->cache.group[g].range, SEES_SPANS))
         return;
     for (int32_t r = end - 1; r >= first; r--) {
         sees = r + 1 < end && s->span[r] == s->span[r + 1] ? sees : r + 1;
@@ -150,12 +150,13 @@ static void fill_positions(struct pith_session *s)
             int32_t slot = q->n + r - first, pos = step_pos(t)[r];
             step_put_seg(t)[r] = k;
             for (int g = 0; g < s->cache.n_own; g++) {
-                int64_t seen = cache_first_seen(&s->cache.group[g], pos);
+                const struct cache_group *of = &s->cache.group[g];
+                int64_t seen = cache_first_seen(of, pos);
                 step_put_slot(t, g)[r] = slot;
                 step_put_lo(t, g)[r] = first_slot(t, q, first, r, seen);
                 step_put_hi(t, g)[r] = s->causal ? slot + 1 : q->n + end - first;
-                if (!s->causal && s->cache.group[g].range == RANGE_WINDOW)
-                    see_both_sides(t, g, r, s->cache.group[g].span / 2);
+                if (!s->causal && state_range_is(of->range, SEES_AROUND))
+                    see_both_sides(t, g, r, (int32_t)(state_reach(of->range, of->span) / 2));
             }
         }
         for (int g = 0; g < s->cache.n_own && s->causal; g++)

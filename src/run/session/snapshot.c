@@ -151,6 +151,7 @@ static void put_sequences(struct out *o, const struct save *v)
         memcpy(h.torn, q->torn, sizeof h.torn);
         memcpy(h.adapter, q->adapter, sizeof h.adapter);
         put(o, &h, sizeof h);
+        put(o, q->torn + HEAD_GROUPS, (uint64_t)snapshot_more_groups(c) * sizeof *q->torn);
         put(o, q->token, (uint64_t)q->n * sizeof *q->token);
         if (q->edited)
             put(o, q->slot, (uint64_t)q->n * sizeof *q->slot);

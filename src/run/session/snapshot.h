@@ -16,9 +16,10 @@ struct layout {
     uint32_t type_k, type_v, page, n_groups, n_seq, whole, numerics;
     uint32_t far; /* another set of RoPE than the first */
 };
+enum { HEAD_GROUPS = 8 }; /* of a sequence's own, whose `torn` is in its head; the others' follow */
 struct seq_head {
     int32_t n, pure, edited, pending, n_tab;
-    int32_t torn[CACHE_OWN_GROUPS], axed;
+    int32_t torn[HEAD_GROUPS], axed;
     uint64_t adapter[2]; /* what it was computed with */
 };
 struct memory_head {
@@ -31,6 +32,11 @@ _Static_assert(sizeof(struct layout) == 64 && sizeof(struct seq_head) == 72 &&
 
 /* What the model and the session are, for those who go on from a snapshot. */
 struct layout snapshot_layout(const struct pith_session *s, int32_t seq);
+/* Groups whose `torn` comes after the head. */
+static inline int32_t snapshot_more_groups(const struct cache *c)
+{
+    return c->n_own > HEAD_GROUPS ? c->n_own - HEAD_GROUPS : 0;
+}
 /* Entries of the page table of a group: n_tab of those of tokens. */
 int32_t snapshot_group_length(const struct cache *c, int g, int32_t n_tab, int32_t n_memory);
 /* Bytes, of pages in canonical form and blocks of recurrent state. */

@@ -33,6 +33,7 @@ static const char *const section_names[N_SECTIONS] = {"layout", "sequences", "pa
 
 struct image { /* one sequence as it lies in the bytes, which need not be aligned */
     struct seq_head h;
+    int32_t torn[STEP_MAX_GROUPS];
     struct memory_head memory;
     const uint8_t *token, *slot, *axes, *table[STEP_MAX_GROUPS];
 };
@@ -121,7 +122,7 @@ static uint64_t section_most(const struct pith_session *s, int i)
     uint64_t slots = (uint64_t)s->n_ctx *
                      (sizeof *c->seq->token + sizeof *c->seq->slot + sizeof(struct cache_axes)),
              tables = (uint64_t)c->n_groups * (uint64_t)c->cap_pages * sizeof **c->seq->pages,
-             heads = sizeof(struct seq_head) + sizeof(struct memory_head);
+             heads = sizeof(struct seq_head) + sizeof(struct memory_head) + sizeof c->seq->torn;
     uint64_t most[] = {
         sizeof(struct layout), (uint64_t)s->n_seq * (heads + slots + tables), UINT64_MAX / 2,
         (uint64_t)s->n_seq * 4 + (uint64_t)s->recurrent.n_blocks * (8 + s->recurrent.block_bytes),
@@ -331,7 +332,7 @@ static int good_tables(const struct load *v, const struct image *m)
         }
         for (; i >= 0 && position(m, i) >= lo; i--) {
             int32_t src = m->h.edited ? int_at(m->slot, 3 * (int64_t)i + 1) : i;
-            if (i < m->h.torn[g] || src / STEP_PAGE >= m->h.n_tab ||
+            if (i < m->torn[g] || src / STEP_PAGE >= m->h.n_tab ||
                 int_at(m->table[g], src / STEP_PAGE) < 0)
                 return 0;
         }
@@ -340,14 +341,15 @@ static int good_tables(const struct load *v, const struct image *m)
 }
 
 /* Does the head agree with itself? */
-static int good_head(const struct seq_head *h)
+static int good_head(const struct image *m)
 {
+    const struct seq_head *h = &m->h;
     int32_t most_pages = h->pending ? INT32_MAX : h->n / STEP_PAGE + (h->n % STEP_PAGE != 0);
     int ok = h->n >= h->pending && h->n_tab >= 0 && h->n_tab <= most_pages && h->pure >= 0 &&
              h->pure <= h->n && !(h->edited & ~1) && !(h->pending & ~1) &&
              h->pending <= h->edited && !(h->axed & ~1) && h->axed <= h->edited;
-    for (int g = 0; g < CACHE_OWN_GROUPS; g++)
-        ok = ok && h->torn[g] >= 0 && h->torn[g] <= h->n;
+    for (int g = 0; g < STEP_MAX_GROUPS; g++)
+        ok = ok && m->torn[g] >= 0 && m->torn[g] <= h->n;
     return ok;
 }
 
@@ -385,12 +387,15 @@ static pith_status check_sequence(const struct load *v, struct image *m, struct 
                                   struct pith_error *err)
 {
     const struct pith_session *s = v->s;
-    const uint8_t *p = cursor_bytes(c, sizeof m->h, "head");
+    size_t more = (size_t)snapshot_more_groups(&s->cache) * sizeof *m->torn;
+    const uint8_t *p = cursor_bytes(c, sizeof m->h + more, "head");
     if (!p)
         return damaged_section(v, 1, err, "it is short");
     memcpy(&m->h, p, sizeof m->h);
+    memcpy(m->torn, m->h.torn, sizeof m->h.torn);
+    memcpy(m->torn + HEAD_GROUPS, p + sizeof m->h, more);
     const struct seq_head *h = &m->h;
-    if (!good_head(h) || (h->axed && (v->version == VERSION_ONE_POSITION || !s->cache.axes)))
+    if (!good_head(m) || (h->axed && (v->version == VERSION_ONE_POSITION || !s->cache.axes)))
         return damaged_section(v, 1, err, "a sequence is impossible");
     if (h->n > s->n_ctx || h->n_tab > s->cache.cap_pages)
         return error_set(err, PITH_RANGE, "%s holds %d positions, the session has n_ctx = %d",
@@ -773,7 +778,7 @@ static void load_sequence(struct load *v, int32_t i)
     q->pending = m->h.pending;
     q->n_memory = m->memory.n;
     memcpy(q->memory, m->memory.hash, sizeof q->memory);
-    memcpy(q->torn, m->h.torn, sizeof q->torn);
+    memcpy(q->torn, m->torn, sizeof q->torn);
     memcpy(q->token, m->token, (size_t)q->n * sizeof *q->token);
     if (q->edited)
         memcpy(q->slot, m->slot, (size_t)q->n * sizeof *q->slot);
