@@ -386,7 +386,7 @@ static OP_FN(ref_glu)
         const float *b = c->n_src > 1 ? value_row(x, &c->src[1], r) : NULL;
         float *z = value_row(x, &c->dst, r);
         for (int64_t i = 0; i < c->dst.cols; i++) {
-            if (glu_limits(p->act)) {
+            if (glu_is(p->act, ACT_LIMITS)) {
                 z[i] = gated(p, a[i], b[i]);
                 continue;
             }
@@ -399,7 +399,7 @@ static OP_FN(ref_glu)
 static void shape_glu(struct graph *g, struct node *n)
 {
     shape_pair(g, n);
-    if (glu_limits(((const struct glu_op *)n->p)->act) && n->n_src < 2)
+    if (glu_is(((const struct glu_op *)n->p)->act, ACT_LIMITS) && n->n_src < 2)
         graph_mismatch(g, n, "operands", n->n_src, 2);
 }
 

@@ -4,25 +4,39 @@
 
 #include "graph/graph.h"
 
-enum glu_act {
-    GLU_SILU,
-    GLU_GELU,
-    GLU_GELU_ERF,
-    GLU_GELU_QUICK,
-    GLU_RELU,
-    GLU_RELU2,
-    GLU_SIGMOID,
-    GLU_TANH,
-    GLU_EXP,
-    GLU_SOFTPLUS,
-    GLU_ROUND,    /* to the nearest integer, halves away from 0 */
-    GLU_ROOT,     /* sqrt(max(|x|, 1e-6)) with the sign of x; 0 of 0 */
-    GLU_XIELU,    /* x > 0: c0 x^2 + c2 x, else c1 (exp(min(x, c3)) - 1 - x) + c2 x */
-    GLU_SILU_MIN, /* silu(min(x, c0)) clamp(y, -c0, c0) */
-    GLU_SILU_CAP, /* min(silu(x), c0) clamp(y, -c0, c0) */
-    GLU_OAI,      /* gelu_quick(min(x, c0)) (clamp(y, -c0, c0) + 1) */
-    GLU_SITU,     /* c0 tanh(x / c0) sigmoid(x) c1 tanh(y / c1); c1 0: y as it is */
-    GLU_N
+/* What a gate goes through (GLU, MATMUL_GLU): the name, and bits of enum act_fact. rows.c defines
+ * them: ref_act, and gated or xielu of those with constants. */
+#define GLU_ACTS(X)                                                                                \
+    X(SILU, 0)                                                                                     \
+    X(GELU, 0)                                                                                     \
+    X(GELU_ERF, 0)                                                                                 \
+    X(GELU_QUICK, 0)                                                                               \
+    X(RELU, 0)                                                                                     \
+    X(RELU2, 0)                                                                                    \
+    X(SIGMOID, 0)                                                                                  \
+    X(TANH, 0)                                                                                     \
+    X(EXP, 0)                                                                                      \
+    X(SOFTPLUS, 0)                                                                                 \
+    /* to the nearest integer, halves away from 0 */                                               \
+    X(ROUND, 0)                                                                                    \
+    /* sqrt(max(|x|, 1e-6)) with the sign of x; 0 of 0 */                                          \
+    X(ROOT, 0)                                                                                     \
+    /* x > 0: c0 x^2 + c2 x, else c1 (exp(min(x, c3)) - 1 - x) + c2 x */                           \
+    X(XIELU, ACT_CONSTANTS)                                                                        \
+    /* silu(min(x, c0)) clamp(y, -c0, c0) */                                                       \
+    X(SILU_MIN, ACT_CONSTANTS | ACT_LIMITS)                                                        \
+    /* min(silu(x), c0) clamp(y, -c0, c0) */                                                       \
+    X(SILU_CAP, ACT_CONSTANTS | ACT_LIMITS)                                                        \
+    /* gelu_quick(min(x, c0)) (clamp(y, -c0, c0) + 1) */                                           \
+    X(OAI, ACT_CONSTANTS | ACT_LIMITS)                                                             \
+    /* c0 tanh(x / c0) sigmoid(x) c1 tanh(y / c1); c1 0: y as it is */                             \
+    X(SITU, ACT_CONSTANTS | ACT_LIMITS)
+#define GLU_ACT(name, facts) GLU_##name,
+enum glu_act { GLU_ACTS(GLU_ACT) GLU_N };
+#undef GLU_ACT
+enum act_fact {
+    ACT_CONSTANTS = 1, /* those of its glu_op, c */
+    ACT_LIMITS = 2     /* it holds gate and up within limits together, and has to have both */
 };
 
 struct scale_op {
@@ -31,10 +45,12 @@ struct scale_op {
 struct softcap_op {
     float cap;
 };
-/* 1: it limits gate and up together, and has to have both: those from GLU_SILU_MIN on. */
-static inline int glu_limits(enum glu_act act)
+static inline int glu_is(enum glu_act act, enum act_fact f)
 {
-    return act >= GLU_SILU_MIN;
+#define FACTS(name, facts) (facts),
+    static const uint8_t of[] = {GLU_ACTS(FACTS)};
+#undef FACTS
+    return (of[act] & f) != 0;
 }
 struct glu_op {
     enum glu_act act;

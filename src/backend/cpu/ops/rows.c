@@ -188,7 +188,7 @@ static OP_FN(cpu_glu)
             act(g, u, z, c->dst.cols);
         else if (p->act == GLU_SITU)
             act_situ(kern_of(c), p, g, u, z, c->dst.cols);
-        else if (glu_limits(p->act))
+        else if (glu_is(p->act, ACT_LIMITS))
             act_limited(kern_of(c), p, g, u, z, c->dst.cols);
         else
             act_plain(kern_of(c), p, g, u, z, c->dst.cols);
