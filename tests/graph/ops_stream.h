@@ -149,6 +149,23 @@ static void gates_are_slow_where_they_have_no_kernel(void)
         d->backend->close(d);
     }
 }
+
+/* Whatever type it has: by a kernel, as it multiplies. */
+static void tables_are_nowhere_slow(void)
+{
+    struct device *d = NULL;
+    struct pith_error err;
+    REQUIRE(backend_cpu.open(0, 0, &d, &err) == PITH_OK, "%s", err.msg);
+    for (int t = 0; t < DT_COUNT; t++) {
+        struct tensor w = {.type = (enum dtype)t, .n_dims = 2, .dims = {3, 512}};
+        struct gather_op p = {.by = GATHER_TOKEN, .scale = 2};
+        struct node n = {.op = OP_GATHER, .w = &w, .p = &p};
+        struct op_impl impl;
+        CHECK_MSG(d->backend->impl(d, &n, &impl) && !impl.slow && !strcmp(impl.kernel, "gather"),
+                  "%s is looked up by \"%s\"", dtypes[t].name, impl.kernel);
+    }
+    d->backend->close(d);
+}
 #endif
 
 /* A stream attends to those that were kept before it, and itself: [kept | x]. */

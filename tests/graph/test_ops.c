@@ -668,7 +668,7 @@ static void activations_with_constants(void)
     rng_init(&rng, 10);
     for (size_t k = 0; k < sizeof ops / sizeof *ops; k++)
         for (int n = 1; n < 600; n += n < 40 ? 1 : 231) {
-            struct row_case c = {.op = R_GLU, .two = ops[k].act >= GLU_SILU_MIN, .glu = ops[k]};
+            struct row_case c = {.op = R_GLU, .two = glu_is(ops[k].act, ACT_LIMITS), .glu = ops[k]};
             int T = 3, cols = c.two ? 2 * n : n;
             bench_fill(&rng, in, T * cols, 1);
             for (int t = 0; t < T; t++)
@@ -1453,6 +1453,7 @@ int main(void)
     TEST(gates_of_streams);
 #ifndef BENCH_DEVICE
     TEST(gates_are_slow_where_they_have_no_kernel);
+    TEST(tables_are_nowhere_slow);
 #endif
     TEST(streams_are_attended_to);
     TEST(slots_pick_a_matrix);

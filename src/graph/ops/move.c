@@ -113,8 +113,7 @@ static void shape_gather(struct graph *g, struct node *n)
         graph_mismatch(g, n, "type of the table", n->w->type, DT_F32);
 }
 
-/* Which row of the table row r gets as its k-th; the nearest there is. */
-static int64_t gather_row(const struct call *c, const struct exec *x, int64_t r, int64_t k)
+int64_t gather_row(const struct call *c, const struct exec *x, int64_t r, int64_t k)
 {
     const struct gather_op *p = c->p;
     const struct step *s = x->step;
@@ -154,7 +153,7 @@ static OP_FN(ref_gather)
 
 const struct op_info op_gather = {.name = "gather",
                                   .kind = OP_ROWS,
-                                  .flags = OP_MOVER | OP_PARTS,
+                                  .flags = OP_PARTS,
                                   .params_bytes = sizeof(struct gather_op),
                                   .shape = shape_gather,
                                   .reference = ref_gather};

@@ -19,6 +19,8 @@ static inline int32_t embed_token(const struct embed_op *p, int32_t token)
         as = p->from[i] == token ? p->to[i] : as;
     return as;
 }
+struct call;
+struct exec;
 enum gather_by { GATHER_TOKEN, GATHER_POSITION, GATHER_ROW, GATHER_VALUE, GATHER_INTS };
 struct gather_op {
     enum gather_by by;
@@ -63,6 +65,8 @@ node graph_concat(struct graph *g, const struct concat_in *in, const char *name)
  * (GATHER_VALUE), or int32, whose rows come side by side (GATHER_INTS). Else `at` is NULL. */
 node graph_gather(struct graph *g, const struct tensor *w, node at, const struct gather_op *p,
                   const char *name);
+/* Which row of the table row r of a GATHER gets as its k-th; the nearest there is. */
+int64_t gather_row(const struct call *c, const struct exec *x, int64_t r, int64_t k);
 /* Rows of a table for each n-gram that ends in a row's token: int32 [T, (size - 1) heads]. A state
  * part of size - 1 numbers keeps the tokens before. */
 struct ngram_op {
