@@ -251,6 +251,13 @@ static int same_experts(const struct tensor *a, const struct tensor *b)
     return i == a->n_slices && i == b->n_slices && tensor_stack(a) == tensor_stack(b);
 }
 
+/* Does it multiply with a stack of experts that is dealt out? */
+static const struct op_experts *experts_product(const struct node *n)
+{
+    const struct op_experts *e = op_infos[n->op]->experts;
+    return e && e->list >= 0 && n->w->n_slices ? e : NULL;
+}
+
 /* The rows of slice i's experts, for all products that read them. */
 static node sort_part(struct cutter *c, const struct node *sort, const struct tensor *w, int32_t i)
 {
@@ -270,26 +277,27 @@ static node sort_part(struct cutter *c, const struct node *sort, const struct te
 /* A product with a stack of experts: each slice with the rows of its own. */
 static int cut_experts(struct cutter *c, const struct node *n)
 {
-    if (!op_has(n->op, OP_BY_EXPERTS) || !n->w || !n->w->n_slices)
+    const struct op_experts *e = experts_product(n);
+    if (!e)
         return 0;
     struct cut *k = &c->of[n->id];
-    const struct cut *x = &c->of[n->src[0]->id];
+    const struct node *rows = n->src[e->rows], *sort = n->src[e->list];
+    const struct cut *x = &c->of[rows->id];
     int in_parts = x->n && x->by && same_experts(x->by, n->w);
-    const struct node *sort = n->src[1];
-    node in = in_parts ? NULL : whole(c, n->src[0]);
+    node in = in_parts ? NULL : whole(c, rows);
     for (int32_t i = 0; i < n->w->n_slices; i++) {
         const struct tensor *s = n->w->slice[i];
         struct node like = *n;
         char name[NAME_BYTES];
         like.w = s;
-        like.src[0] = in_parts ? x->part[i] : in;
-        like.src[1] = sort_part(c, sort, n->w, i);
+        like.src[e->rows] = in_parts ? x->part[i] : in;
+        like.src[e->list] = sort_part(c, sort, n->w, i);
         snprintf(name, sizeof name, "%s[%lld]", n->name, (long long)s->first);
         k->part[k->n++] =
             as(graph_moe_some(c->g, &like, (int32_t)s->first, experts_of(s), name), n);
     }
     k->by = n->w;
-    k->routing = sort->src[0]; /* both were taken over */
+    k->routing = sort->src[op_infos[sort->op]->experts->routing]; /* both were taken over */
     return 1;
 }
 
@@ -322,18 +330,19 @@ static int cut_rows(struct cutter *c, const struct node *n)
 /* The sum over experts goes from device to device, each adding its own: one chain, as it was. */
 static int sum_experts(struct cutter *c, const struct node *n)
 {
-    const struct cut *a = n->n_src ? &c->of[n->src[0]->id] : NULL;
-    if (!op_has(n->op, OP_BY_EXPERTS) || n->w || !a || !a->n || !a->by)
+    const struct op_experts *e = op_infos[n->op]->experts;
+    const struct cut *a = e && e->before >= 0 ? &c->of[n->src[e->rows]->id] : NULL;
+    if (!a || !a->n || !a->by)
         return 0;
     node z = NULL;
     for (int32_t i = 0; i < a->n; i++) {
         const struct tensor *s = a->by->slice[i];
         struct node like = *n;
         char name[NAME_BYTES];
-        like.src[0] = a->part[i];
-        like.src[1] = a->routing;
-        like.src[2] = z;
-        like.n_src = i ? 3 : 2;
+        like.src[e->rows] = a->part[i];
+        like.src[e->routing] = a->routing;
+        like.src[e->before] = z;
+        like.n_src = e->before + (i > 0);
         like.near = s;
         snprintf(name, sizeof name, "%s[%lld]", n->name, (long long)s->first);
         z = as(graph_moe_some(c->g, &like, (int32_t)s->first, experts_of(s),
@@ -363,8 +372,7 @@ static void take_over(struct cutter *c, struct node *n)
 static int is_cut(const struct graph *g)
 {
     const struct node *n = g->first;
-    while (n && !((op_has(n->op, OP_BY_ROWS) || op_has(n->op, OP_BY_EXPERTS)) && n->w &&
-                  n->w->n_slices))
+    while (n && !(op_has(n->op, OP_BY_ROWS) && n->w->n_slices) && !experts_product(n))
         n = n->next;
     return n != NULL;
 }

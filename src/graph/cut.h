@@ -13,7 +13,7 @@
  *     z = x W^T    =>    z = x_0 W_0^T + x_1 W_1^T + ..   which is another sum: other bits
  *
  * A stack of experts may be divided, too, into ranges of experts. What works for each expert by
- * itself (OP_BY_EXPERTS) and what lies between is done where the experts are, for the rows that are
+ * itself (op.h, experts) and what lies between is done where the experts are, for the rows that are
  * routed there:
  *
  *     routing, x -> on each device: sorted, gate, up, act, down -> z_0 -> z_1 -> .. z

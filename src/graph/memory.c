@@ -320,8 +320,3 @@ uint64_t slabs_bytes(const struct slabs *s)
         n += s->slab[i].committed;
     return n;
 }
-
-uint64_t slabs_limit(const struct slabs *s)
-{
-    return s->unit * s->n_units;
-}

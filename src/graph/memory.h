@@ -146,7 +146,6 @@ static inline struct place slabs_at(const struct slabs *s, uint64_t i)
     return (struct place){&s->slab[i >> s->shift], (i & (((uint64_t)1 << s->shift) - 1)) * s->unit};
 }
 uint64_t slabs_bytes(const struct slabs *s); /* backed */
-uint64_t slabs_limit(const struct slabs *s); /* at most */
 /* What so many units will take of a device when all are made, in whole slabs; how many slabs. */
 uint64_t slabs_need(const struct device *d, uint64_t unit, uint64_t n_units);
 uint64_t slabs_count(const struct device *d, uint64_t unit, uint64_t n_units);

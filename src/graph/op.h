@@ -40,8 +40,17 @@ enum op_flags {
     OP_PARTS = 4096,      /* reads w row by row (weight_row): it may lie in parts */
     OP_MOVER = 2048,      /* moves, sorts or makes few numbers: its reference is slow nowhere */
     OP_BY_ROWS = 8192,    /* a column of its result is of one row of w and of b: cut.h */
-    OP_BY_COLUMNS = 16384, /* a column of its result is of the same columns of its operands */
-    OP_BY_EXPERTS = 32768  /* what it does for some experts stands by itself; p is a moe_op */
+    OP_BY_COLUMNS = 16384  /* a column of its result is of the same columns of its operands */
+};
+
+/* Of an op that does for some experts what stands by itself (its parameters are a moe_op): which of
+ * its operands are what; -1: it has no such. */
+struct op_experts {
+    int8_t rows;    /* what is multiplied or added up: a row for each expert of a row, at most */
+    int8_t routing; /* which experts each row has */
+    int8_t list;    /* rows by experts: made by an op like this from the routing. Products have it,
+                       and a slice of w for some experts */
+    int8_t before;  /* the sum over the experts before, its last operand, and not of the first */
 };
 
 struct call;
@@ -88,6 +97,7 @@ struct op_info {
     /* Of an op that does for each head of its state the same by itself: makes of its parameters
      * those for heads [first, first + n) of K and V; 0: it cannot. NULL: it is not such an op. */
     int (*heads)(const struct node *of, int32_t first, int32_t n, void *params);
+    const struct op_experts *experts; /* NULL: it knows of none */
     /* The definition in plain C, the units it works in (NULL: rows) and the scratch bytes it takes
      * of each thread (NULL: none). */
     op_fn reference;

@@ -315,11 +315,14 @@ static OP_FN(ref_moe_sort)
     first[*n_active] = at;
 }
 
+static const struct op_experts sort_experts = {.rows = -1, .routing = 0, .list = -1, .before = -1};
+
 const struct op_info op_moe_sort = {.name = "moe_sort",
                                     .kind = OP_UNITS,
-                                    .flags = OP_OPAQUE | OP_MOVER | OP_BY_EXPERTS,
+                                    .flags = OP_OPAQUE | OP_MOVER,
                                     .params_bytes = sizeof(struct moe_op),
                                     .shape = shape_moe_sort,
+                                    .experts = &sort_experts,
                                     .reference = ref_moe_sort,
                                     .units = one_unit};
 
@@ -382,11 +385,15 @@ static OP_FN(ref_moe_matmul)
     }
 }
 
+static const struct op_experts product_experts = {
+    .rows = 0, .routing = -1, .list = 1, .before = -1};
+
 const struct op_info op_moe_matmul = {.name = "moe_matmul",
                                       .kind = OP_UNITS,
-                                      .flags = OP_PRODUCT | OP_PARTS | OP_BY_EXPERTS,
+                                      .flags = OP_PRODUCT | OP_PARTS,
                                       .params_bytes = sizeof(struct moe_op),
                                       .shape = shape_moe_matmul,
+                                      .experts = &product_experts,
                                       .wants = product_wants,
                                       .cost = moe_matmul_cost,
                                       .reference = ref_moe_matmul,
@@ -493,11 +500,13 @@ static OP_FN(ref_moe_sum)
     }
 }
 
+static const struct op_experts sum_experts = {.rows = 0, .routing = 1, .list = -1, .before = 2};
+
 const struct op_info op_moe_sum = {.name = "moe_sum",
                                    .kind = OP_ROWS,
-                                   .flags = OP_BY_EXPERTS,
                                    .params_bytes = sizeof(struct moe_op),
                                    .shape = shape_moe_sum,
+                                   .experts = &sum_experts,
                                    .reference = ref_moe_sum};
 
 node graph_moe_sum(struct graph *g, node y, node routing, const char *name)
