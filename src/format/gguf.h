@@ -111,7 +111,7 @@ pith_status gguf_override(struct gguf *g, const char *spec, struct pith_error *e
 struct gguf_writer;
 struct gguf_writer *gguf_writer_open(const char *path, struct pith_error *err);
 void gguf_writer_u32(struct gguf_writer *w, const char *key, uint32_t v);
-void gguf_writer_u64(struct gguf_writer *w, const char *key, uint64_t v);
+void gguf_writer_u64(struct gguf_writer *w, const char *key, uint64_t v); /* tests, as the next */
 void gguf_writer_i32(struct gguf_writer *w, const char *key, int32_t v);
 void gguf_writer_f32(struct gguf_writer *w, const char *key, float v);
 void gguf_writer_bool(struct gguf_writer *w, const char *key, int v);

@@ -1,7 +1,8 @@
 /* session.h -- sequences over a model: a plan for each role, one cache, one step at a time.
- * Everything a step needs is allocated at open; after that no call here allocates (the cache
- * commits reserved slabs).
- */
+ * Everything that all steps need is allocated at open, and the cache commits reserved slabs. What
+ * not all sessions need is made when it is first asked for, and kept: tables of edited sequences,
+ * the best tokens of outputs, the sampler of rows that are drawn; and lists of changes of pages
+ * grow. */
 #ifndef PITH_RUN_SESSION_H
 #define PITH_RUN_SESSION_H
 
@@ -60,15 +61,15 @@ struct uploading {
     char why[200]; /* none do, though there are such weights; "": there is nothing to say */
 };
 
-/* What an edit will do to a session, once it is ready: keep the first `at` slots of seq; put the
- * cache's draft in its place; make it a copy of another, or of the other's memory alone; or empty
- * all but seq. */
 /* Of a sequence whose last token the last call was asked an output of: which that is, and how many
  * tokens there were. output -1: there is none. */
 struct last_output {
     int32_t output, n;
 };
 
+/* What an edit will do to a session, once it is ready: keep the first `at` slots of seq; put the
+ * cache's draft in its place; make it a copy of another, or of the other's memory alone; or empty
+ * all but seq. */
 enum edit_what { EDIT_NOTHING, EDIT_CUT, EDIT_DRAFT, EDIT_COPY, EDIT_MEMORY, EDIT_KEEP };
 struct edit_plan {
     enum edit_what what;

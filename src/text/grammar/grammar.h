@@ -30,7 +30,8 @@ struct grammar_spec {
     uint64_t cache_bytes;  /* for masks */
     struct slice or_prefix, or_schema; /* or_schema not empty: the text may be these instead */
     int calls_only;                    /* of PITH_GRAMMAR_CALLS: calls_spec.only */
-    int unsearched; /* of PITH_GRAMMAR_GBNF: nobody looks for what grows (stacks.h) */
+    int unsearched;                    /* tests, of PITH_GRAMMAR_GBNF: nobody looks for what
+                                          grows (stacks.h) */
     int schema_order;                  /* members of objects come in the order of their schema */
     void (*release)(void *owner);      /* called when the last handle goes; NULL: nothing is */
     void *owner;
