@@ -172,7 +172,7 @@ done | rule builders_take_five_arguments
 kinds=$(sed -nE 's/^STATE_ROWS\((\w+),.*/STATE_\1/p; s/^STATE_RANGE\((\w+),.*/RANGE_\1/p' \
     src/graph/state.def | paste -sd '|')
 code src/{graph,run,api}/**/*.{c,h} | grep -v '^src/graph/ops/' |
-    grep -E "\b($kinds)\b" | rule states_are_known_by_their_facts
+    grep -E "\b(${kinds:-STATE_OF_NONE})\b" | rule states_are_known_by_their_facts
 
 # Memory of devices: only backends know what a handle means. Where the host can look is asked by
 # who has another way where it cannot.

@@ -122,6 +122,27 @@ tree
 printf 'void b(void) { f(key, "%%s.x", m->arch->name); }\n' >>"$dir/t/src/run/b.c"
 broken key_put_together check_layers.sh keys_are_read_by_tables 'src/run/b.c:3:'
 
+# Kinds of rows and ranges are not asked for by name; nothing but kernels has an instruction set.
+tree
+printf 'STATE_ROWS(KV, "K and V", 0)\nSTATE_RANGE(NEAR, "near", -1, 0, 0)\n' \
+    >"$dir/t/src/graph/state.def"
+printf 'int b(void) { return STATE_FLAT + RANGE_NEARLY + PITH_RANGE; }\n' >>"$dir/t/src/run/b.c"
+kept names_of_other_things check_layers.sh states_are_known_by_their_facts
+printf 'int c(struct state *s) { return s->rows == STATE_KV; }\n' >>"$dir/t/src/run/b.c"
+broken name_of_a_kind check_layers.sh states_are_known_by_their_facts 'src/run/b.c:4:'
+printf 'int d(struct state *s) { return s->range == RANGE_NEAR; }\n' >>"$dir/t/src/run/b.c"
+broken name_of_a_range check_layers.sh states_are_known_by_their_facts 'src/run/b.c:5:'
+for header in xmmintrin immintrin arm_sve; do
+    tree
+    printf '#include <%s.h>\n' $header >>"$dir/t/src/run/b.c"
+    broken "set_of_$header" check_layers.sh instruction_sets_in_kernel_folders 'src/run/b.c:3:'
+done
+tree
+printf 'double b(double x) { return fmath_exp(x) + s.exp(x) + sqrt(x); }\n' >>"$dir/t/src/run/b.c"
+kept functions_of_our_own check_forbidden.sh no_libm_in_results
+printf 'float c(float x) { return expf(x); }\n' >>"$dir/t/src/run/b.c"
+broken libm check_forbidden.sh no_libm_in_results 'src/run/b.c:4:'
+
 # A backend is known by its folder, and no rule names it but the CPU's and the far device's.
 tree
 mkdir -p "$dir/t/src/backend/"{cpu,far,gpu,new}
