@@ -129,8 +129,8 @@ static const struct known {
     char letter; /* 0: it has none */
     int ours;
 } known[] = {
-#define SAMPLER(name, traits, chains, letter, ...) {#name, letter, 1},
-#define NO_SAMPLER(name, letter)                   {#name, letter, 0},
+#define SAMPLER(name, traits, learns, off, chains, letter, ...) {#name, letter, 1},
+#define NO_SAMPLER(name, letter)                                {#name, letter, 0},
 #include "src/run/sample/samplers.def"
 };
 enum { N_KNOWN = sizeof known / sizeof *known };

@@ -161,10 +161,64 @@ static void default_chains(void)
     }
 }
 
+/* Of how many of the best logits a draw looks at no more: by what each step leaves, where it is not
+ * off. What nobody set costs a device no row. */
+static void best_of_chains(void)
+{
+    static const struct pith_logit_bias bias = {1, 5};
+    static const struct {
+        const char *chain;
+        int32_t best, n_bias;
+        float temperature, repeat;
+    } cases[] = {
+        {NULL, 40, 0, 0.8f, 0},
+        {NULL, 1, 0, 0, 0},
+        {NULL, 0, 0, 0.8f, 1.5f},
+        {NULL, 0, 1, 0.8f, 0},
+        {"penalties;dry;logit_bias;top_p:p=1;typical:p=1;min_p:p=0;xtc;top_n_sigma;top_k:k=5", 5, 0,
+         0.8f, 0},
+        {"penalties:present=1;top_k:k=5", 0, 0, 0.8f, 0},
+        {"dry:multiplier=1;top_k:k=5", 0, 0, 0.8f, 0},
+        {"top_p:p=0.9;top_k:k=5", 0, 0, 0.8f, 0},
+        {"temp:t=1;top_k:k=7", 7, 0, 0.8f, 0},
+        {"temp_ext:t=1;top_k:k=7", 7, 0, 0.8f, 0},
+        {"temp_ext:t=1,delta=0.5;top_k:k=7", 0, 0, 0.8f, 0},
+        {"top_k:k=0;temp:t=0", 1, 0, 0.8f, 0},
+        {"greedy", 1, 0, 0.8f, 0},
+        {"greedy;top_p;temp:t=2", 1, 0, 0.8f, 0},
+        {"greedy;xtc:p=1,t=0.1", 0, 0, 0.8f, 0},
+        {"mirostat", 0, 0, 0.8f, 0},
+        {"adaptive_p:target=0.5;top_k", 0, 0, 0.8f, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
+        struct pith_error err = {0};
+        CHECK(pith_sampler_defaults(NULL, NULL, &p, &err) == PITH_OK);
+        p.samplers = cases[i].chain;
+        p.temperature = cases[i].temperature;
+        p.repeat_penalty = cases[i].repeat;
+        p.logit_bias = &bias;
+        p.n_logit_bias = cases[i].n_bias;
+        pith_sampler *s = pith_sampler_open(64, &p, &err);
+        CHECK_MSG(s && pith_sampler_best(s) == cases[i].best, "%d, %s: %d, wanted %d; %s", (int)i,
+                  cases[i].chain ? cases[i].chain : "the default chain", pith_sampler_best(s),
+                  cases[i].best, err.msg);
+        pith_sampler_close(s);
+    }
+    /* Of these logits the best one is dropped, and what is drawn is the best that is left. */
+    static const float logits[4] = {3, 2.9f, -5, -6};
+    struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
+    p.samplers = "greedy;xtc:p=1,t=0.1";
+    pith_sampler *s = pith_sampler_open(4, &p, NULL);
+    CHECK(pith_sample(s, logits) == 1);
+    pith_sampler_close(s);
+}
+
 int main(void)
 {
     TEST(bad_chains);
     TEST(default_chains);
     TEST(said_chains);
+    TEST(best_of_chains);
     return test_end();
 }

@@ -42,6 +42,14 @@ def rows():
                "help": "".join(re.findall(r'"([^"]*)"', help_text))}
 
 
+def samplers():
+    text = re.sub(r"/\*.*?\*/", "", open(TABLE, encoding="utf-8").read(), flags=re.S)
+    for m in re.finditer(r"^SAMPLER\((.*?)\)$(?=\n(?:SAMPLER|NO_SAMPLER))", text, re.S | re.M):
+        name, _, _, _, chains, letter, others, _ = columns(m[1])
+        yield {"name": name, "chains": chains, "letter": letter.strip("'") if letter != "0" else "",
+               "others": others.strip('"').split()}
+
+
 def says(*args):
     p = subprocess.run([PITH, *args], capture_output=True, text=True,
                        errors="replace")
@@ -115,11 +123,12 @@ def test_names(s):
     body = {"prompt": "w5 w6", "max_tokens": 3, "temperature": 2, "seed": 7, "adaptive_target": 0.5,
             "dry_multiplier": 1, "presence_penalty": 1, "xtc_probability": 1, "top_n_sigma": 1}
     text = open(TABLE, encoding="utf-8").read()
-    found = re.findall(r"^SAMPLER\((\w+), \w, [A-Z0-9_ |]+, (?:'(\w)'|0), \"([^\"]*)\"", text, re.M)
+    found = list(samplers())
     check("samplers_are_read", len(found) == len(re.findall(r"^SAMPLER\(", text, re.M)) > 10)
-    for name, letter, others in found:
+    for row in found:
+        name, letter = row["name"], row["letter"]
         plain_name = s.post("/v1/completions", {**body, "samplers": [name]})[1]["choices"]
-        for other in ([letter] if letter else []) + [[o] for o in others.split()]:
+        for other in ([letter] if letter else []) + [[o] for o in row["others"]]:
             a = s.post("/v1/completions", {**body, "samplers": other})
             check("%s is %s" % (other, name), a[0] == 200 and a[1]["choices"] == plain_name, a[1])
     for name, letter in re.findall(r"^NO_SAMPLER\((\w+), (?:'(\w)'|0)\)", text, re.M):
@@ -154,9 +163,7 @@ def test_said(s):
 
 def test_chains(all_rows):
     """What a setting is of comes to its turn without being named: it is in a default chain."""
-    text = open(TABLE, encoding="utf-8").read()
-    chains = dict(re.findall(r"^SAMPLER\((\w+), \w, ([A-Z0-9_ |]+),", text, re.M))
-    check("chains_are_read", len(chains) == len(re.findall(r"^SAMPLER\(", text, re.M)) > 10)
+    chains = {row["name"]: row["chains"] for row in samplers()}
     for r in all_rows:
         for sampler, _ in r["to"]:
             check("%s is of a default chain" % r["name"], chains.get(sampler, "NEVER") != "NEVER",

@@ -18,21 +18,29 @@
 
 /* ---------------------------------------------------------------- the table */
 
-enum { K = 1, W = 2, U = 4 };
+enum { K = 1, T = 2, B = 4, N = 8, W = 16, C = 32, D = 64, V = 128 }; /* as in samplers.def */
 enum { NEVER, BEST, MIROSTAT, MIROSTAT_V2 = 4, CUTS = 8, ADAPTIVE = 16, ALWAYS = 31 };
-#define sampled_U(name)             sampled_##name
-#define sampled_K(name)             NULL
-#define sampled_W(name)             NULL
-#define sampled_0(name)             NULL
+#define sampled_LEARNS(name) sampled_##name
+#define sampled_STAYS(name)  NULL
+#define IS(parameter, x)     {1, parameter, x, x},
+#define UPTO(parameter, x)   {1, parameter, -INFINITY, x},
+#define FROM(parameter, x)   {1, parameter, x, INFINITY},
+#define NO_BIAS              IS(-1, 0)
+#define ON
 #define INT                         1
 #define REAL                        0
 #define P(name, type, lo, hi, dflt) {#name, type, lo, hi, dflt},
-#define SAMPLER(name, traits, chains, letter, others, params)                                      \
-    {#name, others, traits, chains, sample_##name, sampled_##traits(name), {params}},
+#define SAMPLER(name, traits, learns, off, chains, letter, others, params)                         \
+    {#name, others, traits, chains, sample_##name, sampled_##learns(name), {off{0}}, {params}},
 static const struct sample_kind kinds[] = {
 #include "run/sample/samplers.def"
 };
 #undef P
+#undef IS
+#undef UPTO
+#undef FROM
+#undef NO_BIAS
+#undef ON
 enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
 
 /* Where the members of the public struct go. */
@@ -172,7 +180,7 @@ static pith_status unknown_sampler(const char *text, size_t n, struct pith_error
 static pith_status add_step(struct pith_sampler *s, const struct sample_kind *kind,
                             const struct pith_sampler_params *q, struct pith_error *err)
 {
-    int same = 1, most = kind->traits & (W | U) ? SAMPLE_MAX_COSTLY : SAMPLE_MAX_SAME;
+    int same = 1, most = kind->traits & W || kind->sampled ? SAMPLE_MAX_COSTLY : SAMPLE_MAX_SAME;
     for (int i = 0; i < s->n_steps; i++)
         same += s->steps[i].kind == kind;
     if (s->n_steps == SAMPLE_MAX_STEPS)
@@ -248,15 +256,21 @@ static pith_status check_fields(const struct pith_sampler_params *q, struct pith
     return st;
 }
 
+/* It leaves the best one alone. */
+static int takes_best(const struct sample_step *t)
+{
+    return t->kind->traits & T && t->p[0] <= 0;
+}
+
 /* Where the best is what will be chosen, steps that leave it the best are left out. */
 static void shorten(struct pith_sampler *s)
 {
     int n = 0, best = 0;
     for (int i = 0; i < s->n_steps; i++)
-        best |= is(&s->steps[i], "temp") && s->steps[i].p[0] <= 0;
+        best |= takes_best(&s->steps[i]);
     for (int i = 0; i < s->n_steps; i++) {
         const struct sample_step *t = &s->steps[i];
-        if (!best || !(t->kind->traits & K) || (is(t, "temp") && t->p[0] <= 0))
+        if (!best || !(t->kind->traits & K) || takes_best(t))
             s->steps[n++] = *t;
     }
     s->n_steps = n;
@@ -414,29 +428,41 @@ static pith_status copy_only(struct pith_sampler *s, const struct pith_sampler_p
     return PITH_OK;
 }
 
+/* A step that changes nothing, whatever the logits are. */
+static int is_off(const struct pith_sampler *s, const struct sample_step *t)
+{
+    int n = 0;
+    for (; n < SAMPLE_MAX_OFF && t->kind->off[n].is_there; n++) {
+        int parameter = t->kind->off[n].parameter;
+        double x = parameter < 0 ? s->n_bias : t->p[parameter];
+        if (!(x >= t->kind->off[n].lo && x <= t->kind->off[n].hi))
+            return 0;
+    }
+    return n > 0;
+}
+
 /* What the steps of the chain need to remember. */
 static pith_status measure_history(struct pith_sampler *s, struct pith_error *err)
 {
-    enum { DRY_ALL = 1 << 17 }; /* the window of "all" */
+    enum { ALL = 1 << 17 }; /* the window of "all" */
     struct sample_history *h = &s->history;
     for (int i = 0; i < s->n_steps; i++) {
         const struct sample_step *t = &s->steps[i];
-        int32_t last_n = t->kind->traits & W ? (int32_t)t->p[0] : 0;
-        s->adaptive |= is(t, "adaptive_p");
-        if (is(t, "dry") && t->p[1] != 0) {
-            last_n = window_of(s, last_n < 0 ? DRY_ALL : last_n);
-            h->dry = last_n > h->dry ? last_n : h->dry;
-        } else if (is(t, "penalties") && (t->p[1] != 1 || t->p[2] != 0 || t->p[3] != 0)) {
-            if (h->window && h->window != window_of(s, last_n))
-                return error_set(
-                    err, PITH_RANGE,
-                    "sampler: penalties with last_n %d and %d in one chain; wanted one "
-                    "window",
-                    h->window, last_n);
-            h->window = window_of(s, last_n);
-        }
+        int traits = t->kind->traits;
+        int32_t last_n = traits & W ? (int32_t)t->p[0] : 0;
+        s->has_table |= (traits & V) != 0;
+        if (!(traits & W) || is_off(s, t))
+            continue;
+        last_n = window_of(s, last_n < 0 && !(traits & C) ? ALL : last_n);
+        h->cap = last_n > h->cap ? last_n : h->cap;
+        h->dry = traits & D && last_n > h->dry ? last_n : h->dry;
+        if (traits & C && h->window && h->window != last_n)
+            return error_set(err, PITH_RANGE,
+                             "sampler: %s with %s %d and others with %d in one chain; wanted one "
+                             "window",
+                             t->kind->name, t->kind->param[0].name, last_n, h->window);
+        h->window = traits & C ? last_n : h->window;
     }
-    h->cap = h->window > h->dry ? h->window : h->dry;
     return PITH_OK;
 }
 
@@ -462,7 +488,7 @@ int64_t sampler_bytes(const struct pith_sampler *s)
 {
     const struct sample_history *h = &s->history;
     int64_t v = s->n_vocab, cap = h->cap > 0 ? h->cap : 0, dry = h->dry;
-    int64_t n = cap * 4 + v * 4 * (masks(s) + (h->window != 0) + s->adaptive) +
+    int64_t n = cap * 4 + v * 4 * (masks(s) + (h->window != 0) + s->has_table) +
                 candidates_bytes(s->n_vocab);
     if (dry)
         n += dry * 8 + v * 8 + breakers_bytes(h->n_breakers);
@@ -491,7 +517,7 @@ static int get_ready(struct pith_sampler *s)
                make(&h->common, h->dry, dry, sizeof *h->common) &&
                make(&h->latest, h->dry, v, sizeof *h->latest) &&
                make(&h->longest, h->dry, v, sizeof *h->longest) &&
-               make(&s->before, s->adaptive, v, sizeof *s->before) &&
+               make(&s->before, s->has_table, v, sizeof *s->before) &&
                (!h->dry || h->index || (h->index = breakers_new(h->breakers, h->n_breakers))) &&
                make_list(s);
     return s->ready;
@@ -672,31 +698,25 @@ static int32_t draw(struct pith_sampler *s, const float *logits)
     return s->starved ? -1 : draw_left(s);
 }
 
-/* A step that changes nothing, whatever the logits are. */
-static int is_off(const struct pith_sampler *s, const struct sample_step *t)
-{
-    return is(t, "logit_bias")  ? s->n_bias == 0
-           : is(t, "penalties") ? t->p[1] == 1 && t->p[2] == 0 && t->p[3] == 0
-           : is(t, "dry")       ? t->p[1] == 0
-           : is(t, "top_p") || is(t, "typical") ? t->p[0] >= 1
-           : is(t, "top_k") || is(t, "top_n_sigma") || is(t, "xtc") || is(t, "min_p") ? t->p[0] <= 0
-                                                                                      : 0;
-}
-
 int32_t sampler_best(const struct pith_sampler *s)
 {
+    int best = 0;
     if (masks(s))
         return 0;
     for (int i = 0; i < s->n_steps; i++) {
         const struct sample_step *t = &s->steps[i];
-        if (is(t, "greedy") || (is(t, "temp") && t->p[0] <= 0))
+        int traits = t->kind->traits;
+        if (!best && takes_best(t))
             return 1;
-        if (is(t, "top_k") && t->p[0] > 0)
+        if (is_off(s, t))
+            continue;
+        if (!best && traits & N)
             return (int32_t)t->p[0];
-        if (!is_off(s, t))
+        if (!(traits & (best ? K : B)))
             return 0;
+        best = 1; /* is what will be chosen, if what follows leaves it the best */
     }
-    return 0;
+    return best;
 }
 
 int32_t sampler_sample_best(struct pith_sampler *s, const float *x, const int32_t *id, int32_t n)

@@ -21,7 +21,13 @@
 #include "text/grammar/grammar.h"
 
 /* Of a chain: steps, steps of one kind, and of one kind that looks at history or learns. */
-enum { SAMPLE_MAX_STEPS = 32, SAMPLE_MAX_SAME = 4, SAMPLE_MAX_COSTLY = 2, SAMPLE_MAX_PARAMS = 6 };
+enum {
+    SAMPLE_MAX_STEPS = 32,
+    SAMPLE_MAX_SAME = 4,
+    SAMPLE_MAX_COSTLY = 2,
+    SAMPLE_MAX_PARAMS = 6,
+    SAMPLE_MAX_OFF = 4
+};
 
 struct pith_sampler;
 struct sample_step;
@@ -46,6 +52,10 @@ struct sample_kind {
     unsigned chains; /* default ones that it is in */
     sample_fn apply;
     sampled_fn sampled; /* NULL: learns nothing */
+    struct {
+        int is_there, parameter; /* below 0: the number of biases */
+        double lo, hi;           /* it is between these */
+    } off[SAMPLE_MAX_OFF];       /* it changes nothing where all of them hold; none: nowhere */
     struct {
         const char *name;
         int is_int;
@@ -94,10 +104,10 @@ struct pith_sampler {
     int n_steps, greedy; /* greedy: the draw takes the best */
     int said;            /* the chain is one that somebody wrote */
     int ready,
-        forgot;   /* its tables are there; a token is missing in the history, for want of memory */
-    int starved;  /* the last draw had no memory */
-    int64_t ns;   /* of all draws */
-    int adaptive; /* adaptive_p is in the chain */
+        forgot;    /* its tables are there; a token is missing in the history, for want of memory */
+    int starved;   /* the last draw had no memory */
+    int64_t ns;    /* of all draws */
+    int has_table; /* a sampler of the chain has a number for each token */
     int32_t history_max; /* more tokens are never accepted, 0: no bound */
     struct sample_step steps[SAMPLE_MAX_STEPS];
     uint64_t seed, index; /* Philox key, output index */
@@ -119,23 +129,14 @@ struct pith_sampler {
                           take it */
     uint32_t n_accepted, cap_accepted;
     int keeps, missing; /* missing: there was no memory for some of them */
-    float *before;      /* [V] probabilities that adaptive_p saw; NULL: it is not in the chain */
+    float *before;      /* [V] of a sampler with such a table; NULL: none is in the chain */
 };
 
-#define K 1
-#define W 2
-#define U 4
-#define P(...)
+/* A function of the second kind is there for those that learn. */
 #define SAMPLER(name, ...)                                                                         \
-    void sample_##name(struct pith_sampler *s, struct sample_step *t);
+    void sample_##name(struct pith_sampler *s, struct sample_step *t);                             \
+    void sampled_##name(struct pith_sampler *s, struct sample_step *t, int32_t at);
 #include "run/sample/samplers.def"
-#undef P
-#undef K
-#undef W
-#undef U
-void sampled_mirostat(struct pith_sampler *s, struct sample_step *t, int32_t at);
-void sampled_mirostat_v2(struct pith_sampler *s, struct sample_step *t, int32_t at);
-void sampled_adaptive_p(struct pith_sampler *s, struct sample_step *t, int32_t at);
 
 /* params: all of its fields are set. NULL with *err: PITH_RANGE names the parameter, what was found
  * and what was wanted. */
