@@ -83,7 +83,11 @@ static void one_long_among_short(void)
     for (int32_t rows = 4; rows <= 8; rows++) {
         int32_t parts = 0;
         CHECK(units_of(s, 2, rows, 1000, 90, &parts) == 2 * rows && parts == 1);
-        CHECK(units_of(s, 2, rows, 20000, 20000, &parts) == 2 * rows && parts == 1);
+        CHECK(units_of(s, 2, rows, 8000, 8000, &parts) == 2 * rows && parts == 1);
+        CHECK(units_of(s, 2, rows, 20000, 20000, &parts) == 2 * rows * 20 && parts == 20);
+        CHECK(units_of(s, 1, rows, 20000, 20000, &parts) ==
+                  (rows == 8 ? 2 * rows : 2 * rows * 20) &&
+              parts == (rows == 8 ? 1 : 20));
         CHECK(units_of(s, 2, rows, 60000, 90, &parts) == 2 * rows * 59 && parts == 59);
         CHECK(units_of(s, 2, rows, 60000, 3000, &parts) == 2 * rows * 59 && parts == 59);
     }

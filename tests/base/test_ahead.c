@@ -198,6 +198,36 @@ static void refused_or_cut_short(void)
     CHECK(!file_map_tells(&m));
 }
 
+static struct {
+    uint64_t n, bytes, most;
+} advised;
+
+static int count_advice(void *p, size_t n, int advice)
+{
+    (void)p, (void)advice;
+    advised.n++;
+    advised.bytes += n;
+    advised.most = n > advised.most ? n : advised.most;
+    return 0;
+}
+
+/* Linux reads no more of one request than a device's read-ahead or its largest transfer. */
+static void wanted_in_small_pieces(void)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    struct ahead_calls before = ahead_calls;
+    struct file_map m;
+    struct pith_error err;
+    REQUIRE(file_map_open(&m, file_of_pages(page), &err) == PITH_OK, "%s", err.msg);
+    ahead_calls.advise = count_advice;
+    file_map_want(&m, page + 1, m.n); /* to its end at most */
+    ahead_calls = before;
+    CHECK_MSG(advised.most <= 128 << 10 && advised.bytes == m.n - page && advised.n > 1,
+              "%llu bytes in %llu calls, the largest of %llu", (unsigned long long)advised.bytes,
+              (unsigned long long)advised.n, (unsigned long long)advised.most);
+    file_map_close(&m);
+}
+
 int main(void)
 {
     hook_install();
@@ -207,6 +237,7 @@ int main(void)
     TEST(no_memory);
     TEST(asks_for_what_is_not_there);
     TEST(refused_or_cut_short);
+    TEST(wanted_in_small_pieces);
     check_nothing_held("at the end");
     return test_end();
 }

@@ -355,6 +355,54 @@ static void weights_that_do_not_fit(void)
     check_nothing_held("weights");
 }
 
+/* Where all packed weights do not fit and those that every token reads do, the experts alone are
+ * used from the file. */
+static void experts_that_do_not_fit(void)
+{
+    static float want[N_VOCAB], got[N_VOCAB];
+    struct pith_error err;
+    struct pith_model_info info = {.size = sizeof info};
+    struct pith_model_params p = PITH_MODEL_PARAMS_INIT;
+    struct pith_memory_report memory = PITH_MEMORY_REPORT_INIT;
+    struct pith_synth_params many = shape;
+    const char *path = tmp_path("experts.gguf");
+    many.arch = "qwen3moe";
+    many.n_expert = 16;
+    many.n_expert_used = 2;
+    p.n_threads = 1;
+    p.n_batch = 64;
+    new_tree();
+    machine(400 * MIB, 400 * MIB);
+    look_there();
+    REQUIRE(pith_synth(path, &many, &err) == PITH_OK, "%s", err.msg);
+    pith_model *m = pith_model_open(path, &p, &err);
+    REQUIRE(m, "%s", err.msg);
+    CHECK(!*note_of(m));
+    pith_model_get_info(m, &info, NULL);
+    uint64_t all = info.weight_bytes;
+    run_model(m, want);
+    pith_model_close(m);
+    for (int fewer = 0; fewer < 2; fewer++) { /* and at last not even the others do */
+        machine(400 * MIB, fewer ? 2 * MIB : all);
+        m = pith_model_open(path, &p, &err);
+        REQUIRE(m, "%s", err.msg);
+        CHECK_MSG(strstr(note_of(m), fewer ? "they are used" : "the experts are used"),
+                  "note \"%s\"", note_of(m));
+        pith_memory(&memory);
+        CHECK_MSG(fewer ? memory.used[PITH_MEM_WEIGHTS] < MIB / 4
+                        : memory.used[PITH_MEM_WEIGHTS] > MIB &&
+                              memory.used[PITH_MEM_WEIGHTS] < all / 2,
+                  "%llu bytes of %llu", (unsigned long long)memory.used[PITH_MEM_WEIGHTS],
+                  (unsigned long long)all);
+        machine(400 * MIB, 400 * MIB);
+        run_model(m, got);
+        CHECK(!memcmp(want, got, sizeof want));
+        pith_model_close(m);
+    }
+    unsetenv("PITH_PROCFS");
+    check_nothing_held("experts");
+}
+
 /* The same by a copy that is kept: it is not made of weights that stay mapped, and one that is
  * there fits where packed ones do not. */
 static void copies_of_packed_weights(void)
@@ -801,6 +849,7 @@ int main(void)
     TEST(damaged_texts);
     TEST(promises_count);
     TEST(weights_that_do_not_fit);
+    TEST(experts_that_do_not_fit);
     TEST(copies_of_packed_weights);
     TEST(session_that_does_not_fit);
     TEST(cache_that_cannot_grow);

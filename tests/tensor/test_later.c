@@ -362,26 +362,32 @@ static void when(void)
     static const struct tiny small = {"llama", "q5_0", 64, 2, 32, 96, V, 0, 0, 1, 1},
                              large = {"qwen2", "f32", 1024, 8, 128, 4096, 300, 0, 0, 1, 1};
     struct pith_error err = {PITH_OK, ""};
+    struct pith_model_info info = {.size = sizeof info};
     struct {
         const struct tiny *t;
         pith_weights weights;
         int check, copy, later;
     } cases[] = {
-        {&small, PITH_WEIGHTS_LATER, 0, 0, 1},     {&small, PITH_WEIGHTS_LATER, 1, 0, 0},
-        {&small, PITH_WEIGHTS_LATER, 0, 1, 0},     {&small, PITH_WEIGHTS_AUTO, 0, 0, 0},
-        {&large, PITH_WEIGHTS_AUTO, 0, 0, 1},      {&large, PITH_WEIGHTS_PACKED, 0, 0, 0},
-        {&large, PITH_WEIGHTS_MAPPED, 0, 0, 0},
-    };
+        {&small, PITH_WEIGHTS_LATER, 0, 0, 1},  {&small, PITH_WEIGHTS_LATER, 1, 0, 0},
+        {&small, PITH_WEIGHTS_LATER, 0, 1, 0},  {&small, PITH_WEIGHTS_AUTO, 0, 0, 0},
+        {&large, PITH_WEIGHTS_AUTO, 0, 0, 1},   {&large, PITH_WEIGHTS_PACKED, 0, 0, 0},
+        {&large, PITH_WEIGHTS_MAPPED, 0, 0, 0}, {&small, PITH_WEIGHTS_LATER, 0, 2, 1},
+        {&large, PITH_WEIGHTS_AUTO, 0, 2, 1},
+    }; /* copy 2: into a folder that it does not fit into, which is said */
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
         const char *path = tiny_write(cases[i].t, 3);
         mp.weights = cases[i].weights;
         mp.check_tensors = cases[i].check;
         mp.cache_dir = cases[i].copy ? tmp_dir : NULL;
+        mp.cache_limit = cases[i].copy == 2 ? 1 : 0;
         mp.n_threads = 2;
         pith_model *m = path ? pith_model_open(path, &mp, &err) : NULL;
         REQUIRE(m, "case %d: %s", (int)i, err.msg);
         CHECK_MSG((each_pending(m, count_all, NULL) > 0) == cases[i].later, "case %d", (int)i);
+        pith_model_get_info(m, &info, NULL);
+        CHECK_MSG((info.note && strstr(info.note, "not kept")) == (cases[i].copy == 2),
+                  "case %d: note \"%s\"", (int)i, info.note ? info.note : "");
         pith_model_close(m);
     }
     struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;

@@ -505,7 +505,7 @@ static uint64_t scratch_bytes(const struct plan *p)
     return size_align(p->scratch_bytes + 64, 64);
 }
 
-enum { GATHERS = 8 }; /* counts of a call for each thread: twice what is cut into that few parts */
+enum { GATHERS = 32 }; /* counts of a call for each thread: twice what is cut into so few parts */
 
 static int32_t n_attentions(const struct plan *p)
 {

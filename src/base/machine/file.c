@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/machine/ahead.h"
 #include "base/mem.h"
 #include "base/unconst.h"
 
@@ -118,9 +119,7 @@ void file_map_want(const struct file_map *m, uint64_t off, uint64_t n)
 {
     if (!m->p || off >= m->n)
         return;
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), end = n < m->n - off ? off + n : m->n;
-    off &= ~(page - 1);
-    madvise(unconst(m->p + off), (size_t)(end - off), MADV_WILLNEED);
+    pages_ask(m->p + off, n < m->n - off ? n : m->n - off, 0);
 }
 
 /* ---------------------------------------------------------------- reading */

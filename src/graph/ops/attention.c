@@ -86,8 +86,14 @@ int attn_in_tree(const struct state *kv, const struct exec *x, int32_t seg)
     return step_tree(x->step)[seg] && !state_is(kv, STATE_MEMORY);
 }
 
-/* A chunk is at least so many query heads: each reads K and V by itself. */
-enum { ATTN_CHUNK = 16 };
+enum {
+    ATTN_CHUNK = 16, /* query heads of a chunk at least: each reads K and V by itself */
+    /* Units for each thread that are enough, and where one is longer than so many spans: a thread
+     * that is slower than the others, or loses its core, keeps them waiting for a unit at most. */
+    ENOUGH = 4,
+    LONG = 8,
+    ENOUGH_LONG = 16
+};
 
 /* Spans of a tile as the shares of threads are weighed by: rows see more the later they stand. */
 static int32_t spans_about(const struct call *c, const struct exec *x, int32_t i)
@@ -105,10 +111,10 @@ static int32_t spans_about(const struct call *c, const struct exec *x, int32_t i
 
 /* Whether (tile, kv head)s alone are work enough for all threads: many, and none much longer than
  * the others. */
-static int enough_units(const struct call *c, const struct exec *x, int32_t enough)
+static int enough_units(const struct call *c, const struct exec *x)
 {
     int32_t n_kv = c->state[0]->n_head_kv, n = x->step->n_tiles, most = 0;
-    int64_t sum = 0;
+    int64_t sum = 0, enough = ENOUGH * x->n_threads;
     if ((int64_t)n * n_kv < enough || x->step->T > x->step->N)
         return (int64_t)n * n_kv >= enough;
     for (int32_t i = 0; i < n; i++) {
@@ -116,15 +122,17 @@ static int enough_units(const struct call *c, const struct exec *x, int32_t enou
         most = spans > most ? spans : most;
         sum += spans;
     }
-    return most <= 1 || (int64_t)most * enough <= sum * n_kv;
+    if (most > LONG)
+        enough = ENOUGH_LONG * x->n_threads;
+    return most <= 1 || most * enough <= sum * n_kv;
 }
 
 struct attn_split attn_split(const struct call *c, const struct exec *x)
 {
     const struct attn_op *p = c->p;
     struct attn_split split = {.n_tiles = x->step->n_tiles, .n_parts = 1, .n_chunks = 1};
-    int32_t n_kv = c->state[0]->n_head_kv, enough = 4 * x->n_threads;
-    if (enough_units(c, x, enough))
+    int32_t n_kv = c->state[0]->n_head_kv, enough = ENOUGH * x->n_threads;
+    if (enough_units(c, x))
         return split;
     int32_t most = 1;
     for (int32_t i = 0; i < split.n_tiles; i++) {

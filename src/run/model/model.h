@@ -56,6 +56,9 @@ struct upload_rates {
     double bring, here, there;
 };
 
+/* Which weights are used as they lie in the file, whatever a kernel would rather have. */
+enum from_file { FROM_FILE_NONE, FROM_FILE_EXPERTS, FROM_FILE_ALL };
+
 struct pith_model {
     _Atomic(int) refs;
     struct upload_rates upload_rates; /* `placing` is held */
@@ -90,6 +93,7 @@ struct pith_model {
     struct buffer *imports[MAX_DEVICES]; /* the file's parts, and the copy of packed weights */
     struct packed_file copy;            /* mapped: the packed weights are there instead */
     struct pack_later later;
+    enum from_file in_file;             /* what is never packed */
     struct str note;                    /* what was asked for and not given, in sentences */
     pith_status (*fits)(struct pith_model *m, int *fits, struct pith_error *err); /* see below */
     /* Of each device what weights will take that are not there yet, while it is asked what fits. */

@@ -42,13 +42,20 @@ static uint64_t later_bytes(const struct pith_model *m)
     return n;
 }
 
-/* A copy is written when all is packed, and damage is looked for in all of the file. */
-static int is_wanted(const struct pith_model *m)
+/* A copy is written when all is packed, if it can be kept at all, and damage is looked for in all
+ * of the file. */
+static int is_wanted(struct pith_model *m)
 {
-    if (m->params.check_tensors || m->params.cache_dir)
+    int is_late = m->params.weights == PITH_WEIGHTS_LATER ||
+                  (m->params.weights == PITH_WEIGHTS_AUTO && later_bytes(m) >= LEAST_BYTES);
+    if (!is_late || m->params.check_tensors)
         return 0;
-    return m->params.weights == PITH_WEIGHTS_LATER ||
-           (m->params.weights == PITH_WEIGHTS_AUTO && later_bytes(m) >= LEAST_BYTES);
+    if (!m->copy.n || m->copy.map.p)
+        return 1;
+    if (packed_file_fits(&m->copy, m, &m->note))
+        return 0;
+    packed_file_deinit(&m->copy);
+    return 1;
 }
 
 static void let_go(void *ctx, const struct tensor *t, int64_t first, int64_t n)

@@ -433,16 +433,28 @@ static pith_status keep(struct packed_file *f, const struct pith_model *m, struc
     return PITH_OK;
 }
 
+/* Takes the folder's lock, which a process has while it changes what is there. */
+static int take_folder(const struct pith_model *m, int *lock, struct str *note)
+{
+    *lock = folder_lock_open(m->params.cache_dir);
+    if (folder_lock_take(*lock))
+        return 1;
+    say(note, "packed copy not kept: another process is writing one to %s", m->params.cache_dir);
+    return 0;
+}
+
+int packed_file_fits(const struct packed_file *f, const struct pith_model *m, struct str *note)
+{
+    int lock, fits = take_folder(m, &lock, note) && make_room(f, m, note);
+    folder_lock_close(lock);
+    return fits;
+}
+
 pith_status packed_file_keep(struct packed_file *f, const struct pith_model *m, struct str *note,
                              struct pith_error *err)
 {
-    pith_status st = PITH_OK;
-    int lock = folder_lock_open(m->params.cache_dir);
-    if (!folder_lock_take(lock))
-        say(note, "packed copy not kept: another process is writing one to %s",
-            m->params.cache_dir);
-    else
-        st = keep(f, m, note, err);
+    int lock;
+    pith_status st = take_folder(m, &lock, note) ? keep(f, m, note, err) : PITH_OK;
     folder_lock_close(lock);
     return st;
 }

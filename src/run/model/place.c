@@ -44,8 +44,9 @@ static void reads(struct pith_model *m, const struct node *n, const struct tenso
         m->tensors[t->whole->index]->multiplied |= mine->multiplied;
     int half = model_as_half(m, t, n->device);
     enum tensor_layout layout = half ? LAYOUT_HALF : LAYOUT_PANELS;
-    int panels = m->params.weights != PITH_WEIGHTS_MAPPED && !m->params.reference &&
-                 t->n_dims > 1 && dtypes[t->type].pack != NULL;
+    int in_file = m->in_file == FROM_FILE_ALL ||
+                  (m->in_file == FROM_FILE_EXPERTS && t->use == TENSOR_EXPERTS);
+    int panels = !in_file && !m->params.reference && t->n_dims > 1 && dtypes[t->type].pack != NULL;
     if (!p) { /* panels until somebody minds; rows unless a product wants them */
         p = &mine->at[mine->n_at++];
         *p = (struct placement){.device = n->device, .layout = LAYOUT_ROWS, .bytes = 1};
@@ -256,6 +257,39 @@ static pith_status find_copy(struct pith_model *m, struct pith_error *err)
     return st;
 }
 
+static int has_experts(const struct pith_model *m)
+{
+    int n = 0;
+    for (int32_t i = 0; i < m->n_tensors; i++)
+        n += m->tensors[i]->use == TENSOR_EXPERTS;
+    return n > 0;
+}
+
+/* Experts first, since a token reads few of them; all weights where that is not enough. *all is
+ * what they take then. */
+static pith_status use_from_file(struct pith_model *m, uint64_t need[MAX_DEVICES],
+                                 const struct mem_left *left, uint64_t *all, struct pith_error *err)
+{
+    uint64_t packed = *all;
+    m->in_file = has_experts(m) ? FROM_FILE_EXPERTS : FROM_FILE_ALL;
+    for (;; m->in_file = FROM_FILE_ALL) {
+        pith_status st = find_readers(m, err);
+        if (st != PITH_OK)
+            return st;
+        size_weights(m);
+        *all = bytes_needed(m, need);
+        if (*all <= left->bytes || m->in_file == FROM_FILE_ALL)
+            break;
+    }
+    packed_file_deinit(&m->copy); /* there is nothing to keep one of */
+    str_printf(&m->note,
+               "%sthe packed weights need %.1f MiB and %.1f MiB are left (limited by %s): "
+               "%s are used as they lie in the file",
+               m->note.n ? "; " : "", mib(packed), mib(left->bytes), left->by,
+               m->in_file == FROM_FILE_EXPERTS ? "the experts" : "they");
+    return PITH_OK;
+}
+
 /* Weights that do not fit are used as they lie in the file, whose pages can be given back and read
  * again, and that is said; where they would be larger than all memory only if asked for, since each
  * token would wait for the disk. */
@@ -266,7 +300,7 @@ static pith_status fit(struct pith_model *m, uint64_t need[MAX_DEVICES], struct 
     uint64_t all = bytes_needed(m, need), data = 0;
     for (int32_t i = 0; i < m->n_tensors; i++)
         data += m->tensors[i]->whole ? 0 : m->tensors[i]->from->bytes;
-    int packed = all > left.bytes && m->params.weights != PITH_WEIGHTS_MAPPED;
+    int packed = all > left.bytes && m->in_file != FROM_FILE_ALL;
     if (packed && m->params.strict)
         return error_set(
             err, PITH_NOMEM,
@@ -274,17 +308,9 @@ static pith_status fit(struct pith_model *m, uint64_t need[MAX_DEVICES], struct 
             "mapped ones (weights = mapped) need none of their own",
             gguf_path(m->gguf), mib(all), mib(left.bytes), left.by);
     if (packed) {
-        m->params.weights = PITH_WEIGHTS_MAPPED;
-        pith_status st = find_readers(m, err);
+        pith_status st = use_from_file(m, need, &left, &all, err);
         if (st != PITH_OK)
             return st;
-        size_weights(m);
-        packed_file_deinit(&m->copy); /* there is nothing to keep one of */
-        str_printf(&m->note,
-                   "%sthe packed weights need %.1f MiB and %.1f MiB are left (limited by %s): "
-                   "they are used as they lie in the file",
-                   m->note.n ? "; " : "", mib(all), mib(left.bytes), left.by);
-        all = bytes_needed(m, need);
     }
     if (all > left.bytes || (packed && data > left.total))
         return error_set(
@@ -296,7 +322,7 @@ static pith_status fit(struct pith_model *m, uint64_t need[MAX_DEVICES], struct 
             all > left.bytes
                 ? ""
                 : ", or weights = mapped, which reads them from the disk for every token");
-    if (data <= left.total || m->params.weights != PITH_WEIGHTS_MAPPED)
+    if (data <= left.total || m->in_file == FROM_FILE_NONE)
         return PITH_OK;
     if (m->params.strict)
         return error_set(
@@ -521,6 +547,7 @@ pith_status model_place(struct pith_model *m, struct pith_error *err)
 {
     pith_status st = PITH_OK;
     uint64_t need[MAX_DEVICES];
+    m->in_file = m->params.weights == PITH_WEIGHTS_MAPPED ? FROM_FILE_ALL : FROM_FILE_NONE;
     TRY(spread(m, err));
     TRY(find_readers(m, err));
     size_weights(m);

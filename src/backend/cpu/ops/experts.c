@@ -32,11 +32,11 @@
 #include "base/mem.h"
 
 enum {
-    GUESS_ROWS = 8,    /* of a step, that a guess is made for */
-    GUESS_LEAST = 12,  /* right ones of 16 */
+    GUESS_ROWS = 8,     /* of a step, that a guess is made for */
+    GUESS_LEAST = 12,   /* right ones of 16 */
     GUESS_WINDOW = 256, /* guessed experts that count as lately, to twice as many */
-    CALM = 1024,       /* matrices in a row that were all in memory: there is nothing to ask for */
-    REST = 16
+    CALM = 1024,        /* matrices in a row that were all in memory: there is nothing to ask for */
+    REST = 17 /* layers between two that are looked at then: no divisor of how many a model has */
 };
 
 struct stack { /* of matrices, in a file's pages */
