@@ -6,8 +6,9 @@
  * over a broad tail, as of a model in the middle of a sentence; "flat" are normal with deviation 1,
  * the worst case. Microseconds of the thread's own time: the best of `repeats` rounds of all
  * logits. With a model: the median between the steps of a text that it writes, 64 tokens with each
- * chain, beside the time of its step (wall clock, the fastest of all: on a busy machine the shares
- * are too high rather than too low). */
+ * chain: as programs draw (pith_sample_rows, with all threads of the session; by the clock), then
+ * the one thread's own time of pith_sample; beside the time of its step (by the clock, the fastest
+ * of all: on a busy machine the shares are too high rather than too low). */
 #include <math.h>
 
 #include "bench.h"
@@ -83,9 +84,22 @@ static double wall(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+static int32_t draw(pith_session *s, pith_sampler *sampler)
+{
+    struct pith_error err;
+    struct pith_draw d = PITH_DRAW_INIT;
+    d.sampler = sampler;
+    d.n_top = -1;
+    if (pith_sample_rows(s, &d, 1, &err) != PITH_OK) {
+        fprintf(stderr, "%s\n", err.msg);
+        exit(1);
+    }
+    return d.id;
+}
+
 /* The median of a chain over a text, in us; *step becomes the fastest step. */
 static double time_in_text(pith_session *s, int32_t n_vocab, const int32_t *prompt, size_t n,
-                           const char *chain, double *step)
+                           const char *chain, int by_rows, double *step)
 {
     struct pith_error err = {.code = PITH_OK};
     double took[N_TOKENS];
@@ -102,10 +116,10 @@ static double time_in_text(pith_session *s, int32_t n_vocab, const int32_t *prom
         exit(1);
     }
     for (int i = 0; i < N_TOKENS; i++) {
-        double t = now();
-        int32_t id = pith_sample(sampler, pith_logits(s, 0));
+        double t = by_rows ? wall() : now();
+        int32_t id = by_rows ? draw(s, sampler) : pith_sample(sampler, pith_logits(s, 0));
         pith_sampler_accept(sampler, id);
-        took[i] = now() - t;
+        took[i] = (by_rows ? wall() : now()) - t;
         t = wall();
         if (pith_feed(s, 0, &id, 1, &err) != PITH_OK)
             exit(1);
@@ -136,12 +150,14 @@ static int time_model(const char *path, int threads)
         fprintf(stderr, "%s\n", err.msg);
         return 1;
     }
-    double us[N_CHAINS], step = 1;
+    double us[N_CHAINS][2], step = 1;
     for (int c = 0; c < N_CHAINS; c++)
-        us[c] = time_in_text(s, info.n_vocab, ids, (size_t)n, chains[c], &step);
+        for (int one = 0; one < 2; one++)
+            us[c][one] = time_in_text(s, info.n_vocab, ids, (size_t)n, chains[c], !one, &step);
     printf("%s, %d tokens: a step takes %.2f ms\n", path, info.n_vocab, step * 1e3);
     for (int c = 0; c < N_CHAINS; c++)
-        printf("%8.1f us %6.2f %%  %s\n", us[c], us[c] / step * 1e-4, chains[c]);
+        printf("%8.1f us %6.2f %%  one thread %8.1f us  %s\n", us[c][0], us[c][0] / step * 1e-4,
+               us[c][1], chains[c]);
     pith_session_close(s);
     pith_model_close(m);
     return 0;
