@@ -118,6 +118,11 @@ static void nodes_and_siblings(void)
     put("devices/system/cpu/cpu%d/cache/index3/shared_cpu_list", 0, "0-2,4-6,64\n");
     t = read_tree("0-7", 6);
     CHECK(t.n_shared == 3); /* cores of ours */
+    CHECK(t.cache_bytes == 0);
+    put("devices/system/cpu/cpu%d/cache/index3/size", 0, "98304K\n");
+    t = read_tree("0-7", 6);
+    CHECK_MSG(t.cache_bytes == (uint64_t)192 << 20, "%llu bytes, %d cores", /* two of three cores */
+              (unsigned long long)t.cache_bytes, t.n_cores);
     t = read_tree("4-5", 4); /* second hyperthreads alone are cores to us */
     CHECK(t.n == 2 && t.n_cores == 2 && t.n_nodes == 1 && t.here == 0);
     CHECK(t.p[0].core == 4 && t.p[0].sibling == 0);

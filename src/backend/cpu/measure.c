@@ -9,13 +9,22 @@
 #include "base/machine/cpu.h"
 #include "base/mem.h"
 #include "base/machine/pool.h"
+#include "base/machine/topology.h"
 
-enum { READ_BYTES = 256 << 20, MIN_ROUNDS = 10000, ROUND_NS = 3000000, MAX_RATES = 256 };
+enum {
+    READ_BYTES = 256 << 20, /* at least */
+    READ_MOST = 2 << 10,    /* MiB, at most */
+    PIECE_BYTES = 128 << 10,
+    MIN_ROUNDS = 10000,
+    ROUND_NS = 3000000,
+    MAX_RATES = 256
+};
 
 struct job {
     const struct kern *kern;
-    const uint8_t *p;
-    int n_threads, what;
+    uint8_t *p;
+    size_t bytes;
+    int n_threads, what; /* -1: each thread writes its part, so that it lies where the thread is */
     int64_t rounds;
     _Atomic(uint64_t) sink;   /* keeps the reads from being left out */
     double work[THREADS_MAX]; /* operations or bytes done by each thread */
@@ -24,8 +33,10 @@ struct job {
 static void measure_worker(void *ctx, int ith)
 {
     struct job *j = ctx;
-    size_t part = READ_BYTES / (size_t)j->n_threads / 4096 * 4096;
-    if (j->what == 0) {
+    size_t part = j->bytes / (size_t)j->n_threads / 4096 * 4096;
+    if (j->what < 0) {
+        memset(j->p + (size_t)ith * part, 1, part);
+    } else if (j->what == 0) {
         atomic_fetch_add(&j->sink, j->kern->roof_read(j->p + (size_t)ith * part, part));
         j->work[ith] = (double)part;
     } else {
@@ -70,17 +81,35 @@ static double rate(struct job *j, struct pool *pool, int what, int ms)
     return rates[n * 3 / 4];
 }
 
+/* What caches do not hold: so many times as much as all last ones have. */
+static uint64_t bytes_to_read(uint64_t least, uint64_t caches)
+{
+    struct topology *t = mem_alloc(sizeof *t, PITH_MEM_SCRATCH);
+    uint64_t bytes = least, most = (uint64_t)READ_MOST << 20;
+    if (t) {
+        topology_here(t);
+        bytes = caches * t->cache_bytes > least ? caches * t->cache_bytes : least;
+    }
+    mem_free(t);
+    return (bytes < most ? bytes : most) & ~(uint64_t)(PIECE_BYTES - 1);
+}
+
 pith_status cpu_measure(struct device *d, struct pool *pool, int n_threads, int ms,
                         struct pith_machine *out, struct pith_error *err)
 {
     const struct cpu_device *c = d->priv;
     struct buffer b;
-    pith_status st = buffer_alloc(d, READ_BYTES, PITH_MEM_SCRATCH, &b, err);
+    uint64_t bytes = bytes_to_read(READ_BYTES, 4);
+    pith_status st = buffer_alloc(d, bytes, PITH_MEM_SCRATCH, &b, err);
     if (st != PITH_OK)
         return st;
-    memset(buffer_map(&b), 1, READ_BYTES);
     int level = c->level == CPU_REF ? CPU_BASE : c->level;
-    struct job j = {.kern = kern_table(level), .p = buffer_map(&b), .n_threads = n_threads};
+    struct job j = {.kern = kern_table(level),
+                    .p = buffer_map(&b),
+                    .bytes = bytes,
+                    .n_threads = n_threads,
+                    .what = -1};
+    pool_run(pool, n_threads, measure_worker, &j);
     snprintf(out->cpu, sizeof out->cpu, "%s", cpu_brand());
     snprintf(out->isa, sizeof out->isa, "%s", cpu_level_name((enum cpu_level)c->level));
     out->n_threads = n_threads;
@@ -96,8 +125,7 @@ pith_status cpu_measure(struct device *d, struct pool *pool, int n_threads, int 
 /* Work of a phase: pieces that threads take in turn, as long as a phase while decoding (tenths of a
  * millisecond in all). */
 enum {
-    SPAN_BYTES = 64 << 20,
-    PIECE_BYTES = 128 << 10,
+    SPAN_BYTES = 64 << 20, /* at least */
     PIECE_ROUNDS = 500,
     PIECES = 64,
     ENOUGH_NS = 25000000
@@ -106,6 +134,7 @@ enum {
 struct phases {
     const struct kern *kern;
     const uint8_t *p;
+    int64_t pieces; /* of p */
     int kind;
     _Atomic(int64_t) next; /* piece */
     int64_t end;
@@ -126,7 +155,7 @@ static void phase_worker(void *ctx, int ith)
     double began = thread_ns();
     for (int64_t i; (i = atomic_fetch_add(&j->next, 1)) < j->end;) {
         if (j->kind == 0) {
-            const uint8_t *p = j->p + i % (SPAN_BYTES / PIECE_BYTES) * PIECE_BYTES;
+            const uint8_t *p = j->p + i % j->pieces * PIECE_BYTES;
             atomic_fetch_add(&j->sink, j->kern->roof_read(p, PIECE_BYTES));
             j->work[ith] += PIECE_BYTES;
         } else {
@@ -162,14 +191,16 @@ pith_status cpu_measure_threads(struct device *d, struct pool *pool, const int32
 {
     const struct cpu_device *c = d->priv;
     struct buffer b;
-    pith_status st = buffer_alloc(d, SPAN_BYTES, PITH_MEM_SCRATCH, &b, err);
+    uint64_t bytes = bytes_to_read(SPAN_BYTES, 2);
+    pith_status st = buffer_alloc(d, bytes, PITH_MEM_SCRATCH, &b, err);
     if (st != PITH_OK)
         return st;
-    memset(buffer_map(&b), 1, SPAN_BYTES);
+    memset(buffer_map(&b), 1, bytes);
     int64_t ns = (int64_t)ms * 1000000 / (rounds * n_counts * 2);
     ns = ns < ENOUGH_NS ? ns : ENOUGH_NS;
     struct phases j = {.kern = kern_table(c->level == CPU_REF ? CPU_BASE : c->level),
-        .p = buffer_map(&b)};
+                       .p = buffer_map(&b),
+                       .pieces = (int64_t)(bytes / PIECE_BYTES)};
     for (int r = 0; r < rounds; r++) {
         for (int i = 0; i < n_counts; i++) {
             for (j.kind = 0; j.kind < 2; j.kind++) {

@@ -1,7 +1,8 @@
 /* topology.c -- see topology.h. What is read:
  *
  *     devices/system/cpu/cpuN/topology/thread_siblings_list   processors of N's core
- *     devices/system/cpu/cpuN/cache/index3/shared_cpu_list    processors that share its last cache
+ *     devices/system/cpu/cpuN/cache/index3/shared_cpu_list, size   processors that share its last
+ *                                                             cache, which has so many KiB
  *     devices/system/cpu/cpuN/{cpu_capacity, cpufreq/cpuinfo_max_freq}   how fast it can be
  *     devices/cpu_atom/cpus                                   the small cores of a hybrid x86
  *     devices/system/node/online                              which memory nodes there are; without
@@ -119,8 +120,15 @@ static void read_complex(struct topology *t, const char *sys)
     cpu_set_t shared;
     if (!read_list(sys, "system/cpu/cpu%d/cache/index3/shared_cpu_list", t->p[0].id, &shared))
         return;
-    for (int i = 0; i < t->n; i++)
+    int n_cores = 0;
+    for (int i = 0; i < t->n; i++) {
+        n_cores += t->p[i].sibling == 0;
         t->n_shared += t->p[i].sibling == 0 && CPU_ISSET((size_t)t->p[i].id, &shared);
+    }
+    int64_t kib = read_number(sys, "cache/index3/size", t->p[0].id); /* "32768K" */
+    if (kib > 0 && kib < 1 << 30 && t->n_shared)
+        t->cache_bytes =
+            ((uint64_t)kib << 10) * (uint64_t)((n_cores + t->n_shared - 1) / t->n_shared);
 }
 
 static void read_nodes(struct topology *t, const char *sys)

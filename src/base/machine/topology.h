@@ -19,6 +19,7 @@ struct topology {
     int n_cores, n_fast;             /* cores, of which fast */
     int n_nodes;                     /* nodes that have some of them, at least 1 */
     int n_shared;                    /* cores on the last cache of the first; 0: unknown */
+    uint64_t cache_bytes; /* of all last caches, were they like the first's; 0: unknown */
     int32_t here;                    /* node of the calling thread */
     struct processor p[CPU_SETSIZE]; /* by id */
 };
