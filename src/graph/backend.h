@@ -306,11 +306,7 @@ uint64_t value_bytes(const struct value *v);
 /* The tile that holds row 16 * i, with as many columns as the value has rows there: to write, to
  * read. */
 struct act_out value_out(const struct exec *x, const struct value *v, int64_t i);
-static inline struct act_tile value_tile(const struct exec *x, const struct value *v, int64_t i)
-{
-    struct act_out t = value_out(x, v, i);
-    return act_read(&t);
-}
+struct act_tile value_tile(const struct exec *x, const struct value *v, int64_t i);
 
 /* A part of recurrent state: after the rows before segment `seg` (NULL: nothing before), and where
  * it is kept after row r (NULL: it is not; after the last row of a segment it always is). */

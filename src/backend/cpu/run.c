@@ -198,6 +198,10 @@ static void work(struct runner *r, const struct phase *ph, int64_t lo, int64_t h
             calls[k].impl.fn(&calls[k], r->x, lo, hi, ith);
         return;
     }
+    if (ph->n == 1 && r->n_nodes == 1) {
+        calls->impl.fn(calls, r->x, lo, hi, ith);
+        return;
+    }
     int64_t at = 0; /* concat: the calls' units lie end to end, node by node */
     for (int home = 0; home < r->n_nodes; home++) {
         for (int32_t k = 0; k < ph->n && at < hi; k++) {
@@ -298,7 +302,7 @@ static void say(struct runner *r, uint64_t word)
         pool_ring(r->pool);
 }
 
-/* No part of the phase's attention is made yet. */
+/* No part of the phase's attention is made yet. (Where it is one unit nobody looks.) */
 static void clear_gathers(struct runner *r, const struct phase *ph)
 {
     const struct cpu_gathers *g = r->x->own;
@@ -320,9 +324,10 @@ static void advance(struct runner *r, int64_t i, int ith)
     for (; next < (uint32_t)r->n && !(stop = cancelled(r)); next++) {
         const struct phase *ph = &p->phases[r->first + (int32_t)next];
         n_units = cpu_phase_units(p, ph, r->x);
-        clear_gathers(r, ph);
-        if (n_units > 1)
+        if (n_units > 1) {
+            clear_gathers(r, ph);
             break;
+        }
         if (n_units == 1)
             work(r, ph, 0, 1, ith);
         account(r, next);

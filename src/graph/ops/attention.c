@@ -59,26 +59,26 @@ const int32_t *attn_list(const struct call *c, const struct exec *x, int64_t r, 
     return list[0] < 0 ? NULL : list + 1;
 }
 
-struct attn_rows_of attn_tile(const struct call *c, const struct exec *x, int32_t i)
+void attn_tile(const struct call *c, const struct exec *x, int32_t i, struct attn_rows_of *t)
 {
     const struct step *s = x->step;
-    struct attn_rows_of t = {.row = step_tile(s)[i]};
-    t.seg = step_seg(s)[t.row];
-    int32_t left = step_first(s)[t.seg + 1] - t.row;
-    t.n_rows = left < STEP_TILE ? left : STEP_TILE;
+    t->row = step_tile(s)[i];
+    t->seg = step_seg(s)[t->row];
+    int32_t left = step_first(s)[t->seg + 1] - t->row;
+    t->n_rows = left < STEP_TILE ? left : STEP_TILE;
+    t->all = 0;
     for (int32_t k = 0; k < c->n_states; k++) {
         int32_t group = c->state[k]->group, lo = INT32_MAX, hi = 0;
-        for (int32_t r = t.row; r < t.row + t.n_rows; r++) {
+        for (int32_t r = t->row; r < t->row + t->n_rows; r++) {
             lo = step_lo(s, group)[r] < lo ? step_lo(s, group)[r] : lo;
             hi = step_hi(s, group)[r] > hi ? step_hi(s, group)[r] : hi;
         }
         lo = state_rows_of(c->state[k], lo);
         hi = state_rows_of(c->state[k], hi);
-        t.first[k] = lo / ATTN_SPAN;
-        t.spans[k] = hi > lo ? (hi - 1) / ATTN_SPAN - t.first[k] + 1 : 0;
-        t.all += t.spans[k];
+        t->first[k] = lo / ATTN_SPAN;
+        t->spans[k] = hi > lo ? (hi - 1) / ATTN_SPAN - t->first[k] + 1 : 0;
+        t->all += t->spans[k];
     }
-    return t;
 }
 
 int attn_in_tree(const struct state *kv, const struct exec *x, int32_t seg)
@@ -136,8 +136,9 @@ struct attn_split attn_split(const struct call *c, const struct exec *x)
         return split;
     int32_t most = 1;
     for (int32_t i = 0; i < split.n_tiles; i++) {
-        int32_t all = attn_tile(c, x, i).all;
-        most = all > most ? all : most;
+        struct attn_rows_of tile;
+        attn_tile(c, x, i, &tile);
+        most = tile.all > most ? tile.all : most;
     }
     const struct value *parts = c->op == OP_ATTN ? &c->dst : &c->src[0];
     if (most > 1 && (int64_t)x->step->T * most <= parts->cap_rows) {

@@ -104,7 +104,7 @@ struct attn_rows_of {
     int32_t row, n_rows, seg;
     int32_t first[ATTN_STATES], spans[ATTN_STATES], all; /* all: spans of all states */
 };
-struct attn_rows_of attn_tile(const struct call *c, const struct exec *x, int32_t i);
+void attn_tile(const struct call *c, const struct exec *x, int32_t i, struct attn_rows_of *out);
 /* 1: of this state rows of the segment see slots as step_seen tells. Layers of models that choose
  * slots, or keep one row for several, are in no tree. */
 int attn_in_tree(const struct state *kv, const struct exec *x, int32_t seg);

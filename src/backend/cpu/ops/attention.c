@@ -302,11 +302,11 @@ static void attn_unit(const struct call *c, const struct exec *x, int64_t u, int
     int g = p->n_head / kv->n_head_kv, h0 = g * unit.chunk / split.n_chunks;
     struct attn_work w = {.c = c,
                           .x = x,
-                          .tile = attn_tile(c, x, unit.tile),
                           .head_kv = unit.head,
                           .head = unit.head * g + h0,
                           .g = g * (unit.chunk + 1) / split.n_chunks - h0,
                           .dv16 = kv_padded(kv->d_v)};
+    attn_tile(c, x, unit.tile, &w.tile);
     int64_t n_vec = (int64_t)w.tile.n_rows * w.g, dv16 = w.dv16;
     float *scratch = scratch_of(x, ith);
     w.total = part_at(scratch, n_vec, dv16);

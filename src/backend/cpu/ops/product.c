@@ -94,7 +94,9 @@ static struct cpu_panels panels_of(const struct call *c, const struct tensor *w,
                                .w = w,
                                .rows = at->rows,
                                .to = at->to,
-                               .pending = pending_now(at->pending)};
+                               .pending = pending_now(at->pending),
+                               .bytes = dtype_panel_bytes(w->type, tensor_k(w)),
+                               .n = tensor_panels(w)};
 }
 
 struct cpu_panels cpu_panels(const struct call *c)
@@ -102,9 +104,11 @@ struct cpu_panels cpu_panels(const struct call *c)
     return panels_of(c, c->w, c->w_data, &c->w_panels);
 }
 
-struct cpu_panels cpu_panels2(const struct call *c)
+/* Of w2, or where there is none of w again, which nobody looks at. */
+static struct cpu_panels second_panels(const struct call *c, int gated)
 {
-    return panels_of(c, c->w2, c->w2_data, &c->w2_panels);
+    return panels_of(c, gated ? c->w2 : c->w, gated ? c->w2_data : c->w_data,
+                     gated ? &c->w2_panels : &c->w_panels);
 }
 
 static void make_panel(const struct cpu_panels *s, int64_t stack, int64_t p, void *out)
@@ -113,15 +117,15 @@ static void make_panel(const struct cpu_panels *s, int64_t stack, int64_t p, voi
     cpu_pack_panel(s->kern, s->w, s->rows + (uint64_t)stack * matrix, p, out);
 }
 
-const void *cpu_panel(const struct cpu_panels *s, int64_t stack, int64_t p, void *scratch)
+const void *cpu_panel_made(const struct cpu_panels *s, int64_t stack, int64_t p, void *scratch)
 {
     if (!s->to) {
         make_panel(s, stack, p, scratch);
         return scratch;
     }
-    int64_t i = stack * tensor_panels(s->w) + p;
-    uint8_t *at = s->to + (uint64_t)i * dtype_panel_bytes(s->w->type, tensor_k(s->w));
-    if (!s->pending || pending_there(s->pending, i))
+    int64_t i = stack * s->n + p;
+    uint8_t *at = s->to + (uint64_t)i * s->bytes;
+    if (pending_there(s->pending, i))
         return at;
     if (!pending_take(s->pending, i)) { /* another is making it, and may be long about it */
         make_panel(s, stack, p, scratch);
@@ -174,10 +178,11 @@ static void multiply_tile(const struct call *c, const struct exec *x, int64_t be
 {
     _Alignas(64) float y[ROW_FLOATS], y2[ROW_FLOATS];
     const struct kern *k = kern_of(c);
-    const struct cpu_panels w = cpu_panels(c), w2 = gated ? cpu_panels2(c) : w;
+    const struct cpu_panels w = cpu_panels(c), w2 = second_panels(c, gated);
     const struct act_tile a = value_tile(x, &c->src[0], 0);
     const int64_t kk = tensor_k(c->w), pack_rows = dtypes[c->w->type].pack_rows;
-    const int64_t each = a.nc * pack_rows, most = ROW_FLOATS / each;
+    const int64_t each = a.nc * pack_rows;
+    const int64_t most = (end - begin) * each <= ROW_FLOATS ? end - begin : ROW_FLOATS / each;
     kern_mm_pair_fn *pair = gated && a.nc == 1 ? k->pair[c->w->type] : NULL;
     uint8_t *scratch = scratch_of(x, ith);
     for (int64_t p = begin, n; p < end; p += n) {
@@ -209,7 +214,7 @@ static void multiply(const struct call *c, const struct exec *x, int64_t begin, 
     _Alignas(64) float y[ROW_FLOATS], y2[ROW_FLOATS];
     struct act_tile kept[KEPT];
     const struct kern *k = kern_of(c);
-    const struct cpu_panels w = cpu_panels(c), w2 = gated ? cpu_panels2(c) : w;
+    const struct cpu_panels w = cpu_panels(c), w2 = second_panels(c, gated);
     void (*mm)(const void *, int64_t, const struct act_tile *, float *) = k->mm[c->w->type];
     int64_t kk = tensor_k(c->w);
     int64_t block = TILE_CACHE / (ACT_TILE * kk * (c->src[0].fmt == ACT_F32 ? 4 : 1));
@@ -278,7 +283,7 @@ static void multiply_pairs(const struct call *c, const struct exec *x, int64_t b
 static void multiply_units(const struct call *c, const struct exec *x, int64_t begin, int64_t end,
                            int ith, int gated)
 {
-    int64_t parts = parts_of(c, x), tiles = tiles_of(c, x);
+    int64_t tiles = tiles_of(c, x);
     if (in_pairs(c, x)) {
         multiply_pairs(c, x, begin, end, ith);
         return;
@@ -287,6 +292,7 @@ static void multiply_units(const struct call *c, const struct exec *x, int64_t b
         multiply_tile(c, x, begin, end, ith, gated);
         return;
     }
+    int64_t parts = parts_of(c, x);
     while (begin < end) {
         int64_t p = begin / parts, part = begin % parts, upto = (p + 1) * parts, last = p + 1;
         if (part == 0 && end >= upto) {
