@@ -123,7 +123,7 @@ TEST_SRC := $(filter-out $(if $(filter 1,$(VULKAN)),,$(VULKAN_TESTS)),\
     $(wildcard tests/test_*.c tests/*/test_*.c))
 TEST_AUX := $(filter-out $(TEST_SRC) $(addprefix tests/backend/,cann/% vulkan/%),\
     $(call find_c,tests))
-BENCH_SRC := $(wildcard bench/*.c)
+BENCH_SRC := $(wildcard bench/*.c bench/*/*.c)
 TOOL_SRC := $(wildcard tools/*.c)
 FUZZ_SRC := $(wildcard fuzz/fuzz_*.c)
 

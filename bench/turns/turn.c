@@ -1,11 +1,11 @@
-/* bench_turn.c -- one model, held open, that is measured a little at a time.
+/* turn.c -- one model, held open, that is measured a little at a time.
  *
- *     bench_turn MODEL.gguf THREADS SEQUENCES DEPTH PREFILL STEPS
+ *     turn MODEL.gguf THREADS SEQUENCES DEPTH PREFILL STEPS
  *
  * Opens the model, puts DEPTH tokens into each sequence and writes "ready". Then for each line of
  * its input: PREFILL tokens of each sequence at once and STEPS steps of one token of each; the
  * nanoseconds of that go to its output as a line, and the sequences are as before. While it waits
- * for a line nothing of it runs. bench/turns.py runs two such programs by turns. It takes nothing
+ * for a line nothing of it runs. turns.py runs two such programs by turns. It takes nothing
  * but the public header, so it can be built in the tree of an older commit, too. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static void need(const struct turn *t, int ok)
 {
     if (ok)
         return;
-    fprintf(stderr, "bench_turn: %s\n", t->err.msg);
+    fprintf(stderr, "turn: %s\n", t->err.msg);
     exit(1);
 }
 
@@ -65,14 +65,14 @@ int main(int argc, char **argv)
     struct turn t = {0};
     char line[64];
     if (argc != 7) {
-        fprintf(stderr, "usage: bench_turn MODEL.gguf THREADS SEQUENCES DEPTH PREFILL STEPS\n");
+        fprintf(stderr, "usage: turn MODEL.gguf THREADS SEQUENCES DEPTH PREFILL STEPS\n");
         return 2;
     }
     int32_t n_threads = atoi(argv[2]), depth = atoi(argv[4]), prefill = atoi(argv[5]);
     int32_t steps = atoi(argv[6]), most = prefill > BATCH ? prefill : BATCH;
     t.n_seqs = atoi(argv[3]);
     if (n_threads < 1 || t.n_seqs < 1 || depth < 0 || prefill < 0 || steps < 0) {
-        fprintf(stderr, "bench_turn: a number is out of its range\n");
+        fprintf(stderr, "turn: a number is out of its range\n");
         return 2;
     }
     pith_model *m = pith_model_open(argv[1], NULL, &t.err);
@@ -86,7 +86,7 @@ int main(int argc, char **argv)
     t.token = calloc((size_t)most * (size_t)t.n_seqs, sizeof *t.token);
     t.seq = calloc((size_t)most * (size_t)t.n_seqs, sizeof *t.seq);
     if (!t.token || !t.seq) {
-        fprintf(stderr, "bench_turn: out of memory for %d tokens\n", most * t.n_seqs);
+        fprintf(stderr, "turn: out of memory for %d tokens\n", most * t.n_seqs);
         return 1;
     }
     for (int32_t i = 0; i < most * t.n_seqs; i++)

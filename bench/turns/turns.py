@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
 """turns.py -- two builds of pith on one model, a tenth of a second each in turn.
 
-    bench/turns.py BEFORE AFTER MODEL [--launches 5] [--pairs 8] [--tests pp512,tg64,tg16x8]
+    bench/turns/turns.py BEFORE AFTER MODEL [--launches 5] [--pairs 8] [--tests pp512,tg64,tg16x8]
         [--floor 0.98]
 
-BEFORE and AFTER are build/bench/bench_turn of two trees. An older tree gets its own:
+BEFORE and AFTER are build/bench/turns/turn of two trees. In the tree of an older commit:
 
-    cp bench/bench_turn.c OLD/ && cd OLD && make &&
-        cc -O2 -Iinclude bench_turn.c build/libpith.a -o build/bench/bench_turn -pthread -lm -ldl
-            -lpcre2-8 -lutf8proc -ljansson -lxxhash
+    cc -O2 -Iinclude turn.c build/libpith.a -o turn -pthread -lm -ldl -lpcre2-8 -lutf8proc
+        -ljansson -lxxhash
 
 bench/pairs.py runs whole programs by turns. Where the memory of a shared machine changes its speed
 every few seconds that is too coarse: here both programs are open, with the context filled, and take
-turns of --steps steps (a prefill is one turn). A pair is one turn of each, every second one begun by
-AFTER. All is opened anew for each launch, since where pages lie is drawn at open. Tests are named as
-those of pairs.py, the number of steps is not looked at; so are the two estimates and the status."""
+turns of --steps steps (a prefill is one turn). A pair is one turn of each; every second pair begins
+with AFTER. All is opened anew for each launch, since where pages lie is drawn at open. Tests are
+named as those of pairs.py, but the number of steps is not looked at; the two estimates and the
+status are the same."""
 import argparse
 import json
 import os
@@ -22,7 +22,7 @@ import statistics
 import subprocess
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from pairs import bound, middle
 from versus import parse_test
 
@@ -71,7 +71,7 @@ def launch(a, test):
 def main():
     ap = argparse.ArgumentParser(description=__doc__,
                                  formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("before", help="bench_turn whose speed is 1")
+    ap.add_argument("before", help="turn whose speed is 1")
     ap.add_argument("after")
     ap.add_argument("model")
     ap.add_argument("--launches", type=int, default=5)
