@@ -7,19 +7,12 @@
 
 static int64_t rows_of(const struct cn_job *j, const struct value *v)
 {
-    const struct cn_key *k = &j->key;
-    return (int64_t)v->rows_mul * (v->rows == ROWS_T   ? k->T
-                                   : v->rows == ROWS_R ? k->R
-                                   : v->rows == ROWS_N ? k->N
-                                                       : 1);
+    return gpu_rows_in(v, j->key.T, j->key.R, j->key.N);
 }
 
 static int64_t most_rows(const struct cn_job *j, const struct value *v)
 {
-    return (int64_t)v->rows_mul * (v->rows == ROWS_T   ? j->cap_T
-                                   : v->rows == ROWS_R ? j->cap_R
-                                   : v->rows == ROWS_N ? j->cap_N
-                                                       : 1);
+    return gpu_rows_in(v, j->cap_T, j->cap_R, j->cap_N);
 }
 
 static uint64_t at(const struct cn_job *j, const struct value *v)

@@ -5,10 +5,7 @@
 
 int64_t gpu_rows_of(const struct value *v, const struct gpu_key *k)
 {
-    return (int64_t)v->rows_mul * (v->rows == ROWS_T   ? k->T
-                                   : v->rows == ROWS_R ? k->R
-                                   : v->rows == ROWS_N ? k->N
-                                                       : 1);
+    return gpu_rows_in(v, k->T, k->R, k->N);
 }
 
 enum gpu_code gpu_code_of(const struct gpu_job *j, const struct call *c)

@@ -90,6 +90,15 @@ struct gpu_places {
     int32_t spans;   /* of ATTN_SPAN slots that a row of it sees, at most */
 };
 
+/* Rows of a value where there are so many of each kind. */
+static inline int64_t gpu_rows_in(const struct value *v, int64_t T, int64_t R, int64_t N)
+{
+    return v->rows_mul * (v->rows == ROWS_T   ? T
+                          : v->rows == ROWS_R ? R
+                          : v->rows == ROWS_N ? N
+                                              : 1);
+}
+
 /* ops.c. 0: there is no kernel, for any node of the op; for this one. */
 int gpu_has(enum op op);
 int gpu_impl(const struct node *n, struct op_impl *out);

@@ -105,12 +105,9 @@ static uint32_t blocks(int64_t n, int64_t of)
 
 /* ---------------------------------------------------------------- launching */
 
-static int64_t rows_at(const struct gpu_places *at, enum rows_of rows, int32_t mul)
+static int64_t rows_at(const struct gpu_places *at, const struct value *v)
 {
-    return (int64_t)mul * (rows == ROWS_T   ? at->T
-                           : rows == ROWS_R ? at->R
-                           : rows == ROWS_N ? at->N
-                                            : 1);
+    return gpu_rows_in(v, at->T, at->R, at->N);
 }
 
 uint32_t gpu_row_groups(int64_t n)
@@ -144,7 +141,7 @@ static void common(const struct call *c, const struct gpu_places *at, struct gpu
         l->args.ldb = (uint32_t)c->src[1].ld;
     }
     l->groups[0] = blocks(c->dst.cols, 64);
-    l->groups[1] = gpu_row_groups(rows_at(at, c->dst.rows, c->dst.rows_mul));
+    l->groups[1] = gpu_row_groups(rows_at(at, &c->dst));
     l->groups[2] = 1;
 }
 
@@ -496,7 +493,7 @@ static int matmul_glu_kernel(const struct op_view *v, struct gpu_kernel *k)
 
 static void matmul_launch(const struct call *c, const struct gpu_places *at, struct gpu_launch *l)
 {
-    int64_t rows = rows_at(at, c->dst.rows, c->dst.rows_mul), m = tensor_m(c->w);
+    int64_t rows = rows_at(at, &c->dst), m = tensor_m(c->w);
     int32_t cols = rows > 4 ? MM_COLS : rows > 1 ? 4 : 1;
     const struct moe_op *moe = c->op == OP_MOE_MATMUL ? c->p : NULL;
     l->kernel.spec[2] = cols;
@@ -778,7 +775,7 @@ static void index_launch(const struct call *c, const struct gpu_places *at, stru
         l->args.p[12] = (uint32_t)c->src[2].ld;
     }
     l->groups[0] = (uint32_t)c->dst.rows_mul;
-    l->groups[1] = gpu_row_groups(rows_at(at, c->dst.rows, 1));
+    l->groups[1] = gpu_row_groups(rows_at(at, &c->dst) / c->dst.rows_mul);
 }
 
 /* ---------------------------------------------------------------- scans */
