@@ -300,12 +300,16 @@ static int32_t *enough_ids(const struct chat *c, int32_t *n, struct pith_error *
 }
 
 /* Where the prompt has begun reasoning, a grammar without a trigger holds behind its end. */
+static int holds_behind(const struct chat *c, const pith_chat_parser *p)
+{
+    return c->grammar && !c->asked->trigger && pith_chat_answer(c->form) && pith_chat_reasons(p);
+}
+
 static pith_status hold(struct chat *c, const struct answer *a, struct pith_error *err)
 {
-    const char *end = pith_chat_answer(c->form);
-    c->is_behind = c->grammar && !c->asked->trigger && end && pith_chat_reasons(a->parser);
+    c->is_behind = holds_behind(c, a->parser);
     if (c->is_behind && !c->behind)
-        c->behind = cli_grammar_behind(c->asked, c->model, end, err);
+        c->behind = cli_grammar_behind(c->asked, c->model, pith_chat_answer(c->form), err);
     if (c->is_behind && !c->behind)
         return err->code;
     pith_grammar *holds = c->is_behind ? c->behind : c->grammar;
@@ -336,17 +340,24 @@ static pith_status bound(struct chat *c, struct answer *a, struct pith_generate_
     return *enough ? PITH_OK : err->code;
 }
 
+/* Who takes an answer to the prompt apart; events go to a, NULL: nowhere. */
+static pith_chat_parser *open_parser(const struct chat *c, const pith_prompt *prompt,
+                                     struct answer *a, struct pith_error *err)
+{
+    struct pith_chat_params reading = PITH_CHAT_PARAMS_INIT;
+    reading.tools = "[]";
+    reading.prompt = pith_prompt_text(prompt, &reading.prompt_bytes);
+    reading.on_event = a ? on_event : NULL;
+    reading.ctx = a;
+    return pith_chat_open(c->form, &reading, err);
+}
+
 static pith_status generate(struct chat *c, struct answer *a, struct pith_error *err)
 {
     int64_t n_ids = 0;
     pith_prompt *kept = NULL;
     int32_t *ids = fitting_prompt(c, &n_ids, &kept, err);
-    struct pith_chat_params reading = PITH_CHAT_PARAMS_INIT;
-    reading.tools = "[]";
-    reading.prompt = pith_prompt_text(kept, &reading.prompt_bytes);
-    reading.on_event = on_event;
-    reading.ctx = a;
-    a->parser = ids ? pith_chat_open(c->form, &reading, err) : NULL;
+    a->parser = ids ? open_parser(c, kept, a, err) : NULL;
     struct pith_generate_params p = c->params;
     p.tokens = ids;
     p.n_tokens = (size_t)n_ids;
@@ -417,8 +428,14 @@ pith_status chat_read(struct chat *c, const char *text, int64_t *n, struct pith_
     *n = 0;
     if (!add(c, "user", text, strlen(text)))
         return no_memory(err);
-    int32_t *ids = prompt(c, 1, n, NULL, err);
-    pith_status st = ids ? pith_prefix(c->session, 0, ids, (size_t)*n, NULL, err) : err->code;
+    pith_prompt *kept = NULL;
+    int32_t *ids = prompt(c, 1, n, &kept, err);
+    pith_chat_parser *parser = ids ? open_parser(c, kept, NULL, err) : NULL;
+    pith_status st =
+        parser ? pith_prefix(c->session, 0, ids, (size_t)*n, NULL, err) : err->code;
+    c->is_behind = parser && holds_behind(c, parser);
+    pith_chat_close(parser);
+    pith_prompt_close(kept);
     free(ids);
     return st;
 }

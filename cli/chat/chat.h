@@ -30,7 +30,7 @@ struct chat {
 
     pith_grammar *behind; /* the grammar behind the end of reasoning, for prompts that begin some;
                            * the caller's to close, NULL: there was none so far */
-    int is_behind;        /* it held in the last answer */
+    int is_behind;        /* it held in the last answer, or would in that to what was read */
     const pith_template *form; /* NULL at chat_open: the model's own */
     json_t *messages;
     enum system_place system_place;

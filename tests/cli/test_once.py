@@ -333,6 +333,18 @@ def test_grammar_behind(folder):
               and (first[1] + rest[0][1] + rest[1][1]).strip() == given[1].strip(), (first, rest))
 
 
+def test_read_alone(folder):
+    """A question that is read alone, and answered by another run, is held likewise."""
+    thinks = form("{{ bos_token }}{{ messages[-1].content }}<think>\n")
+    texts = []
+    for name, more in (("bare", []), ("held", ["--grammar", 'root ::= "a"'])):
+        path = os.path.join(folder, "read-" + name)
+        got = pith("-p", BEGIN, *thinks, *more, "-n", "0", "--session", path)
+        check("reads_alone_" + name, got[:2] == (0, b""), got)
+        texts.append(pith("--session", path, *thinks))
+    check("reasons_before_the_grammar", texts[0] == texts[1] and texts[0][1], texts)
+
+
 def test_end_of_a_template(folder):
     """What a template that is not the model's ends answers with is text to a vocabulary without
     it: the text ends them."""
@@ -546,6 +558,7 @@ def main():
         test_no_system(folder)
         test_budget(folder)
         test_grammar_behind(folder)
+        test_read_alone(folder)
         test_end_of_a_template(folder)
         test_session(folder)
         test_wrong(folder)
