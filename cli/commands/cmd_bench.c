@@ -781,7 +781,10 @@ static int run(void *opts)
         return cli_say(CLI_USE, "-p 0 and -n 0 leave nothing to measure");
     if (o->json + o->csv + o->md > 1)
         return cli_say(CLI_USE, "--json, --csv and --md: one of them");
-    o->format = o->json ? "json" : o->csv ? "csv" : o->md ? "md" : o->format;
+    const char *short_form = o->json ? "json" : o->csv ? "csv" : o->md ? "md" : o->format;
+    if (strcmp(o->format, "text") != 0 && strcmp(o->format, short_form) != 0)
+        return cli_say(CLI_USE, "found -o %s and --%s; wanted one of them", o->format, short_form);
+    o->format = short_form;
     if (o->ops && o->format[0] == 'c')
         return cli_say(CLI_USE, "--ops does not fit into csv; use --json or --md");
     if (n_rows > INT32_MAX || largest(&o->depth) + p + n > INT32_MAX)

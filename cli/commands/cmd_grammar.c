@@ -145,6 +145,10 @@ static int run(void *opts)
         return cli_say(CLI_USE, "with --jsonl grammars and texts come from stdin");
     if (!o->jsonl && !o->grammar == !o->schema)
         return cli_say(CLI_USE, "give one of --grammar, --schema and --jsonl");
+    const char *path = o->grammar ? o->grammar : o->schema;
+    if (!o->jsonl && !o->text && !strcmp(path, "-"))
+        return cli_say(CLI_USE, "found %s - and no TEXT, which would come from stdin, too; wanted "
+                       "one of them from elsewhere", o->grammar ? "--grammar" : "--schema");
     if (!o->jsonl)
         return answer_once(o);
     struct kept kept = {0};

@@ -260,6 +260,12 @@ static int run(void *opts)
     struct cli_out out = {0};
     struct pith_model_info info = {.size = sizeof info};
     struct pith_session_params params = PITH_SESSION_PARAMS_INIT;
+    if (o->tap && o->pooling)
+        return cli_say(CLI_USE, "found --tap, which writes a row of each token, and --pooling; "
+                       "wanted one of them");
+    if (o->encoder && !strcmp(o->tokens, "@-") && !strcmp(o->encoder, "@-"))
+        return cli_say(CLI_USE, "found @- for both --tokens and --encoder-tokens; wanted another "
+                       "place for one of them");
     code = cli_out_check(o->out);
     int32_t *ids = code ? NULL : read_ids("--tokens", o->tokens, &n, &code);
     if (ids && o->encoder)

@@ -215,6 +215,16 @@ static int read_both(const struct opts *o, char **text, size_t *n)
     return *text ? CLI_OK : cli_no_memory();
 }
 
+static int is_stdin(const char *path)
+{
+    return path && !strcmp(path, "-");
+}
+
+static int grammar_is_stdin(const struct opts *o)
+{
+    return is_stdin(o->grammar.grammar) || is_stdin(o->grammar.schema);
+}
+
 /* Whether somebody has put data into stdin: a pipe that holds some, a file that has not ended.
  * Looks and does not wait. */
 static int stdin_holds_data(void)
@@ -230,8 +240,8 @@ static int stdin_holds_data(void)
 
 static int read_prompt(struct opts *o, char **text, size_t *n)
 {
-    int is_stdin = o->prompt && !strcmp(o->prompt, "-") && !o->said;
-    if (is_stdin && o->file)
+    int from_stdin = is_stdin(o->prompt) && !o->said;
+    if (from_stdin && o->file)
         return cli_say(CLI_USE, "found both --prompt - and --file; wanted one of them");
     if (o->prompt && o->file)
         return read_both(o, text, n);
@@ -250,10 +260,10 @@ static int read_prompt(struct opts *o, char **text, size_t *n)
     }
     if (goes_on(o))
         return CLI_OK;
-    if (is_stdin)
+    if (from_stdin)
         return cli_read_file("-", text, n);
     if (o->prompt) {
-        if (stdin_holds_data())
+        if (!grammar_is_stdin(o) && stdin_holds_data())
             cli_say(CLI_OK, "stdin is not read beside a prompt; -f - puts it before the question");
         *text = strdup(o->prompt);
         *n = strlen(o->prompt);
@@ -501,12 +511,18 @@ static int go_on(struct running *r, const char *text, size_t n)
 /* A text that is filled in has no tokens that come one behind the other. */
 static int check_masks(const struct opts *o, const pith_model *m)
 {
-    const char *flag = o->session                                   ? "--session"
-                       : o->context_shift                           ? "--context-shift"
-                       : o->ga_n || o->ga_w                         ? "--ga-n"
-                       : o->grammar.grammar || o->grammar.schema || o->grammar.json
-                           ? "a grammar"
-                           : NULL;
+    const struct sampler_opts *s = &o->sampler; /* a number that nobody gave is none */
+    const char *flag = o->session                                       ? "--session"
+                       : o->context_shift                               ? "--context-shift"
+                       : o->ga_n || o->ga_w                             ? "--ga-n"
+                       : cli_grammar_flag(&o->grammar)                  ? "a grammar"
+                       : o->think_budget >= 0                           ? "--think-budget"
+                       : s->repeat_penalty < 1 || s->repeat_penalty > 1 ? "--repeat-penalty"
+                       : s->frequency_penalty < 0 || s->frequency_penalty > 0
+                           ? "--frequency-penalty"
+                       : s->presence_penalty < 0 || s->presence_penalty > 0 ? "--presence-penalty"
+                       : s->dry_multiplier > 0                              ? "--dry-multiplier"
+                                                                            : NULL;
     if (pith_token_of(m, PITH_TOKEN_MASK) < 0)
         return cli_say(CLI_INPUT,
                        "%s fills in masks, and its file has no tokenizer.ggml.mask_token_id",
@@ -547,6 +563,11 @@ static int open_model(struct running *r, const char *text, size_t n)
     r->fills_in = !info.causal;
     r->reads = info.encoder;
     code = r->fills_in ? check_masks(r->o, r->m) : CLI_OK;
+    if (!r->fills_in && r->o->steps)
+        code = cli_say(CLI_USE,
+                       "found --steps, and %s makes a token in each step; it is for models that "
+                       "fill in masks; leave it out",
+                       r->o->model.path);
     if (r->reads && r->o->session)
         code = cli_say(CLI_USE,
                        "found --session, and the prompt of %s is what its encoder reads: there is "
@@ -651,10 +672,24 @@ static int check_session(const struct opts *o)
     return code;
 }
 
+/* Stdin is one thing: what the grammar is read from, or the prompt and the lines of a chat. */
+static int check_stdin(const struct opts *o)
+{
+    int named = (o->prompt || o->file) && !is_stdin(o->file) && (o->said || !is_stdin(o->prompt));
+    if (!grammar_is_stdin(o) || named || goes_on(o))
+        return CLI_OK;
+    return cli_say(CLI_USE,
+                   "found %s -, and stdin is where the prompt comes from; wanted a file "
+                   "for one of them, or -p TEXT",
+                   cli_grammar_flag(&o->grammar));
+}
+
 /* What is wrong whatever the model is, before it is loaded. */
 static int check(const struct opts *o)
 {
     int code = cli_grammar_check(&o->grammar);
+    if (!code)
+        code = check_stdin(o);
     if (!code)
         code = cli_sampler_check(&o->sampler);
     return code ? code : check_session(o);

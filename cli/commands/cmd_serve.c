@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 
 #include "server/server.h"
@@ -291,6 +292,9 @@ static int read_keys(const struct opts *o, struct texts *t)
 
 static int read_texts(const struct opts *o, struct texts *t)
 {
+    struct stat sb;
+    if (o->slot_folder && (stat(o->slot_folder, &sb) || !S_ISDIR(sb.st_mode)))
+        return cli_say(CLI_INPUT, "--slot-save-path %s: there is no such folder", o->slot_folder);
     if (!o->cert != !o->key)
         return cli_say(CLI_USE, "--tls-cert and --tls-key belong together; found one of them");
     int code = read_keys(o, t);

@@ -168,6 +168,9 @@ static int run(void *opts)
     size_t n;
     if (!o->parse && (o->tools || o->prompt))
         return cli_say(CLI_USE, "--tools and --prompt belong to --parse");
+    if ((o->tools && !strcmp(o->tools, "-")) || (o->prompt && !strcmp(o->prompt, "-")))
+        return cli_say(CLI_USE, "found %s -, and stdin is the answer; wanted a file",
+                       o->tools && !strcmp(o->tools, "-") ? "--tools" : "--prompt");
     if (cli_read_file("-", &json, &n))
         return CLI_USE;
     int code = cli_model_path(&o->path);

@@ -169,6 +169,9 @@ static int run(void *opts)
     struct pith_model_params p = PITH_MODEL_PARAMS_INIT;
     if (o->jsonl && o->text)
         return cli_say(CLI_USE, "found TEXT and --jsonl; with --jsonl the texts come from stdin");
+    if (o->jsonl && (o->bare || o->literal))
+        return cli_say(CLI_USE, "found %s and --jsonl; there each line says \"%s\"",
+                       o->bare ? "--bare" : "--literal", o->bare ? "add_special" : "special");
     int code = cli_model_path(&o->model);
     if (code)
         return code;

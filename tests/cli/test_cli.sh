@@ -145,6 +145,23 @@ gives bad_size 1 '\-\-ctx is "4Q"; wanted .*K, M, G' run m -c 4Q
 gives bad_size_huge 1 '\-\-ctx is "9999999999G"' run m -c 9999999999G
 gives bad_choice 1 '\-\-cache-type-k is "q8"; wanted one of f32\|f16\|bf16\|q8_0' run m \
     --cache-type-k q8
+# stdin is one thing, and a flag that would be left out is none
+for flags in '' '-f -' '-p -'; do
+    gives "grammar_and_prompt_of_stdin_${flags// /}" 1 \
+        'found --grammar -, and stdin is where the prompt' run "$dir/none.gguf" $flags \
+        --grammar - <<<'root ::= "a"'
+done
+gives grammar_and_text_of_stdin 1 'found --schema - and no TEXT' grammar --schema - <<<'{}'
+gives tools_of_stdin 1 'found --tools -, and stdin is the answer' template m --parse --tools - \
+    <<<x
+gives prompt_of_stdin 1 'found --prompt -, and stdin is' template m --parse --prompt - <<<x
+gives tokens_of_stdin_twice 1 'found @- for both' logits m --tokens @- --encoder-tokens @- -o - \
+    </dev/null
+gives bare_lines 1 'found --bare and --jsonl; there each line says "add_special"' tokenize m \
+    --jsonl --bare
+gives literal_lines 1 'found --literal and --jsonl' tokenize m --jsonl --literal
+gives bench_of_two_forms 1 'found -o json and --csv; wanted one' bench m -o json --csv
+gives bench_of_one_form_twice 2 'm: no file and no model' bench m -o csv --csv
 gives bad_list 1 '\-\-prompt is "1,,2"; wanted whole numbers separated by commas' bench m -p 1,,2
 gives bad_list_end 1 '\-\-depth is "1,"' bench m -d 1,
 lists='; lists are for -p -n -d -np -t$'
@@ -381,6 +398,18 @@ gives tap_pieces 0 '' logits "$m" --tokens 1,2,3 --tap visit.1 --out "$dir/b" --
 cmp -s "$dir/a" "$dir/b"
 same tap_same_bits $? 0
 same tap_bytes "$(wc -c <"$dir/a")" 768
+gives steps_of_no_masks 1 'found --steps, and .* makes a token in each' run "$m" --raw -p x \
+    --steps 4
+printf 'root ::= "ab"' >"$dir/ab.gbnf"
+gives grammar_of_stdin_beside_a_prompt 0 '^ab$' run "$m" --raw -p x --grammar - --temp 0 \
+    <"$dir/ab.gbnf"
+same grammar_of_stdin_says_no_more "$(cat "$err")" ""
+case $commands in *serve*)
+    gives slots_without_a_folder 2 "slot-save-path $dir/no: there is no such folder" serve "$m" \
+        --port 0 --slot-save-path "$dir/no" ;;
+esac
+gives tap_and_pooling 1 'found --tap, .* and --pooling' logits "$m" --tokens 1 --tap end \
+    --pooling mean --out "$dir/b"
 gives tap_unknown 2 'no tap "visit.9"; wanted one of visit.0 .. visit.2, end' logits "$m" \
     --tokens 1 --tap visit.9 --out "$dir/b"
 

@@ -183,6 +183,8 @@ def test_fills_in():
     others = [text("--temp", "0", *more) for more in (("--steps", "2"), ("--block", "8"),
                                                       ("--surest", "random"),
                                                       ("--surest", "entropy"))]
+    check("penalties_of_nothing", text("--temp", "0", "--repeat-penalty", "1", "--dry-multiplier",
+                                       "0", "--presence-penalty", "0") == greedy)
     check("its_flags_count", all(o != greedy for o in others[:3]), others)
     hot = [text("--temp", "2", *more) for more in ((), (), ("--seed", "4"))]
     check("sampled", hot[0] == hot[1] != hot[2], hot)
@@ -190,6 +192,10 @@ def test_fills_in():
             ("session", ("--session", "/tmp/none"), 1, "--session"),
             ("grammar", ("--json",), 1, "a grammar"),
             ("shift", ("--context-shift",), 1, "--context-shift"),
+            *((flag[2:], (flag, value), 1, "found %s, and" % flag) for flag, value in (
+                ("--think-budget", "3"), ("--repeat-penalty", "1.5"),
+                ("--frequency-penalty", "-1"), ("--presence-penalty", "0.5"),
+                ("--dry-multiplier", "1"))),
             ("steps", ("--steps", "1"), 2, "1 steps for 2 blocks"),
             ("too_long", ("-c", "20"), 2, "n_ctx = 20"),
             ("no_such_measure", ("--surest", "luck"), 1, "luck")):
