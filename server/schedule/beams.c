@@ -7,7 +7,8 @@
  *         an end token: a text that is found; its beam goes no further by it
  *         the first use of a beam stays where it is, a further one takes an idle choice and shares
  *             what was computed (take_over)
- *     the search is over: choice k says the k-th best of what was found, as if it had been drawn
+ *     the search is over: choice k says the k-th best of what was found, as if it had been drawn,
+ *         some of its tokens between any two steps
  *
  * A parked branch needs no sequence: it gives it up where one of its own has none, so beams that do
  * not fit into the cache together take turns. Bits do not depend on it. Texts are ranked by the sum
@@ -17,7 +18,11 @@
 
 #include "server/hosted.h"
 #include "server/json.h"
+#include "server/parts.h"
+#include "server/schedule/beside.h"
 #include "server/schedule/lines.h"
+
+#define TOLD_OF_GAP 0.1 /* what rows leave of it */
 
 /* The branches of a request by their choices; how many. */
 static int branches_of(const struct sched *s, const struct request *r, struct branch **all)
@@ -69,32 +74,78 @@ static int is_over(const struct sched *s, const struct request *r, double best, 
     return r->early_stopping == BEAMS_EARLY || line_score(r, best, n) <= f->score[f->n - 1];
 }
 
-/* Choice k says the k-th best text. */
-static void tell(struct sched *s, struct branch *b, const struct line *l)
-{
-    branch_release(s, b);
-    b->parked = 0;
-    b->n = b->r->n_prompt;
-    b->n_made = 0;
-    for (int64_t i = 0; l && i < l->n; i++) {
-        const struct kept *t = line_at(b->r, l, i);
-        struct token_info info = {
-            .id = t->id, .logprob = t->logprob, .top = t->top, .n_top = t->n_top};
-        if (branch_take(s, b, &info))
-            return;
-    }
-    branch_end(s, b, "length");
-}
-
-static void finish(struct sched *s, struct request *r)
+/* From here on choice k says the k-th best text, between steps (beams_tell). */
+static void finish(struct sched *s, const struct request *r)
 {
     struct branch *all[BEAMS_MAX];
-    struct found *f = r->found;
     int n = branches_of(s, r, all);
-    r->found = NULL; /* which outlives the request */
-    for (int k = 0; k < n; k++)
-        tell(s, all[k], k < f->n ? &f->line[k] : NULL);
-    found_free(f);
+    for (int k = 0; k < n; k++) {
+        branch_release(s, all[k]);
+        all[k]->parked = 1;
+        all[k]->n = r->n_prompt;
+        all[k]->n_made = 0;
+    }
+    r->found->is_told = 1;
+}
+
+/* One token, or the end of a text. 0: it was the last of its request, which is no more. */
+static int tell_next(struct sched *s, struct request *r)
+{
+    struct found *f = r->found;
+    const struct line *l = f->choice < f->n ? &f->line[f->choice] : NULL;
+    struct branch *b = s->share[r->tenant->index].first;
+    int ended = 1, is_last = r->n_open == 1;
+    while (b->r != r || b->choice != f->choice)
+        b = b->next;
+    if (l && f->at < l->n) {
+        const struct kept *t = line_at(r, l, f->at++);
+        struct token_info info = {
+            .id = t->id, .logprob = t->logprob, .top = t->top, .n_top = t->n_top};
+        ended = branch_take(s, b, &info);
+    } else {
+        branch_end(s, b, "length");
+    }
+    if (ended && is_last)
+        return 0;
+    if (ended) {
+        f->choice++;
+        f->at = 0;
+    }
+    return 1;
+}
+
+/* Of the key that was served least, the search that was begun first; NULL: none is told. */
+static struct request *to_tell(const struct sched *s)
+{
+    struct request *best = NULL;
+    for (struct request *r = s->all; r; r = r->next) {
+        if (!r->found || !r->found->is_told)
+            continue;
+        double served = s->share[r->tenant->index].served,
+               least = best ? s->share[best->tenant->index].served : 0;
+        if (!best || served < least || (served == least && r->number < best->number))
+            best = r;
+    }
+    return best;
+}
+
+void beams_tell(struct sched *s)
+{
+    enum { LEAST = 4 };
+    struct request *r = to_tell(s);
+    s->tells = r != NULL;
+    if (!r)
+        return;
+    struct tenant *who = r->tenant;
+    int64_t began = beside_thread_ns(), now = began,
+            most = (int64_t)(1e9 * TOLD_OF_GAP * server_told(s->hosted->server)->gap);
+    for (int i = 0; i < LEAST || now - began < most; i++) {
+        int more = tell_next(s, r);
+        now = beside_thread_ns();
+        if (!more)
+            break;
+    }
+    atomic_fetch_add(&who->account.sample_ns, now - began);
 }
 
 /* ---------------------------------------------------------------- a step of the search */

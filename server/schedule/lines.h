@@ -28,6 +28,9 @@ struct found { /* texts, the best first */
     struct line line[BEAMS_MAX];
     double score[BEAMS_MAX];
     int n;
+    int is_told; /* the search is over: they are told from token `at` of the one of `choice` on */
+    int choice;
+    int64_t at;
 };
 
 struct way { /* a text that may be a beam */

@@ -379,7 +379,7 @@ static void step(struct sched *s)
     do {
         began = clock_now();
         compose(s);
-        s->stuck = !s->n_rows && s->n_beside > 0;
+        s->stuck = !s->n_rows && s->n_beside > 0 && !s->tells;
         if (!s->n_rows)
             return;
         batch.n = s->n_rows;
@@ -405,6 +405,7 @@ static void *run(void *arg)
         sweep(s, s->embeds, embed_fail);
         embed_step(s);
         draw_collect(s);
+        beams_tell(s);
         if (s->all && hosted_fills_in(s->hosted))
             fill_step(s);
         else

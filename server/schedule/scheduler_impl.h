@@ -139,6 +139,7 @@ struct sched {
     int n_draws, most_draws; /* most: past it no further choice takes a prompt over in this step */
     struct beside *beside; /* masks that are made beside; NULL: there was none yet */
     int n_beside, stuck;   /* stuck: nobody can do anything until one of these is made */
+    int tells;             /* a beam search that is over is being told */
     /* What steps take, ns: one of decode rows alone; one more row of prefill; a row of inputs to
      * embed. */
     double decode_ns, row_ns, embed_ns;
@@ -219,6 +220,9 @@ void slots_free(struct sched *s);
 /* beams.c */
 /* The best tokens of the row of a beam: [n]. Its request may end. */
 void beam_take(struct sched *s, struct branch *b, const struct pith_logprob *best, int n);
+/* Of searches that are over some of what was found is told; sched.tells: there was some. Requests
+ * may end. */
+void beams_tell(struct sched *s);
 /* Beams that have their rows leave their sequences to those that have none. */
 void beams_settle(struct sched *s);
 

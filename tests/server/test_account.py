@@ -52,6 +52,16 @@ def test_windows(s):
     check("windows_are_given_back", gives_back(s), of_key(s, "pith:key_bytes"))
 
 
+def test_searches(s):
+    """What a beam search has found is told at its end: its key is charged for it, though nothing is
+    drawn."""
+    before = of_key(s, "pith:key_sampling_seconds_total")
+    a = s.post("/v1/completions", completion("w1", 200, n=10, use_beam_search=True), **A)
+    used = of_key(s, "pith:key_sampling_seconds_total") - before
+    check("telling_of_a_search_is_counted", a[0] == 200
+          and a[1]["usage"]["completion_tokens"] == 2000 and used > 0.002, (used, str(a[1])[:300]))
+
+
 def test_turns(s):
     """Long work of one key, more of it than there are turns: the short one of another key, and one
     of its own, are answered before any of it."""
@@ -424,6 +434,7 @@ def main():
         with Server(model, *KEYS, "--embeddings", "--max-body", "64M", "--request-seconds",
                     "0") as s:
             test_windows(s)
+            test_searches(s)
             test_poured(s)
             test_turns(s)
             test_deadline(s)

@@ -341,9 +341,27 @@ def fails(s):
     return since, until, good, (n, str(last)[:200], told[-1]["type"])
 
 
-def test_stalls(model):
-    with Server(model, "--ctx", str(LONG)) as s:
+def searches(s):
+    """A beam search says all that it has found at its end."""
+    since = time.monotonic()
+    c = s.connect(raw_post("/v1/chat/completions",
+                           {"messages": [{"role": "user", "content": "w3"}], "max_tokens": 2000,
+                            "n": 10, "use_beam_search": True, "ignore_eos": True,
+                            "logprobs": True, "top_logprobs": 20}, "Connection: close\r\n"))
+    got = read_until(c, b"\0")
+    until = time.monotonic()
+    c.close()
+    # not parsed, which would keep the thread of the stream waiting
+    return since, until, got.count(b"top_logprobs") == 20000, got[:300]
+
+
+def test_stalls(model, folder):
+    path = os.path.join(folder, "plain.jinja")
+    with open(path, "w") as f:
+        f.write("{% for m in messages %}{{ m.content }}{% endfor %}")
+    with Server(model, "--ctx", str(LONG), "--chat-template", path) as s:
         calm("a_stream_that_is_left", s, leaves)
+        calm("a_search_that_ends", s, searches)
     with Server(model, "--ctx", str(LONG), "--request-memory", "60M") as s:
         calm("a_stream_that_fails", s, fails)
 
@@ -357,7 +375,7 @@ def main():
         s.end()
         test_memory(model)
         test_stalls(synth(os.path.join(folder, "far.gguf"), "--ctx", str(LONG), "--layers", "2",
-                          "--seed", "5"))
+                          "--seed", "5"), folder)
         test_beside_the_steps(model)
         test_file_changes(model, folder)
         if SCALE >= 10:
