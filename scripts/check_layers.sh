@@ -144,6 +144,18 @@ code src/**/*.{c,h,inl} {cli,server,tools}/**/*.{c,h} | grep -v '^src/arch/' |
         -e '\b(strn?cmp|strn?casecmp|str_eq[a-z_]*|memcmp)\([^;]*\barch(->name|\.name|_name)?\b' \
         -e 'switch *\([^)]*\barch\b' |
     rule no_arch_switch_outside_arch
+# A file's own name for it is read by src/arch, and is shown, written and compared with a model's by
+# those below. One table of rows tells families apart by it (special.c, strips): their names are
+# those of the list.
+grep -n '"general\.architecture"' src/**/*.{c,h,inl,def} /dev/null |
+    grep -vE -e '^src/arch/arch\.c:' -e '^src/run/model/(model|synth|adapter)\.c:' \
+        -e '^src/api/pith_file\.c:' -e '^src/text/vocab/special\.c:[0-9]+: +\{' \
+        >"$B/.architectures"
+sed -nE 's/^ +\{"general\.architecture", "([^"]+)".*/\1/p' src/text/vocab/special.c 2>/dev/null |
+    while read -r name; do
+        grep -qE "[( ]\"$name\"" src/arch/**/*.c || echo "special.c: no architecture is $name"
+    done >>"$B/.architectures"
+rule architectures_are_told_apart_at_home <"$B/.architectures"
 
 # Keys of architectures are rows of their tables (arch/hparams.h), and hparams.c alone looks for
 # them: so the tables tell all that a file may say. Others look for keys that all files have, by

@@ -122,6 +122,19 @@ tree
 printf 'void b(void) { f(key, "%%s.x", m->arch->name); }\n' >>"$dir/t/src/run/b.c"
 broken key_put_together check_layers.sh keys_are_read_by_tables 'src/run/b.c:3:'
 
+# What a file calls its architecture is looked at in one place more: a table of the vocabulary.
+tree
+mkdir -p "$dir/t/src/"{arch,text/vocab}
+printf 'static const char *const x[] = {\n    {"general.architecture", "bert"},\n};\n' \
+    >"$dir/t/src/text/vocab/special.c"
+printf 'const struct arch a = {.name = "bert"};\n' >"$dir/t/src/arch/bert.c"
+kept a_table_of_families check_layers.sh architectures_are_told_apart_at_home
+sed -i 's/"bert"/"berta"/' "$dir/t/src/text/vocab/special.c"
+broken family_that_is_not_there check_layers.sh architectures_are_told_apart_at_home 'is berta'
+tree
+printf 'int b(void) { return is(g, "general.architecture", "bert"); }\n' >>"$dir/t/src/run/b.c"
+broken family_told_apart check_layers.sh architectures_are_told_apart_at_home 'src/run/b.c:3:'
+
 # Kinds of rows and ranges are not asked for by name; nothing but kernels has an instruction set.
 tree
 printf 'STATE_ROWS(KV, "K and V", 0)\nSTATE_RANGE(NEAR, "near", -1, 0, 0)\n' \

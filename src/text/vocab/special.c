@@ -124,7 +124,9 @@ static const struct key_row {
     {"tokenizer.ggml.fim_sep_token_id", ROLE_FIM_SEP},
 };
 
-/* Tokens that take the white space beside them, by the models that have them. */
+/* Tokens that take the white space beside them, by the models that have them: files do not say it.
+ * By their tokenizers' names, where these have some of their own; else by that of the architecture,
+ * which nothing else outside of src/arch goes by. */
 static const struct strip_row {
     const char *key, *part; /* a string key of the file, and what it contains */
     const char *text;
