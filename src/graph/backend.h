@@ -102,9 +102,14 @@ struct cache_view {
     int64_t page_bytes;
 };
 
+/* Unit i, to write, or to read. */
 static inline uint8_t *view_at(const struct cache_view *v, int64_t i)
 {
     return v->slab[i >> v->shift] + (i & (((int64_t)1 << v->shift) - 1)) * v->page_bytes;
+}
+static inline const uint8_t *view_in(const struct cache_view *v, int64_t i)
+{
+    return view_at(v, i);
 }
 
 /* What a set of adapters adds to a product, as kernels reach it (ops/adapt.h). */
@@ -286,6 +291,7 @@ static inline int64_t step_row(const struct step *s, enum rows_of rows, int64_t 
 {
     return rows == ROWS_R ? step_out(s)[r] : r;
 }
+/* A value that is written: an op's own. */
 static inline void *value_ptr(const struct exec *x, const struct value *v)
 {
     return x->base[v->device] + v->offset;
@@ -293,6 +299,15 @@ static inline void *value_ptr(const struct exec *x, const struct value *v)
 static inline float *value_row(const struct exec *x, const struct value *v, int64_t row)
 {
     return (float *)value_ptr(x, v) + row * v->ld;
+}
+/* One that is read: its operands. */
+static inline const void *value_in(const struct exec *x, const struct value *v)
+{
+    return value_ptr(x, v);
+}
+static inline const float *value_in_row(const struct exec *x, const struct value *v, int64_t row)
+{
+    return value_row(x, v, row);
 }
 /* From one stretch of `width` columns to the next, of a value that has heads of that width or lies
  * in one piece. */
@@ -314,7 +329,7 @@ static inline const float *state_before(const struct exec *x, const struct call 
 {
     int32_t block = step_state(x->step)[seg];
     return block < 0 ? NULL
-                     : (const float *)(view_at(&x->state, block) + c->state[0]->off[c->part]);
+                     : (const float *)(view_in(&x->state, block) + c->state[0]->off[c->part]);
 }
 static inline float *state_kept(const struct exec *x, const struct call *c, int64_t row)
 {

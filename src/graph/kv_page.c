@@ -238,7 +238,7 @@ void kv_gather(const struct state *kv, int head, const struct cache_view *view,
         if (from->page < 0 || (op->first + j) % every != every - 1 ||
             from->slot % every != every - 1)
             continue;
-        const uint8_t *page = view_at(view, from->page);
+        const uint8_t *page = view_in(view, from->page);
         const int32_t *d = from->delta;
         int turned = kv->rope && (d[0] || d[1] || d[2] || d[3]);
         kv_get_k(kv, page, head, from->slot, row);

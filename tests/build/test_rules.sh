@@ -145,6 +145,12 @@ printf 'int c(struct state *s) { return s->rows == STATE_KV; }\n' >>"$dir/t/src/
 broken name_of_a_kind check_layers.sh states_are_known_by_their_facts 'src/run/b.c:4:'
 printf 'int d(struct state *s) { return s->range == RANGE_NEAR; }\n' >>"$dir/t/src/run/b.c"
 broken name_of_a_range check_layers.sh states_are_known_by_their_facts 'src/run/b.c:5:'
+tree
+printf 'void b(void) { f(value_row(x, &c->dst, r), value_in_row(x, &c->src[0], r)); }\n' \
+    >>"$dir/t/src/run/b.c"
+kept operands_that_are_read check_layers.sh operands_are_only_read
+printf 'void c(void) { f(value_row(x, &c->src[0], r)); }\n' >>"$dir/t/src/run/b.c"
+broken operand_to_be_written check_layers.sh operands_are_only_read 'src/run/b.c:4:'
 for header in xmmintrin immintrin arm_sve; do
     tree
     printf '#include <%s.h>\n' $header >>"$dir/t/src/run/b.c"

@@ -52,7 +52,7 @@ int64_t adapt_matrix(const struct call *c, const struct exec *x, int64_t r)
     if (c->n_src < 3)
         return 0;
     int32_t k = (int32_t)(c->src[2].cols / 2);
-    return ((const int32_t *)value_row(x, &c->src[2], r / k))[r % k];
+    return ((const int32_t *)value_in_row(x, &c->src[2], r / k))[r % k];
 }
 
 int64_t adapt_input(const struct call *c, int64_t r)
@@ -91,8 +91,8 @@ static OP_FN(ref_adapt)
     int64_t heads = p->kind == ADAPT_HEADS ? p->stack : 1;
     for (int64_t r = begin; r < end; r++) {
         const struct adapter_at *at = adapters_of(c, x, r);
-        const float *y = value_row(x, &c->src[0], r);
-        const float *in = value_row(x, &c->src[1], adapt_input(c, r));
+        const float *y = value_in_row(x, &c->src[0], r);
+        const float *in = value_in_row(x, &c->src[1], adapt_input(c, r));
         float *z = value_row(x, &c->dst, r);
         if (z != y)
             memcpy(z, y, (size_t)c->dst.cols * sizeof *z);

@@ -65,14 +65,14 @@ static void add_numbers(const struct call *c, const struct exec *x, int64_t r, s
     const struct best_op *p = c->p;
     int64_t n = c->src[0].cols, size = best_part(p, n);
     if (!p->pairs) {
-        const float *in = value_row(x, &c->src[0], r / p->parts);
+        const float *in = value_in_row(x, &c->src[0], r / p->parts);
         int64_t from = r % p->parts * size, to = from + size < n ? from + size : n;
         for (int64_t i = from; i < to; i++)
             best_add(b, in[i], (int32_t)i);
         return;
     }
     for (int64_t i = 0; i < p->parts; i++) {
-        const float *in = value_row(x, &c->src[0], r * p->parts + i);
+        const float *in = value_in_row(x, &c->src[0], r * p->parts + i);
         for (int32_t k = 0; k < p->k; k++)
             if (((const int32_t *)in)[p->k + k] >= 0)
                 best_add(b, in[k], ((const int32_t *)in)[p->k + k]);

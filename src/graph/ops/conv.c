@@ -50,10 +50,11 @@ static const float *conv_row(const struct call *c, const struct exec *x, int64_t
     const struct conv_op *p = c->p;
     int32_t seg = step_seg(x->step)[r], past, i;
     if (back < 0)
-        return r - back < step_first(x->step)[seg + 1] ? value_row(x, &c->src[0], r - back) : NULL;
+        return r - back < step_first(x->step)[seg + 1] ? value_in_row(x, &c->src[0], r - back)
+                                                       : NULL;
     i = step_back(x->step, (int32_t)r, back, &past);
     if (i >= 0)
-        return value_row(x, &c->src[0], i);
+        return value_in_row(x, &c->src[0], i);
     const float *before = c->n_states ? state_before(x, c, seg) : NULL;
     return before ? before + (int64_t)(p->left - 1 - past) * c->dst.cols : NULL;
 }
@@ -146,7 +147,7 @@ static OP_FN(ref_im2col)
         for (int i = 0; i < p->h; i++)
             for (int j = 0; j < p->w; j++) {
                 int64_t at = im2col_at(p, r - first, line, rows, i, j);
-                const float *from = at < 0 ? NULL : value_row(x, &c->src[0], first + at);
+                const float *from = at < 0 ? NULL : value_in_row(x, &c->src[0], first + at);
                 for (int64_t k = 0; k < n; k++)
                     y[(k * p->h + i) * p->w + j] = from ? from[k] : 0;
             }
@@ -204,18 +205,18 @@ static OP_FN(ref_group_norm)
         int64_t e = 0;
         for (int64_t r = from; r < to; r++)
             for (int64_t i = c0; i < c1; i++, e++)
-                sum[e % 64] = sum[e % 64] + value_row(x, &c->src[0], r)[i];
+                sum[e % 64] = sum[e % 64] + value_in_row(x, &c->src[0], r)[i];
         float count = (float)e, mean = ref_tree64(sum) / count;
         e = 0;
         for (int64_t r = from; r < to; r++)
             for (int64_t i = c0; i < c1; i++, e++) {
-                float d = value_row(x, &c->src[0], r)[i] - mean;
+                float d = value_in_row(x, &c->src[0], r)[i] - mean;
                 sq[e % 64] = fmaf(d, d, sq[e % 64]);
             }
         float s = 1.0f / sqrtf(ref_tree64(sq) / count + p->eps);
         for (int64_t r = from; r < to; r++)
             for (int64_t i = c0; i < c1; i++)
-                value_row(x, &c->dst, r)[i] = (value_row(x, &c->src[0], r)[i] - mean) * s;
+                value_row(x, &c->dst, r)[i] = (value_in_row(x, &c->src[0], r)[i] - mean) * s;
     }
 }
 

@@ -255,9 +255,9 @@ static void ref_scores(const struct call *c, const struct exec *x, int64_t r, in
     const struct state *kv = c->state[0];
     const struct cache_view *cv = &x->cache[kv->group];
     int32_t place = step_pages(x->step, kv->group, step_seg(x->step)[r])[p0 / STEP_PAGE];
-    const uint8_t *base = view_at(cv, place_page(place));
-    const float *q = value_row(x, &c->src[0], r) + (int64_t)head * kv->d_k;
-    const float *w = c->n_src > 2 ? value_row(x, &c->src[2], r) : NULL;
+    const uint8_t *base = view_in(cv, place_page(place));
+    const float *q = value_in_row(x, &c->src[0], r) + (int64_t)head * kv->d_k;
+    const float *w = c->n_src > 2 ? value_in_row(x, &c->src[2], r) : NULL;
     int pooled = kv->ratio > 1;
     float *key = s + STEP_PAGE;
     uint8_t *row = (uint8_t *)key + kv_row_scratch(kv);

@@ -192,7 +192,7 @@ static OP_FN(ref_topk)
 {
     float *p = (float *)(x->scratch + (size_t)ith * x->scratch_bytes);
     for (int64_t r = begin; r < end; r++) {
-        moe_gate(((const struct topk_op *)c->p)->gating, value_row(x, &c->src[0], r), p,
+        moe_gate(((const struct topk_op *)c->p)->gating, value_in_row(x, &c->src[0], r), p,
                  (int32_t)c->src[0].cols);
         moe_choose(c, x, r, p);
     }
@@ -234,7 +234,7 @@ static OP_FN(ref_moe_route)
     int32_t n = ((const struct moe_op *)c->p)->n_expert;
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
-        float v = value_row(x, &c->src[0], r)[0], *y = value_row(x, &c->dst, r);
+        float v = value_in_row(x, &c->src[0], r)[0], *y = value_row(x, &c->dst, r);
         *(int32_t *)y = v > 0 ? v < (float)n ? (int32_t)v : n - 1 : 0;
         y[1] = 1;
     }
@@ -257,7 +257,7 @@ node graph_moe_route(struct graph *g, node x, int32_t n_expert, const char *name
 
 struct moe_sorted moe_sorted(const struct call *c, const struct exec *x, const struct value *v)
 {
-    const int32_t *p = value_ptr(x, v);
+    const int32_t *p = value_in(x, v);
     int32_t n = ((const struct moe_op *)c->p)->n_expert;
     return (struct moe_sorted){
         .n_active = p[0], .expert = p + 1, .first = p + 1 + n, .row = p + 2 + 2 * n};
@@ -289,7 +289,7 @@ static OP_FN(ref_moe_sort)
     memset(expert, 0, (size_t)n_expert * sizeof *expert);
     for (int64_t t = 0; t < rows; t++)
         for (int32_t j = 0; j < k; j++) {
-            int32_t e = ((const int32_t *)value_row(x, &c->src[0], t))[j] - from_expert;
+            int32_t e = ((const int32_t *)value_in_row(x, &c->src[0], t))[j] - from_expert;
             if (e >= 0 && e < n_expert)
                 expert[e]++;
         }
@@ -299,7 +299,7 @@ static OP_FN(ref_moe_sort)
     }
     for (int64_t t = 0; t < rows; t++)
         for (int32_t j = 0; j < k; j++) {
-            int32_t e = ((const int32_t *)value_row(x, &c->src[0], t))[j] - from_expert;
+            int32_t e = ((const int32_t *)value_in_row(x, &c->src[0], t))[j] - from_expert;
             if (e >= 0 && e < n_expert)
                 row[first[e]++] = (int32_t)(t * k + j);
         }
@@ -439,8 +439,8 @@ static OP_FN(ref_moe_spread)
     int32_t k = ((const struct moe_op *)c->p)->k;
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
-        const float *in = value_row(x, &c->src[0], r / k);
-        float w = value_row(x, &c->src[1], r / k)[k + r % k], *y = value_row(x, &c->dst, r);
+        const float *in = value_in_row(x, &c->src[0], r / k);
+        float w = value_in_row(x, &c->src[1], r / k)[k + r % k], *y = value_row(x, &c->dst, r);
         for (int64_t i = 0; i < c->dst.cols; i++)
             y[i] = in[i] * w;
     }
@@ -486,15 +486,15 @@ static OP_FN(ref_moe_sum)
     int32_t k = p->k;
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
-        const float *w = value_row(x, &c->src[1], r) + k;
-        const float *before = c->n_src > 2 ? value_row(x, &c->src[2], r) : NULL;
+        const float *w = value_in_row(x, &c->src[1], r) + k;
+        const float *before = c->n_src > 2 ? value_in_row(x, &c->src[2], r) : NULL;
         const int32_t *id = (const int32_t *)(const void *)(w - k);
         float *y = value_row(x, &c->dst, r);
         for (int64_t i = 0; i < c->dst.cols; i++) {
             float acc = before ? before[i] : 0;
             for (int32_t j = 0; j < k; j++)
                 if (moe_has(p, id[j]))
-                    acc = fmaf(p->plain ? 1 : w[j], value_row(x, &c->src[0], r * k + j)[i], acc);
+                    acc = fmaf(p->plain ? 1 : w[j], value_in_row(x, &c->src[0], r * k + j)[i], acc);
             y[i] = acc;
         }
     }
@@ -545,8 +545,8 @@ static OP_FN(ref_moe_pick)
     const struct moe_op *p = c->p;
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
-        const int32_t *id = (const int32_t *)(const void *)value_row(x, &c->src[2], r / p->k);
-        const float *from = value_row(x, &c->src[moe_has(p, id[r % p->k])], r);
+        const int32_t *id = (const int32_t *)(const void *)value_in_row(x, &c->src[2], r / p->k);
+        const float *from = value_in_row(x, &c->src[moe_has(p, id[r % p->k])], r);
         float *y = value_row(x, &c->dst, r);
         if (y != from)
             memcpy(y, from, (size_t)c->dst.cols * sizeof *y);

@@ -123,9 +123,9 @@ int64_t gather_row(const struct call *c, const struct exec *x, int64_t r, int64_
     else if (p->by == GATHER_POSITION)
         at += step_pos(s)[r];
     else if (p->by == GATHER_INTS)
-        at = ((const int32_t *)value_row(x, &c->src[0], r))[k];
+        at = ((const int32_t *)value_in_row(x, &c->src[0], r))[k];
     else if (p->by == GATHER_VALUE) {
-        float v = value_row(x, &c->src[0], r)[0];
+        float v = value_in_row(x, &c->src[0], r)[0];
         at = v > 0 ? v < (float)n ? (int64_t)v : n - 1 : 0;
     }
     return at < 0 ? 0 : at < n ? at : n - 1;
@@ -281,7 +281,7 @@ static OP_FN(ref_select)
 {
     (void)ith;
     for (int64_t r = begin; r < end; r++)
-        memcpy(value_row(x, &c->dst, r), value_row(x, &c->src[0], step_out(x->step)[r]),
+        memcpy(value_row(x, &c->dst, r), value_in_row(x, &c->src[0], step_out(x->step)[r]),
                (size_t)c->dst.cols * sizeof(float));
 }
 
@@ -321,13 +321,13 @@ static OP_FN(ref_pool)
     for (int64_t s = begin; s < end; s++) {
         float *y = value_row(x, &c->dst, s);
         int64_t row = p->kind == POOL_LAST ? first[s + 1] - 1 : first[s];
-        memcpy(y, value_row(x, &c->src[0], row), (size_t)n * sizeof *y);
+        memcpy(y, value_in_row(x, &c->src[0], row), (size_t)n * sizeof *y);
         if (p->kind != POOL_MEAN)
             continue;
         float rows = (float)(first[s + 1] - first[s]);
         for (row++; row < first[s + 1]; row++)
             for (int64_t i = 0; i < n; i++)
-                y[i] += value_row(x, &c->src[0], row)[i];
+                y[i] += value_in_row(x, &c->src[0], row)[i];
         for (int64_t i = 0; i < n; i++)
             y[i] /= rows;
     }
@@ -422,7 +422,7 @@ static OP_FN(ref_columns)
         float *y = value_row(x, &c->dst, row);
         for (int32_t i = 0; i < p->n_runs; i++) {
             const struct column_run *r = &p->run[i];
-            const float *from = value_row(x, &c->src[r->src], row) + r->first;
+            const float *from = value_in_row(x, &c->src[r->src], row) + r->first;
             for (int32_t k = 0; k < r->n; k++, from += r->stride, y += r->width)
                 memcpy(y, from, (size_t)r->width * sizeof *y);
         }
@@ -496,7 +496,7 @@ static OP_FN(ref_unsaid)
     const struct unsaid_op *p = c->p;
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
-        const float *from = value_row(x, &c->src[0], r);
+        const float *from = value_in_row(x, &c->src[0], r);
         float *y = value_row(x, &c->dst, r), *rest = y + p->first + p->n;
         memcpy(y, from, (size_t)p->first * sizeof *y);
         for (float *z = y + p->first; z < rest; z++)

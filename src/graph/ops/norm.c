@@ -44,7 +44,7 @@ static void each_norm(const struct call *c, const struct exec *x, int64_t begin,
     const float *w = c->w_data;
     int64_t step = value_step(&c->src[0], p->width);
     for (int64_t r = begin; r < end; r++) {
-        const float *in = value_row(x, &c->src[0], r);
+        const float *in = value_in_row(x, &c->src[0], r);
         float *out = value_row(x, &c->dst, r), *last = out + c->dst.cols;
         for (; out < last; in += step, out += p->width)
             f(in, w, out, p->width, p->eps);

@@ -29,7 +29,7 @@ static OP_FN(ref_quant)
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
         struct act_out t = value_out(x, &c->dst, r / ACT_TILE);
-        const float *in = value_row(x, &c->src[0], r);
+        const float *in = value_in_row(x, &c->src[0], r);
         int col = (int)(r % ACT_TILE);
         if (c->dst.fmt == ACT_CODED)
             act_to_coded(in, c->dst.cols, value_row(x, &c->dst, r));

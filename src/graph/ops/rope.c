@@ -131,7 +131,7 @@ static size_t rope_scratch(const struct node *n)
 const float *rope_angles_of(const struct call *c, const struct exec *x, int64_t row, int ith)
 {
     const struct rope_op *p = c->p;
-    const float *table = value_row(x, &c->src[1], row);
+    const float *table = value_in_row(x, &c->src[1], row);
     if (!p->inverse)
         return table;
     float *back = (float *)(x->scratch + (size_t)ith * x->scratch_bytes);
@@ -146,7 +146,7 @@ const float *rope_angles_of(const struct call *c, const struct exec *x, int64_t 
 void rope_bring(const struct call *c, const struct exec *x, int64_t row)
 {
     const struct rope_op *p = c->p;
-    const float *in = value_row(x, &c->src[0], row);
+    const float *in = value_in_row(x, &c->src[0], row);
     float *out = value_row(x, &c->dst, row);
     int64_t step = value_step(&c->src[0], p->width);
     if (out == in)
@@ -231,7 +231,7 @@ static OP_FN(ref_hadamard_rows)
 {
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
-        const float *in = value_row(x, &c->src[0], r);
+        const float *in = value_in_row(x, &c->src[0], r);
         float *out = value_row(x, &c->dst, r);
         if (out != in)
             memcpy(out, in, (size_t)c->dst.cols * sizeof *out);

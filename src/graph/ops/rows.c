@@ -53,8 +53,8 @@ static int64_t one_column(const struct node *n)
         (void)ith;                                                                                 \
         params;                                                                                    \
         for (int64_t r = begin; r < end; r++) {                                                    \
-            const float *pa = value_row(x, &c->src[0], r);                                         \
-            const float *pb = c->n_src > 1 ? value_row(x, &c->src[1], r) : pa;                     \
+            const float *pa = value_in_row(x, &c->src[0], r);                                      \
+            const float *pb = c->n_src > 1 ? value_in_row(x, &c->src[1], r) : pa;                  \
             float *z = value_row(x, &c->dst, r);                                                   \
             for (int64_t i = 0; i < c->dst.cols; i++) {                                            \
                 float a = pa[i], b = pb[i];                                                        \
@@ -137,7 +137,7 @@ static OP_FN(ref_affine)
     const float *w = c->w_data, *b = c->b_data;
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
-        const float *in = value_row(x, &c->src[0], r);
+        const float *in = value_in_row(x, &c->src[0], r);
         float *out = value_row(x, &c->dst, r);
         for (int64_t i = 0; i < c->dst.cols; i++) {
             float y = w ? in[i] * w[i] : in[i];
@@ -167,7 +167,7 @@ static OP_FN(ref_divide)
     (void)ith;
     for (int64_t r = begin; r < end; r++)
         for (int64_t i = 0; i < c->dst.cols; i++)
-            value_row(x, &c->dst, r)[i] = value_row(x, &c->src[0], r)[i] / w[i];
+            value_row(x, &c->dst, r)[i] = value_in_row(x, &c->src[0], r)[i] / w[i];
 }
 
 const struct op_info op_divide = {.name = "divide",
@@ -197,8 +197,8 @@ static OP_FN(ref_lerp)
     const float *w = c->w ? (const float *)c->w_data + p->first : NULL;
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
-        const float *a = value_row(x, &c->src[0], r), *b = value_row(x, &c->src[1], r);
-        const float *t = w ? w : value_row(x, &c->src[2], r);
+        const float *a = value_in_row(x, &c->src[0], r), *b = value_in_row(x, &c->src[1], r);
+        const float *t = w ? w : value_in_row(x, &c->src[2], r);
         float *out = value_row(x, &c->dst, r);
         for (int64_t i = 0; i < c->dst.cols; i++)
             out[i] = fmaf(b[i] - a[i], t[i], a[i]);
@@ -240,9 +240,9 @@ static OP_FN(ref_head_scale)
     (void)ith;
     for (int64_t r = begin; r < end; r++)
         for (int64_t at = 0; at < c->dst.cols; at += p->width) {
-            const float *in = value_row(x, &c->src[0], r) + at;
+            const float *in = value_in_row(x, &c->src[0], r) + at;
             float *out = value_row(x, &c->dst, r) + at;
-            float s = ref_dot64(value_row(x, &c->src[1], r) + at, w + at, p->width);
+            float s = ref_dot64(value_in_row(x, &c->src[1], r) + at, w + at, p->width);
             for (int64_t i = 0; i < p->width; i++)
                 out[i] = in[i] * s;
         }
@@ -280,7 +280,7 @@ static OP_FN(ref_head_mul)
     for (int64_t r = begin; r < end; r++)
         for (int64_t i = 0; i < c->dst.cols; i++)
             value_row(x, &c->dst, r)[i] =
-                value_row(x, &c->src[0], r)[i] * value_row(x, &c->src[1], r)[i / width];
+                value_in_row(x, &c->src[0], r)[i] * value_in_row(x, &c->src[1], r)[i / width];
 }
 
 const struct op_info op_head_mul = {.name = "head_mul",
@@ -382,8 +382,8 @@ static OP_FN(ref_glu)
     const struct glu_op *p = c->p;
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
-        const float *a = value_row(x, &c->src[0], r);
-        const float *b = c->n_src > 1 ? value_row(x, &c->src[1], r) : NULL;
+        const float *a = value_in_row(x, &c->src[0], r);
+        const float *b = c->n_src > 1 ? value_in_row(x, &c->src[1], r) : NULL;
         float *z = value_row(x, &c->dst, r);
         for (int64_t i = 0; i < c->dst.cols; i++) {
             if (glu_is(p->act, ACT_LIMITS)) {
@@ -462,7 +462,7 @@ static OP_FN(ref_top_part)
     const struct top_part_op *p = c->p;
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
-        const float *in = value_row(x, &c->src[0], r);
+        const float *in = value_in_row(x, &c->src[0], r);
         float *out = value_row(x, &c->dst, r), cut = ref_top_part_cut(in, c->dst.cols, p->factor);
         for (int64_t i = 0; i < c->dst.cols; i++)
             out[i] = in[i] - cut > 0 ? in[i] - cut : 0;
@@ -500,7 +500,7 @@ static OP_FN(ref_length)
     (void)ith;
     for (int64_t r = begin; r < end; r++)
         for (int64_t h = 0; h < c->dst.cols; h++) {
-            const float *in = value_row(x, &c->src[0], r) + h * p->width;
+            const float *in = value_in_row(x, &c->src[0], r) + h * p->width;
             value_row(x, &c->dst, r)[h] = sqrtf(ref_dot64(in, in, p->width));
         }
 }
@@ -536,8 +536,8 @@ static OP_FN(ref_head_dot)
     for (int64_t r = begin; r < end; r++)
         for (int64_t h = 0; h < c->dst.cols; h++) {
             int64_t at = h * p->width;
-            value_row(x, &c->dst, r)[h] = ref_dot64(value_row(x, &c->src[0], r) + at,
-                                                    value_row(x, &c->src[1], r) + at, p->width);
+            value_row(x, &c->dst, r)[h] = ref_dot64(value_in_row(x, &c->src[0], r) + at,
+                                                    value_in_row(x, &c->src[1], r) + at, p->width);
         }
 }
 

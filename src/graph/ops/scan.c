@@ -133,8 +133,8 @@ static OP_FN(ref_ssm)
                 c1 = c0 + SCAN_CHANNELS < channels ? c0 + SCAN_CHANNELS : channels;
         float *h = state_scan(x, c, seg, c0 * n, (c1 - c0) * n);
         for (int64_t r = step_first(x->step)[seg]; r < step_first(x->step)[seg + 1]; r++) {
-            const float *in = value_row(x, &c->src[0], r), *dt = value_row(x, &c->src[1], r);
-            const float *b = value_row(x, &c->src[2], r), *cc = value_row(x, &c->src[3], r);
+            const float *in = value_in_row(x, &c->src[0], r), *dt = value_in_row(x, &c->src[1], r);
+            const float *b = value_in_row(x, &c->src[2], r), *cc = value_in_row(x, &c->src[3], r);
             h = state_row(x, c, r, h, c0 * n, (c1 - c0) * n);
             for (int64_t i = c0; i < c1; i++) {
                 int64_t head = i / per_head, g = head / (heads / n_group) * n;
@@ -223,7 +223,7 @@ static const float *head_of(const struct call *c, const struct exec *x, int i, i
                             int64_t r, int32_t head)
 {
     const struct linear_op *p = c->p;
-    return value_row(x, &c->src[i], r) +
+    return value_in_row(x, &c->src[i], r) +
            (int64_t)source_head(p, c->src[i].cols, width, head) * width;
 }
 
@@ -366,8 +366,8 @@ int64_t compress_units(const struct call *c, const struct exec *x)
 static void add_row(const struct call *c, const struct exec *x, int64_t r, int64_t c0, int64_t at,
                     struct compress_job *j, compress_add_fn *add, const void *ctx)
 {
-    j->x = value_row(x, &c->src[0], r) + c0;
-    j->gate = c->n_src > 1 ? value_row(x, &c->src[1], r) + c0 : NULL;
+    j->x = value_in_row(x, &c->src[0], r) + c0;
+    j->gate = c->n_src > 1 ? value_in_row(x, &c->src[1], r) + c0 : NULL;
     j->ape = c->w ? (const float *)c->w_data + at * c->src[0].cols + c0 : NULL;
     add(ctx, j);
 }

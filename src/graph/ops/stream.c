@@ -46,9 +46,9 @@ static OP_FN(ref_stream_mix)
     int64_t n = c->dst.cols / p->n_out;
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
-        const float *in = value_row(x, &c->src[0], r);
-        const float *k = c->n_src > 1 ? value_row(x, &c->src[1], r) : NULL;
-        const float *y = c->n_src > 2 ? value_row(x, &c->src[2], r) : NULL;
+        const float *in = value_in_row(x, &c->src[0], r);
+        const float *k = c->n_src > 1 ? value_in_row(x, &c->src[1], r) : NULL;
+        const float *y = c->n_src > 2 ? value_in_row(x, &c->src[2], r) : NULL;
         for (int32_t o = 0; o < p->n_out; o++) {
             float *z = value_row(x, &c->dst, r) + o * n;
             for (int64_t i = 0; i < n; i++) {
@@ -126,7 +126,7 @@ static OP_FN(ref_stream_gates)
     const float *scale = c->w_data, *base = c->b_data;
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
-        const float *in = value_row(x, &c->src[0], r);
+        const float *in = value_in_row(x, &c->src[0], r);
         float *z = value_row(x, &c->dst, r);
         for (int64_t i = 0; i < c->dst.cols; i++) {
             int part = i < p->n ? 0 : i < 2 * p->n ? 1 : 2;
@@ -176,7 +176,7 @@ static OP_FN(ref_stream_attend)
     float share[STREAMS_KEPT + 1];
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
-        const float *last = value_row(x, &c->src[0], r), *in = value_row(x, &c->src[1], r);
+        const float *last = value_in_row(x, &c->src[0], r), *in = value_in_row(x, &c->src[1], r);
         float *z = value_row(x, &c->dst, r);
         for (int64_t s = 0; s <= kept; s++) {
             const float *v = s < kept ? in + s * n : last;

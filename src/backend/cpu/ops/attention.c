@@ -36,11 +36,13 @@ static OP_FN(cpu_cache_write)
             continue;
         uint8_t *base = view_at(cv, place_page(place));
         for (int h = 0; h < kv->n_head_kv; h++) {
-            to_row(k, kv->k_type, value_row(x, &c->src[0], r) + (int64_t)h * kv->d_k, kv->d_k, row);
+            to_row(k, kv->k_type, value_in_row(x, &c->src[0], r) + (int64_t)h * kv->d_k, kv->d_k,
+                   row);
             kv_put_k(kv, base, h, j, row);
             if (!kv_has_v(kv))
                 continue;
-            to_row(k, kv->v_type, value_row(x, &c->src[1], r) + (int64_t)h * kv->d_v, kv->d_v, row);
+            to_row(k, kv->v_type, value_in_row(x, &c->src[1], r) + (int64_t)h * kv->d_v, kv->d_v,
+                   row);
             kv_put_v(kv, base, h, j, row);
         }
     }
@@ -135,7 +137,7 @@ static struct attn_job job_at(const struct attn_work *w, int32_t k)
     const struct attn_op *p = w->c->p;
     const struct cache_view *cv = &w->x->cache[kv->group];
     struct attn_job job = job_of(kv);
-    job.q = value_row(w->x, &w->c->src[0], w->tile.row) + (int64_t)w->head * kv->d_k;
+    job.q = value_in_row(w->x, &w->c->src[0], w->tile.row) + (int64_t)w->head * kv->d_k;
     job.q_ld = w->c->src[0].ld;
     job.n_rows = w->tile.n_rows;
     job.g = w->g;
@@ -144,7 +146,7 @@ static struct attn_job job_at(const struct attn_work *w, int32_t k)
     job.at = step_slot(s, kv->group) + w->tile.row;
     job.slopes = p->slopes ? p->slopes + w->head : NULL;
     job.table =
-        p->table ? value_row(w->x, &w->c->src[p->table], 0) + w->head * ATTN_TABLE : NULL;
+        p->table ? value_in_row(w->x, &w->c->src[p->table], 0) + w->head * ATTN_TABLE : NULL;
     job.base = cv->slab[0]; /* one, reserved whole */
     job.page_bytes = cv->page_bytes;
     job.pages = step_pages(s, kv->group, w->tile.seg);
@@ -346,7 +348,7 @@ static OP_FN(cpu_attn_merge)
     const float *sinks = c->w_data;
     memset(none, 0, (size_t)dv16 * sizeof *none);
     for (int64_t row = begin; row < end; row++) {
-        const float *part = (float *)value_ptr(x, &c->src[0]) + row * parts * c->src[0].cols;
+        const float *part = (const float *)value_in(x, &c->src[0]) + row * parts * c->src[0].cols;
         for (int h = 0; h < n_head; h++) {
             float m = -__builtin_inff(), l = 0;
             for (int64_t p = 0; p < parts; p++) {
@@ -376,7 +378,7 @@ static OP_FN(cpu_temper)
     const struct temper_op *p = c->p;
     (void)ith;
     for (int64_t r = begin; r < end; r++)
-        times(kern_of(c), value_row(x, &c->src[0], r), temper_at(p, step_pos(x->step)[r]),
+        times(kern_of(c), value_in_row(x, &c->src[0], r), temper_at(p, step_pos(x->step)[r]),
               value_row(x, &c->dst, r), c->dst.cols);
 }
 
@@ -391,12 +393,12 @@ static void cpu_scores(const struct call *c, const struct exec *x, int64_t r, in
     int32_t place = step_pages(x->step, kv->group, step_seg(x->step)[r])[p0 / STEP_PAGE];
     int weighted = c->n_src > 2, pooled = kv->ratio > 1;
     struct index_job job = {
-        .q = value_row(x, &c->src[0], r) + (int64_t)head * kv->d_k,
+        .q = value_in_row(x, &c->src[0], r) + (int64_t)head * kv->d_k,
         .n_head = weighted || pooled ? p->n_head : 1,
         .positive = pooled,
         .d = kv->d_k,
-        .weights = weighted ? value_row(x, &c->src[2], r) : NULL,
-        .k = view_at(cv, place_page(place)) + kv->k_off +
+        .weights = weighted ? value_in_row(x, &c->src[2], r) : NULL,
+        .k = view_in(cv, place_page(place)) + kv->k_off +
              place_slot(place, 0) / state_every(kv) * (int64_t)dtypes[kv->k_type].block_bytes,
         .type = kv->k_type,
         .k_bytes = kv->k_head,

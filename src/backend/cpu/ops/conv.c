@@ -27,7 +27,7 @@ static struct conv_job job_of(const struct call *c, const struct exec *x, int64_
                               const float *before, int64_t c0, int64_t c1)
 {
     const struct conv_op *p = c->p;
-    return (struct conv_job){.x = value_row(x, &c->src[0], row) + c0,
+    return (struct conv_job){.x = value_in_row(x, &c->src[0], row) + c0,
                              .before = before ? before + c0 : NULL,
                              .w = c->w ? (const float *)c->w_data + c0 * p->width : NULL,
                              .b = c->b ? (const float *)c->b_data + c0 : NULL,
@@ -119,7 +119,7 @@ static OP_FN(cpu_im2col)
         for (int i = 0; i < p->h; i++) {
             for (int j = 0; j < p->w; j++) {
                 int64_t at = im2col_at(p, r - first, line, rows, i, j);
-                from.x[j] = at < 0 ? &zero : value_row(x, &c->src[0], first + at);
+                from.x[j] = at < 0 ? &zero : value_in_row(x, &c->src[0], first + at);
                 from.step[j] = at >= 0;
             }
             put_line(&from, p->w, n, p->h * p->w, value_row(x, &c->dst, r) + i * p->w);
@@ -140,7 +140,7 @@ static OP_FN(cpu_group_norm)
     (void)ith;
     for (int64_t u = begin; u < end; u++) {
         struct group_part part = group_part(c, x, u);
-        struct group_job j = {.x = value_row(x, &c->src[0], part.row) + part.col,
+        struct group_job j = {.x = value_in_row(x, &c->src[0], part.row) + part.col,
                               .y = value_row(x, &c->dst, part.row) + part.col,
                               .x_ld = c->src[0].ld,
                               .y_ld = c->dst.ld,

@@ -140,17 +140,17 @@ static OP_FN(cpu_moe_sum)
     int32_t k = p->k;
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
-        const float *w = value_row(x, &c->src[1], r) + k;
+        const float *w = value_in_row(x, &c->src[1], r) + k;
         const int32_t *id = (const int32_t *)(const void *)(w - k);
         size_t bytes = (size_t)c->dst.cols * sizeof *w;
         float *y = value_row(x, &c->dst, r);
         if (c->n_src > 2)
-            memcpy(y, value_row(x, &c->src[2], r), bytes);
+            memcpy(y, value_in_row(x, &c->src[2], r), bytes);
         else
             memset(y, 0, bytes);
         for (int32_t j = 0; j < k; j++)
             if (moe_has(p, id[j]))
-                kern_of(c)->axpy(p->plain ? 1 : w[j], value_row(x, &c->src[0], r * k + j), y,
+                kern_of(c)->axpy(p->plain ? 1 : w[j], value_in_row(x, &c->src[0], r * k + j), y,
                                  c->dst.cols);
     }
 }
@@ -160,8 +160,8 @@ static OP_FN(cpu_moe_spread)
     int32_t k = ((const struct moe_op *)c->p)->k;
     (void)ith;
     for (int64_t r = begin; r < end; r++)
-        times(kern_of(c), value_row(x, &c->src[0], r / k),
-              value_row(x, &c->src[1], r / k)[k + r % k], value_row(x, &c->dst, r), c->dst.cols);
+        times(kern_of(c), value_in_row(x, &c->src[0], r / k),
+              value_in_row(x, &c->src[1], r / k)[k + r % k], value_row(x, &c->dst, r), c->dst.cols);
 }
 
 /* As moe_gate has it: exponentials are a kernel's. */
@@ -185,7 +185,7 @@ static OP_FN(cpu_topk)
 {
     float *p = scratch_of(x, ith);
     for (int64_t r = begin; r < end; r++) {
-        gate(kern_of(c), ((const struct topk_op *)c->p)->gating, value_row(x, &c->src[0], r), p,
+        gate(kern_of(c), ((const struct topk_op *)c->p)->gating, value_in_row(x, &c->src[0], r), p,
              (int32_t)c->src[0].cols);
         moe_choose(c, x, r, p);
     }

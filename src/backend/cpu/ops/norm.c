@@ -9,7 +9,7 @@
     int64_t step = value_step(&c->src[0], p->width);                                               \
     (void)ith;                                                                                     \
     for (int64_t r = begin; r < end; r++) {                                                        \
-        const float *in = value_row(x, &c->src[0], r);                                             \
+        const float *in = value_in_row(x, &c->src[0], r);                                          \
         float *out = value_row(x, &c->dst, r), *last = out + c->dst.cols;                          \
         for (; out < last; in += step, out += p->width)                                            \
             body;                                                                                  \

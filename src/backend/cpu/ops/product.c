@@ -10,7 +10,7 @@ static OP_FN(cpu_quant)
     const struct kern *k = kern_of(c);
     for (int64_t r = begin; r < end; r++) {
         struct act_out t = value_out(x, &c->dst, r / ACT_TILE);
-        const float *in = value_row(x, &c->src[0], r);
+        const float *in = value_in_row(x, &c->src[0], r);
         int col = (int)(r % ACT_TILE);
         if (c->dst.fmt == ACT_A32)
             k->quant_a32(in, c->dst.cols, t.q, t.d, t.s32, t.nc, col);
@@ -356,8 +356,8 @@ static OP_FN(cpu_adapt)
     int64_t heads = p->kind == ADAPT_HEADS ? p->stack : 1;
     for (int64_t r = begin; r < end; r++) {
         const struct adapter_at *at = adapters_of(c, x, r);
-        const float *y = value_row(x, &c->src[0], r);
-        const float *in = value_row(x, &c->src[1], adapt_input(c, r));
+        const float *y = value_in_row(x, &c->src[0], r);
+        const float *in = value_in_row(x, &c->src[1], adapt_input(c, r));
         float *z = value_row(x, &c->dst, r);
         if (z != y)
             memcpy(z, y, (size_t)c->dst.cols * sizeof *z);

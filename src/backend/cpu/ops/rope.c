@@ -21,7 +21,7 @@ static OP_FN(cpu_hadamard)
     const struct hadamard_op *p = c->p;
     (void)ith;
     for (int64_t r = begin; r < end; r++)
-        kern_of(c)->hadamard(value_row(x, &c->src[0], r), value_row(x, &c->dst, r), c->dst.cols,
+        kern_of(c)->hadamard(value_in_row(x, &c->src[0], r), value_row(x, &c->dst, r), c->dst.cols,
                              p->b, hadamard_scale(p->b));
 }
 

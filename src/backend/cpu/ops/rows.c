@@ -5,7 +5,7 @@ static OP_FN(cpu_add)
 {
     (void)ith;
     for (int64_t r = begin; r < end; r++)
-        kern_of(c)->add(value_row(x, &c->src[0], r), value_row(x, &c->src[1], r),
+        kern_of(c)->add(value_in_row(x, &c->src[0], r), value_in_row(x, &c->src[1], r),
                         value_row(x, &c->dst, r), c->dst.cols);
 }
 
@@ -13,7 +13,7 @@ static OP_FN(cpu_mul)
 {
     (void)ith;
     for (int64_t r = begin; r < end; r++)
-        kern_of(c)->mul(value_row(x, &c->src[0], r), value_row(x, &c->src[1], r),
+        kern_of(c)->mul(value_in_row(x, &c->src[0], r), value_in_row(x, &c->src[1], r),
                         value_row(x, &c->dst, r), c->dst.cols);
 }
 
@@ -22,7 +22,7 @@ static OP_FN(cpu_scale)
     const struct scale_op *p = c->p;
     (void)ith;
     for (int64_t r = begin; r < end; r++)
-        times(kern_of(c), value_row(x, &c->src[0], r), p->scale, value_row(x, &c->dst, r),
+        times(kern_of(c), value_in_row(x, &c->src[0], r), p->scale, value_row(x, &c->dst, r),
               c->dst.cols);
 }
 
@@ -31,7 +31,7 @@ static OP_FN(cpu_softcap)
     const struct softcap_op *p = c->p;
     (void)ith;
     for (int64_t r = begin; r < end; r++)
-        kern_of(c)->softcap(value_row(x, &c->src[0], r), p->cap, value_row(x, &c->dst, r),
+        kern_of(c)->softcap(value_in_row(x, &c->src[0], r), p->cap, value_row(x, &c->dst, r),
                             c->dst.cols);
 }
 
@@ -39,7 +39,7 @@ static OP_FN(cpu_affine)
 {
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
-        const float *in = value_row(x, &c->src[0], r);
+        const float *in = value_in_row(x, &c->src[0], r);
         float *out = value_row(x, &c->dst, r);
         if (c->w) {
             kern_of(c)->mul(in, c->w_data, out, c->dst.cols);
@@ -54,7 +54,7 @@ static OP_FN(cpu_divide)
 {
     (void)ith;
     for (int64_t r = begin; r < end; r++)
-        kern_of(c)->div(value_row(x, &c->src[0], r), c->w_data, value_row(x, &c->dst, r),
+        kern_of(c)->div(value_in_row(x, &c->src[0], r), c->w_data, value_row(x, &c->dst, r),
                         c->dst.cols);
 }
 
@@ -63,8 +63,9 @@ static OP_FN(cpu_lerp)
     const struct lerp_op *p = c->p;
     (void)ith;
     for (int64_t r = begin; r < end; r++)
-        kern_of(c)->lerp(value_row(x, &c->src[0], r), value_row(x, &c->src[1], r),
-                         c->w ? (const float *)c->w_data + p->first : value_row(x, &c->src[2], r),
+        kern_of(c)->lerp(value_in_row(x, &c->src[0], r), value_in_row(x, &c->src[1], r),
+                         c->w ? (const float *)c->w_data + p->first
+                              : value_in_row(x, &c->src[2], r),
                          value_row(x, &c->dst, r), c->dst.cols);
 }
 
@@ -74,9 +75,9 @@ static OP_FN(cpu_head_scale)
     (void)ith;
     for (int64_t r = begin; r < end; r++)
         for (int64_t at = 0; at < c->dst.cols; at += p->width) {
-            const float *y = value_row(x, &c->src[1], r) + at;
+            const float *y = value_in_row(x, &c->src[1], r) + at;
             float s = kern_of(c)->dot(y, (const float *)c->w_data + at, p->width);
-            times(kern_of(c), value_row(x, &c->src[0], r) + at, s, value_row(x, &c->dst, r) + at,
+            times(kern_of(c), value_in_row(x, &c->src[0], r) + at, s, value_row(x, &c->dst, r) + at,
                   p->width);
         }
 }
@@ -87,8 +88,8 @@ static OP_FN(cpu_head_mul)
     (void)ith;
     for (int64_t r = begin; r < end; r++)
         for (int64_t h = 0; h < heads; h++)
-            times(kern_of(c), value_row(x, &c->src[0], r) + h * width,
-                  value_row(x, &c->src[1], r)[h], value_row(x, &c->dst, r) + h * width, width);
+            times(kern_of(c), value_in_row(x, &c->src[0], r) + h * width,
+                  value_in_row(x, &c->src[1], r)[h], value_row(x, &c->dst, r) + h * width, width);
 }
 
 /* ---------------------------------------------------------------- activations */
@@ -181,8 +182,8 @@ static OP_FN(cpu_glu)
     act_fn act = cpu_act(kern_of(c), p->act);
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
-        const float *g = value_row(x, &c->src[0], r);
-        const float *u = c->n_src > 1 ? value_row(x, &c->src[1], r) : NULL;
+        const float *g = value_in_row(x, &c->src[0], r);
+        const float *u = c->n_src > 1 ? value_in_row(x, &c->src[1], r) : NULL;
         float *z = value_row(x, &c->dst, r);
         if (act)
             act(g, u, z, c->dst.cols);
@@ -202,7 +203,7 @@ static OP_FN(cpu_clamp)
     const struct clamp_op *p = c->p;
     (void)ith;
     for (int64_t r = begin; r < end; r++)
-        kern_of(c)->clamp(value_row(x, &c->src[0], r), p->lo, p->hi, value_row(x, &c->dst, r),
+        kern_of(c)->clamp(value_in_row(x, &c->src[0], r), p->lo, p->hi, value_row(x, &c->dst, r),
                           c->dst.cols);
 }
 
@@ -211,7 +212,7 @@ static OP_FN(cpu_top_part)
     const struct top_part_op *p = c->p;
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
-        const float *in = value_row(x, &c->src[0], r);
+        const float *in = value_in_row(x, &c->src[0], r);
         float *out = value_row(x, &c->dst, r);
         kern_of(c)->scale(in, 1, -ref_top_part_cut(in, c->dst.cols, p->factor), out, c->dst.cols);
         kern_of(c)->relu(out, NULL, out, c->dst.cols);
@@ -224,7 +225,7 @@ static OP_FN(cpu_length)
     (void)ith;
     for (int64_t r = begin; r < end; r++)
         for (int64_t h = 0; h < c->dst.cols; h++) {
-            const float *in = value_row(x, &c->src[0], r) + h * p->width;
+            const float *in = value_in_row(x, &c->src[0], r) + h * p->width;
             value_row(x, &c->dst, r)[h] = __builtin_sqrtf(kern_of(c)->dot(in, in, p->width));
         }
 }
@@ -235,8 +236,8 @@ static OP_FN(cpu_head_dot)
     (void)ith;
     for (int64_t r = begin; r < end; r++)
         for (int64_t h = 0; h < c->dst.cols; h++) {
-            const float *a = value_row(x, &c->src[0], r) + h * p->width;
-            const float *b = value_row(x, &c->src[1], r) + h * p->width;
+            const float *a = value_in_row(x, &c->src[0], r) + h * p->width;
+            const float *b = value_in_row(x, &c->src[1], r) + h * p->width;
             value_row(x, &c->dst, r)[h] = kern_of(c)->dot(a, b, p->width);
         }
 }

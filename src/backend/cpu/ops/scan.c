@@ -18,8 +18,8 @@ static OP_FN(cpu_ssm)
                 c1 = c0 + SCAN_CHANNELS < channels ? c0 + SCAN_CHANNELS : channels;
         float *h = state_scan(x, c, seg, c0 * n, (c1 - c0) * n);
         for (int64_t r = step_first(x->step)[seg]; r < step_first(x->step)[seg + 1]; r++) {
-            const float *in = value_row(x, &c->src[0], r), *dt = value_row(x, &c->src[1], r);
-            const float *b = value_row(x, &c->src[2], r), *cc = value_row(x, &c->src[3], r);
+            const float *in = value_in_row(x, &c->src[0], r), *dt = value_in_row(x, &c->src[1], r);
+            const float *b = value_in_row(x, &c->src[2], r), *cc = value_in_row(x, &c->src[3], r);
             h = state_row(x, c, r, h, c0 * n, (c1 - c0) * n);
             for (int64_t i = c0; i < c1; i++) {
                 int64_t head = i / per_head, g = head / (heads / n_group) * n;
