@@ -65,6 +65,11 @@ gives flag_elsewhere 1 'unknown flag --ssl-key-file; did you mean --tls-key\?' s
 gives flag_elsewhere_timeout 1 'unknown flag -to; --read-timeout says how' serve m -to 4
 gives flag_short 1 '[-][-]parallel is "0"; wanted' serve m -np 0
 gives flag_short_cache 1 '[-][-]cache-type-k is "x"; wanted' run m -ctk x
+gives flag_elsewhere_lines 1 'unknown flag -mli; a paste, and lines between' run m -mli
+gives flag_elsewhere_grammar 1 "--grammar-file; --default 'grammar=GBNF'" serve m --grammar-file g
+gives flag_elsewhere_schema 1 "unknown flag -jf; --default 'json_schema=" serve m -jf s
+gives flag_elsewhere_ping 1 'interval; --default sse_ping_interval=SECONDS' serve m \
+    --sse-ping-interval 3
 gives flag_elsewhere_words 1 'unknown flag --jinja; chat templates are always' run m --jinja
 gives flag_elsewhere_other_command 1 'unknown flag --temp; --default temperature=T' serve m --temp 1
 gives flag_elsewhere_twice 1 'chat-template-kwargs; did you mean --template-kwargs\?' \
