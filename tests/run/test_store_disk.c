@@ -25,6 +25,7 @@ static int recurrent; /* such models are not made, but golden ones */
 static int head_dim;  /* 0: the least */
 static int experts;   /* 1: four, two in use */
 static int wide;      /* 1: enough columns for two devices */
+static int layers;    /* 0: as it comes */
 
 static void make_model(int which, const char *arch)
 {
@@ -42,6 +43,7 @@ static void make_model(int which, const char *arch)
     }
     p.seed = (uint64_t)which + 1;
     p.head_dim = head_dim ? head_dim : p.head_dim;
+    p.n_layer = layers ? layers : p.n_layer;
     p.n_expert = experts ? 4 : p.n_expert;
     p.n_expert_used = experts ? 2 : p.n_expert_used;
     if (wide) {
@@ -618,6 +620,37 @@ static void test_two(void)
     CHECK(ask(a, fresh, 0, 2) == 320);
     pith_session_close(a);
     pith_session_close(b);
+    pith_session_close(fresh);
+    pith_model_close(m);
+    end();
+}
+
+/* Pages of fourteen groups: layers of two kinds on seven devices. */
+static void test_many_groups(void)
+{
+    char path[200];
+    layers = 14;
+    begin("gemma2");
+    layers = 0;
+    setenv("PITH_CPU_DEVICES", "7", 1);
+    setenv("PITH_LAYER_DEVICES", "0,1,2,3,4,5,6", 1);
+    pith_model *m = open_model(0);
+    unsetenv("PITH_CPU_DEVICES");
+    unsetenv("PITH_LAYER_DEVICES");
+    pith_session *s = open_session(m, folder, 0), *fresh = open_session(m, NULL, 0);
+    REQUIRE(s && fresh, "no session");
+    CHECK_MSG(s->cache.n_own == 14, "%d groups", (int)s->cache.n_own);
+    CHECK(ask(s, fresh, 0, 1) == 0);
+    CHECK(ask(s, fresh, 1, 1) == 320); /* from memory */
+    snprintf(path, sizeof path, "%s/%016llx%016llx-13.page", folder,
+             (unsigned long long)s->store.entry[0].key[0],
+             (unsigned long long)s->store.entry[0].key[1]);
+    pith_session_close(s);
+    CHECK_MSG(access(path, R_OK) == 0, "no %s", path);
+    s = open_session(m, folder, 0);
+    REQUIRE(s, "no session");
+    CHECK(ask(s, fresh, 0, 1) == 320);
+    pith_session_close(s);
     pith_session_close(fresh);
     pith_model_close(m);
     end();
@@ -1250,6 +1283,7 @@ int main(void)
     TEST(test_prepared);
     TEST(test_other_model);
     TEST(test_two);
+    TEST(test_many_groups);
     TEST(test_who_computes);
     TEST(test_planned);
     return test_end();
