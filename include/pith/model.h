@@ -63,11 +63,11 @@ struct pith_model_params {
     /* mapped: straight from the file's pages; packed: interleaved for the kernels, before
      * pith_model_open returns; later: the same, by the steps that first use them and by a thread of
      * lower priority beside, so the model is open at once and its file is read until then. A
-     * copy that is to be kept (cache_dir) and check_tensors make packed of later. auto: packed, of
-     * models from 32 MiB on later.
-     * Packed ones that do not fit into the memory that is left are mapped, which
-     * pith_model_info.note tells; PITH_NOMEM with strict, or where all memory is less than they
-     * have. */
+     * copy that is to be kept and can be (cache_dir), and check_tensors, make packed of later.
+     * auto: packed, of models from 32 MiB on later.
+     * Packed ones that do not fit into the memory that is left are mapped, experts alone if that
+     * is enough, which pith_model_info.note tells; PITH_NOMEM with strict, or where all memory is
+     * less than they have. */
     pith_weights weights;
     int32_t n_threads; /* 0 = PITH_THREADS, else one per (fast) core this process may use, within
                           its CPU quota */
