@@ -135,14 +135,17 @@ static int reads_pairs(const struct plan *p, const struct phase *ph)
  * reads the cache has units of any length, so they are dealt one by one while there are few. One
  * tile of rows stays in the cache from chunk to chunk, so these are finer where two streams are
  * read: threads whose cores are not equally fast, or share them with others, end together. One
- * stream is read faster the longer it is. */
+ * stream is read faster the longer it is (docs/notes.md), so these are coarser. */
 struct cpu_cut cpu_cut(const struct plan *p, const struct phase *ph, int64_t n_units,
                        int64_t n_rows, int n_threads)
 {
     struct cpu_cut c = {.n_units = n_units};
-    int reads = op_has(p->calls[ph->first].op, OP_READS_STATE);
-    int fine = reads || (n_rows <= ACT_TILE && reads_pairs(p, ph));
-    c.chunk = n_units / (n_threads * (ph->kind == PHASE_CHAIN ? 4 : fine ? 32 : 8));
+    enum { CHAIN = 4, STREAM = 4, TILES = 8, FINE = 32 }; /* of a thread */
+    enum op op = p->calls[ph->first].op;
+    int one_tile = n_rows <= ACT_TILE && op_has(op, OP_PRODUCT);
+    int fine = op_has(op, OP_READS_STATE) || (one_tile && reads_pairs(p, ph));
+    int each = ph->kind == PHASE_CHAIN ? CHAIN : fine ? FINE : one_tile ? STREAM : TILES;
+    c.chunk = n_units / (n_threads * each);
     if (ph->kind == PHASE_CHAIN && c.chunk > ACT_TILE / 2)
         c.chunk = (c.chunk + ACT_TILE - 1) / ACT_TILE * ACT_TILE;
     c.chunk = c.chunk < 1 ? 1 : c.chunk;
