@@ -9,6 +9,7 @@
  *   rows       of one batch have those of slots: the bits of each alone
  *   keys       stored prefixes and snapshots belong to who has the same adapters
  *   refused    files that are no adapter of the model, and what a session cannot do */
+#include <fenv.h>
 #include <math.h>
 #include <sys/stat.h>
 
@@ -21,7 +22,7 @@
 #include "run/session/session.h"
 
 enum { N_ROWS = 20, N_VOCAB = 90, N_OUT = N_ROWS * N_VOCAB, RANK = 3 };
-static const float alpha = 6;
+static const float alpha = 7; /* over a rank of 3 it is rounded */
 
 static struct tiny tiny_of(const char *arch, int experts)
 {
@@ -666,6 +667,28 @@ static void snapshots(void)
     close_two();
 }
 
+/* How the host rounds, when it gives a sequence an adapter, is in no logit. */
+static void rounding(void)
+{
+    static const int modes[] = {FE_TONEAREST, FE_DOWNWARD, FE_UPWARD};
+    struct pith_error err = {PITH_OK, ""};
+    const int32_t ids[] = {5, 6, 7};
+    float want[N_VOCAB];
+    if (!open_two())
+        return;
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        CHECK(pith_truncate(two.s, 0, 0, &err) == PITH_OK && adapt(0, NULL, 0, &err) == PITH_OK);
+        fesetround(modes[i]);
+        pith_status st = adapt(0, two.a, 0.3f, &err);
+        fesetround(FE_TONEAREST);
+        CHECK_MSG(st == PITH_OK && pith_feed(two.s, 0, ids, 3, &err) == PITH_OK, "%s", err.msg);
+        if (!i)
+            memcpy(want, pith_logits(two.s, 0), sizeof want);
+        CHECK_MSG(!memcmp(want, pith_logits(two.s, 0), sizeof want), "rounding %d", modes[i]);
+    }
+    close_two();
+}
+
 /* As many different ones as were reserved, which come and go. */
 static void sets(void)
 {
@@ -1102,6 +1125,7 @@ int main(void)
     TEST(same_bits);
     TEST(stored);
     TEST(snapshots);
+    TEST(rounding);
     TEST(sets);
     TEST(rows_of_slots);
     TEST(rows_and_prefixes);

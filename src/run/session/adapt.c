@@ -7,6 +7,7 @@
 #include <string.h>
 #include <xxhash.h>
 #include "base/mem.h"
+#include "base/machine/pool.h"
 #include "run/model/adapter.h"
 #include "run/session/session.h"
 
@@ -182,6 +183,7 @@ static void fill_set(struct pith_session *s, int role, int32_t set)
     const struct adapter_set *t = &s->sets[set];
     struct adapter_sets *a = &s->adapters[role];
     struct adapter_use *use = a->use + (int64_t)set * a->n_adapted * ADAPTER_USES;
+    uint32_t fp = fp_enter(); /* scales are computed here: the host's rounding must not show */
     memset(use, 0, (size_t)a->n_adapted * ADAPTER_USES * sizeof *use);
     for (const struct adapted *w = s->role[role].graph.adapted; w; w = w->next, use += ADAPTER_USES)
         for (int32_t i = 0, n = 0; i < t->n; i++) {
@@ -191,6 +193,7 @@ static void fill_set(struct pith_session *s, int role, int32_t set)
             float per = t->of[i]->alpha != 0 ? t->of[i]->alpha / (float)tensor_k(&p->a.t) : 1;
             use[n++] = (struct adapter_use){&p->a.t, &p->b.t, per * t->scale[i]};
         }
+    fp_leave(fp);
     a->generation++;
 }
 
