@@ -54,7 +54,7 @@ const int32_t *attn_list(const struct call *c, const struct exec *x, int64_t r, 
         return NULL;
     const struct value *v = &c->src[p->list]; /* [T, lists of a row] */
     const int32_t *list =
-        (const int32_t *)value_row(x, v, r * v->rows_mul + (v->rows_mul > 1 ? head : 0));
+        (const int32_t *)value_in_row(x, v, r * v->rows_mul + (v->rows_mul > 1 ? head : 0));
     *n = list[0];
     return list[0] < 0 ? NULL : list + 1;
 }
@@ -215,8 +215,8 @@ static OP_FN(ref_cache_write)
         if (!state_has_row(kv, slot))
             continue;
         uint8_t *base = view_at(cv, place_page(place));
-        const float *k = value_row(x, &c->src[0], r);
-        const float *v = kv_has_v(kv) ? value_row(x, &c->src[1], r) : NULL;
+        const float *k = value_in_row(x, &c->src[0], r);
+        const float *v = kv_has_v(kv) ? value_in_row(x, &c->src[1], r) : NULL;
         for (int h = 0; h < kv->n_head_kv; h++) {
             dtypes[kv->k_type].quant(k + (int64_t)h * kv->d_k, row, kv->d_k);
             kv_put_k(kv, base, h, j, row);
@@ -423,7 +423,7 @@ static float ref_near(const struct call *c, const struct exec *x, const struct a
     if (!p->table)
         return s;
     r = r < -ATTN_NEAR ? -ATTN_NEAR : r >= ATTN_NEAR ? ATTN_NEAR - 1 : r;
-    return s + value_row(x, &c->src[p->table], 0)[a->head * ATTN_TABLE + ATTN_NEAR + r];
+    return s + value_in_row(x, &c->src[p->table], 0)[a->head * ATTN_TABLE + ATTN_NEAR + r];
 }
 
 /* Where row i of the state, or entry i of the list, lies. */
@@ -434,7 +434,7 @@ static const uint8_t *ref_place(const struct attn_one *a, int32_t i, int *at)
                              : state_row_slot(a->kv, i);
     int32_t place = a->pages[slot / STEP_PAGE];
     *at = place_slot(place, slot);
-    return view_at(a->cv, place_page(place));
+    return view_in(a->cv, place_page(place));
 }
 
 /* Slots [lo, hi) of a span, pages of 64, onto (m, l, t->o). */
@@ -513,7 +513,7 @@ static void ref_attn_state(const struct call *c, const struct exec *x, int32_t k
     int32_t seg = step_seg(x->step)[row], n = -1;
     struct attn_scratch t = attn_scratch(kv, x, ith);
     struct attn_one a = {.kv = kv,
-                         .q = value_row(x, &c->src[0], row) + (int64_t)h * kv->d_k,
+                         .q = value_in_row(x, &c->src[0], row) + (int64_t)h * kv->d_k,
                          .cv = &x->cache[kv->group],
                          .pages = step_pages(x->step, kv->group, seg),
                          .at = step_slot(x->step, kv->group)[row],
@@ -589,7 +589,7 @@ static OP_FN(ref_attn_merge)
     const float *sinks = c->w_data;
     memset(none, 0, (size_t)dv16 * sizeof *none);
     for (int64_t row = begin; row < end; row++) {
-        const float *part = (float *)value_ptr(x, &c->src[0]) + row * parts * c->src[0].cols;
+        const float *part = (const float *)value_in(x, &c->src[0]) + row * parts * c->src[0].cols;
         for (int h = 0; h < n_head; h++) {
             float m = -INFINITY, l = 0;
             memset(tmp, 0, (size_t)dv16 * sizeof *tmp);
@@ -759,7 +759,7 @@ static OP_FN(ref_temper)
     const struct temper_op *p = c->p;
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
-        const float *in = value_row(x, &c->src[0], r);
+        const float *in = value_in_row(x, &c->src[0], r);
         float *y = value_row(x, &c->dst, r);
         float k = temper_at(p, step_pos(x->step)[r]);
         for (int64_t i = 0; i < c->dst.cols; i++)
