@@ -175,6 +175,12 @@ static int says_nothing_empty(int id)
     return 0;
 }
 
+/* Such an empty one. */
+static int is_none(int id, const json_t *v)
+{
+    return is_empty(v) && says_nothing_empty(id);
+}
+
 /* What an answer would have to keep, and this server cannot: to leave it out would be another
  * answer. */
 static int is_constraint(const char *name, const json_t *v)
@@ -332,8 +338,148 @@ static int read_members(struct fields *f, unsigned endpoint, const json_t *objec
         }
         if (!check(&rows[i], v, fault))
             return 0;
-        if (!is_empty(v) || !says_nothing_empty(i)) /* clients without one send it empty */
+        if (!is_none(i, v)) /* clients without one send it empty */
             f->v[i] = v;
+    }
+    return 1;
+}
+
+/* ---------------------------------------------------------------- defaults */
+
+/* What requests speak of with several fields, by synonyms or by fields that exclude each other. */
+enum subject {
+    LENGTH = 1,
+    CHOICES = 2,
+    PENALTY = 4,
+    KEPT = 8, /* what the text has to satisfy */
+    PROBS = 16,
+    BEST = 32, /* tokens with them */
+    IDS = 64,
+    PROGRESS = 128,
+    THINKING = 256,
+    BUDGET = 512,
+    SHOWN = 1024, /* whether reasoning is returned */
+    TOOLS = 2048,
+    CALLS = 4096,
+    LAST = 8192, /* whether the last message goes on */
+    STARTS = 16384, /* start tokens */
+    LONG = 32768, /* how long vectors are */
+    PREFIX = 65536,
+    INPUT = 131072,
+    RETURNED = 262144,
+    EXCLUSIVE = KEPT | TOOLS | CALLS | LAST | INPUT /* of these one field is taken */
+};
+
+/* Lists end with F_model, which is nobody's. */
+static const struct {
+    enum subject subject;
+    enum field_id fields[24];
+} speakers[] = {
+    {LENGTH, {F_max_tokens, F_max_completion_tokens, F_n_predict}},
+    {CHOICES, {F_n, F_n_cmpl}},
+    {PENALTY, {F_repeat_penalty, F_repetition_penalty}},
+    {KEPT, {F_response_format, F_json_schema, F_grammar, F_guided_json, F_guided_regex,
+            F_guided_choice, F_guided_grammar, F_guided_json_object, F_structured_outputs, F_regex,
+            F_ebnf, F_bad_words, F_banned_strings, F_text_format, F_format}},
+    {PROBS, {F_chat_logprobs, F_logprobs, F_peer_logprobs, F_n_probs}},
+    {BEST, {F_top_logprobs, F_logprobs, F_peer_logprobs, F_n_probs}},
+    {IDS, {F_return_token_ids, F_return_tokens_made}},
+    {PROGRESS, {F_return_progress, F_include_progress}},
+    {THINKING, {F_reasoning_effort, F_effort, F_enable_thinking, F_reasoning_enabled,
+                F_thinking_type, F_think}},
+    {BUDGET, {F_reasoning_budget, F_reasoning_budget_tokens, F_thinking_budget_tokens,
+              F_thinking_token_budget, F_reasoning_max, F_budget_tokens}},
+    {SHOWN, {F_include_reasoning, F_reasoning_exclude}},
+    {TOOLS, {F_tools, F_functions}},
+    {CALLS, {F_tool_choice, F_function_call}},
+    {LAST, {F_continue_final_message, F_add_generation_prompt}},
+    {STARTS, {F_add_special, F_add_special_tokens}},
+    {LONG, {F_embd_normalize, F_normalize}},
+    {PREFIX, {F_prompt_name, F_input_type}},
+    {INPUT, {F_content, F_tokenize_prompt, F_messages, F_input, F_embed_content, F_ollama_prompt,
+             F_documents, F_texts}},
+    {RETURNED, {F_return_documents, F_return_text}}};
+
+static unsigned subject_of(int id, const json_t *v)
+{
+    unsigned all = 0;
+    if (is_none(id, v))
+        return 0;
+    for (size_t i = 0; i < sizeof speakers / sizeof *speakers; i++)
+        for (const enum field_id *f = speakers[i].fields; *f != F_model; f++)
+            all |= *f == (enum field_id)id ? (unsigned)speakers[i].subject : 0;
+    if (all & BUDGET && json_number_value(v) == 0) /* not to think at all */
+        all |= THINKING;
+    if (all & PROBS && json_is_false(v)) /* then there are no best ones */
+        all |= BEST;
+    return (all & KEPT && json_is_false(v)) || (all & LAST && !json_is_true(v)) ? 0 : all;
+}
+
+/* Of those that speak of something by themselves. */
+static int has_members(int id)
+{
+    for (size_t i = 0; i < sizeof nested / sizeof *nested; i++)
+        if (id == (int)nested[i].id)
+            return 1;
+    return id == F_chat_template_kwargs;
+}
+
+/* A member of field `id`, which is an object: of its own rows, or a variable of the template. */
+static unsigned subject_of_member(int id, const char *name, const json_t *v)
+{
+    if (json_is_null(v))
+        return 0;
+    for (size_t i = 0; i < sizeof nested / sizeof *nested; i++) {
+        int own = id == (int)nested[i].id ? find(name, nested[i].endpoint) : -1;
+        if (own >= 0)
+            return subject_of(own, v);
+    }
+    if (id != F_chat_template_kwargs)
+        return 0;
+    return !strcmp(name, "enable_thinking") || !strcmp(name, "thinking") ||
+                   !strcmp(name, "reasoning_effort")
+               ? THINKING
+           : !strcmp(name, "thinking_budget") ? BUDGET
+                                              : 0;
+}
+
+/* Of all that the body has said. */
+static unsigned subjects(const struct fields *f)
+{
+    const char *name;
+    json_t *v;
+    unsigned all = 0;
+    for (int i = 0; i < N_FIELDS; i++) {
+        if (!f->v[i])
+            continue;
+        all |= subject_of(i, f->v[i]);
+        if (has_members(i))
+            json_object_foreach(json_lent(f->v[i]), name, v) all |= subject_of_member(i, name, v);
+    }
+    return all;
+}
+
+/* What every request would be refused for that says nothing itself. 0: *err. */
+static int go_together(json_t *all, struct pith_error *err)
+{
+    struct fault none;
+    const char *a, *b;
+    json_t *v, *w;
+    json_object_foreach(all, a, v)
+    {
+        json_object_foreach(all, b, w)
+        {
+            for (int i = 0; strcmp(a, b) < 0 && i < N_FIELDS; i++) {
+                int k = strcmp(rows[i].name, a) ? -1 : find(b, rows[i].endpoints);
+                if (k < 0 || !(subject_of(i, v) & subject_of(k, w) & EXCLUSIVE) ||
+                    !check(&rows[i], v, &none) || !check(&rows[k], w, &none))
+                    continue;
+                err->code = PITH_RANGE;
+                snprintf(err->msg, sizeof err->msg, "--default %s and --default %s; wanted one of "
+                         "them", a, b);
+                return 0;
+            }
+        }
     }
     return 1;
 }
@@ -371,115 +517,9 @@ json_t *fields_defaults(const char *const *texts, struct pith_error *err)
     }
     if (!all)
         *err = (struct pith_error){PITH_NOMEM, "out of memory for the server"};
-    return all;
-}
-
-/* ---------------------------------------------------------------- defaults beside a body */
-
-/* What requests speak of with several fields, by synonyms or by fields that exclude each other. */
-enum subject {
-    LENGTH = 1,
-    CHOICES = 2,
-    PENALTY = 4,
-    KEPT = 8, /* what the text has to satisfy */
-    PROBS = 16,
-    BEST = 32, /* tokens with them */
-    IDS = 64,
-    PROGRESS = 128,
-    THINKING = 256,
-    BUDGET = 512,
-    SHOWN = 1024, /* whether reasoning is returned */
-    TOOLS = 2048,
-    CALLS = 4096,
-    LAST = 8192, /* whether the last message goes on */
-    STARTS = 16384, /* start tokens */
-    LONG = 32768, /* how long vectors are */
-    PREFIX = 65536,
-    INPUT = 131072,
-    RETURNED = 262144
-};
-
-/* Lists end with F_model, which is nobody's. */
-static const struct {
-    enum subject subject;
-    enum field_id fields[24];
-} speakers[] = {
-    {LENGTH, {F_max_tokens, F_max_completion_tokens, F_n_predict}},
-    {CHOICES, {F_n, F_n_cmpl}},
-    {PENALTY, {F_repeat_penalty, F_repetition_penalty}},
-    {KEPT, {F_response_format, F_json_schema, F_grammar, F_guided_json, F_guided_regex,
-            F_guided_choice, F_guided_grammar, F_guided_json_object, F_structured_outputs, F_regex,
-            F_ebnf, F_bad_words, F_banned_strings, F_text_format, F_format}},
-    {PROBS, {F_chat_logprobs, F_logprobs, F_peer_logprobs, F_n_probs}},
-    {BEST, {F_top_logprobs, F_logprobs, F_peer_logprobs, F_n_probs}},
-    {IDS, {F_return_token_ids, F_return_tokens_made}},
-    {PROGRESS, {F_return_progress, F_include_progress}},
-    {THINKING, {F_reasoning_effort, F_effort, F_enable_thinking, F_reasoning_enabled,
-                F_thinking_type, F_think}},
-    {BUDGET, {F_reasoning_budget, F_reasoning_budget_tokens, F_thinking_budget_tokens,
-              F_thinking_token_budget, F_reasoning_max, F_budget_tokens}},
-    {SHOWN, {F_include_reasoning, F_reasoning_exclude}},
-    {TOOLS, {F_tools, F_functions}},
-    {CALLS, {F_tool_choice, F_function_call}},
-    {LAST, {F_continue_final_message, F_add_generation_prompt}},
-    {STARTS, {F_add_special, F_add_special_tokens}},
-    {LONG, {F_embd_normalize, F_normalize}},
-    {PREFIX, {F_prompt_name, F_input_type}},
-    {INPUT, {F_content, F_tokenize_prompt, F_messages, F_input, F_embed_content, F_ollama_prompt,
-             F_documents, F_texts}},
-    {RETURNED, {F_return_documents, F_return_text}}};
-
-static unsigned subject_of(int id, const json_t *v)
-{
-    unsigned all = 0;
-    for (size_t i = 0; i < sizeof speakers / sizeof *speakers; i++)
-        for (const enum field_id *f = speakers[i].fields; *f != F_model; f++)
-            all |= *f == (enum field_id)id ? (unsigned)speakers[i].subject : 0;
-    if (all & BUDGET && json_number_value(v) == 0) /* not to think at all */
-        all |= THINKING;
-    if (all & PROBS && json_is_false(v)) /* then there are no best ones */
-        all |= BEST;
-    return (all & KEPT && json_is_false(v)) || (all & LAST && !json_is_true(v)) ? 0 : all;
-}
-
-static int has_members(int id)
-{
-    for (size_t i = 0; i < sizeof nested / sizeof *nested; i++)
-        if (id == (int)nested[i].id)
-            return 1;
-    return 0;
-}
-
-/* A member of field `id`, which is an object: of its own rows, or a variable of the template. */
-static unsigned subject_of_member(int id, const char *name, const json_t *v)
-{
-    if (json_is_null(v))
-        return 0;
-    for (size_t i = 0; i < sizeof nested / sizeof *nested; i++) {
-        int own = id == (int)nested[i].id ? find(name, nested[i].endpoint) : -1;
-        if (own >= 0 && (!is_empty(v) || !says_nothing_empty(own)))
-            return subject_of(own, v);
-    }
-    if (id != F_chat_template_kwargs)
-        return 0;
-    return !strcmp(name, "enable_thinking") || !strcmp(name, "thinking") ||
-                   !strcmp(name, "reasoning_effort")
-               ? THINKING
-           : !strcmp(name, "thinking_budget") ? BUDGET
-                                              : 0;
-}
-
-/* Of all that the body has said. */
-static unsigned subjects(const struct fields *f)
-{
-    const char *name;
-    json_t *v;
-    unsigned all = 0;
-    for (int i = 0; i < N_FIELDS; i++) {
-        if (!f->v[i])
-            continue;
-        all |= subject_of(i, f->v[i]);
-        json_object_foreach(json_lent(f->v[i]), name, v) all |= subject_of_member(i, name, v);
+    else if (!go_together(all, err)) {
+        json_decref(all);
+        all = NULL;
     }
     return all;
 }
@@ -510,11 +550,11 @@ int fields_of_nothing(struct fields *f, unsigned endpoint, const struct server *
     json_t *v;
     json_object_foreach(server_defaults(s), name, v)
     {
-        int i = find(name, endpoint), variables = i == F_chat_template_kwargs;
-        if (i < 0 || (f->v[i] && !variables) || (subject_of(i, v) & f->said) ||
-            !check(&rows[i], v, &none))
+        int i = find(name, endpoint);
+        if (i < 0 || is_none(i, v) || (f->v[i] && i != F_chat_template_kwargs) ||
+            (subject_of(i, v) & f->said) || !check(&rows[i], v, &none))
             continue;
-        if (!variables && !has_members(i))
+        if (!has_members(i))
             f->v[i] = v;
         else if (!fields_put(f, (enum field_id)i, left_of(f, i, v), fault))
             return 0;

@@ -8,7 +8,7 @@ import os
 import re
 import tempfile
 
-from serving import SHARED, Server, check, events, run, skip, synth
+from serving import SHARED, Server, check, events, refused, run, skip, synth
 
 CHAT, TEXT, MSG = "/v1/chat/completions", "/v1/completions", "/v1/messages"
 USER = {"role": "user", "content": "w5 w6"}
@@ -133,7 +133,7 @@ def test_beside(model, rows, *flags):
 
 def test_both(model, *flags):
     """What fields that belong together say, a default and a body's, holds together."""
-    with Server(model, *flags, "--default", "top_logprobs=2", "--default",
+    with Server(model, *flags, "--default", "top_logprobs=2", "--default", "grammar=", "--default",
                 'chat_template_kwargs={"colour":"red","enable_thinking":false}') as s:
         a = s.post(CHAT, {**ASK, "chat_template_kwargs": {"enable_thinking": True},
                           "logprobs": True})[1]
@@ -154,6 +154,15 @@ def main():
         chats = ("--name", "m", "--chat-template", says)
         test_beside(model, BESIDE, *chats)
         test_both(model, *chats)
+        for one, other in (("grammar=root ::= \"a\"", "response_format={\"type\":\"json_object\"}"),
+                           ("regex=a", "bad_words=[\"b\"]"),
+                           ("tools=[%s]" % json.dumps(TOOL), "functions=[{\"name\":\"g\"}]"),
+                           ("tool_choice=auto", "function_call=auto"),
+                           ("continue_final_message=true", "add_generation_prompt=true")):
+            names = sorted(d.partition("=")[0] for d in (one, other))
+            refused("two defaults that exclude each other: %s, %s" % (one, other), 1,
+                    "--default %s and --default %s; wanted one" % tuple(names), model, "--default",
+                    one, "--default", other)
         test_beside(model, OF_VECTORS, "--name", "m", "--embeddings",
                     *(x for name, text in (("query", "w1 "), ("passage", "w2 ")) for x in (
                         "--override-kv",
