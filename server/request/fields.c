@@ -367,6 +367,8 @@ enum subject {
     PREFIX = 65536,
     INPUT = 131072,
     RETURNED = 262144,
+    STOPS = 524288,
+    ALIKE = LENGTH | STOPS, /* of these a value means the same in all fields */
     EXCLUSIVE = KEPT | TOOLS | CALLS | LAST | INPUT /* of these one field is taken */
 };
 
@@ -375,7 +377,9 @@ static const struct {
     enum subject subject;
     enum field_id fields[24];
 } speakers[] = {
-    {LENGTH, {F_max_tokens, F_max_completion_tokens, F_n_predict}},
+    {LENGTH, {F_max_tokens, F_max_completion_tokens, F_n_predict, F_num_predict,
+              F_max_output_tokens, F_messages_max_tokens}},
+    {STOPS, {F_stop, F_stop_sequences}},
     {CHOICES, {F_n, F_n_cmpl}},
     {PENALTY, {F_repeat_penalty, F_repetition_penalty}},
     {KEPT, {F_response_format, F_json_schema, F_grammar, F_guided_json, F_guided_regex,
@@ -542,6 +546,24 @@ static json_t *left_of(const struct fields *f, int id, const json_t *object)
     return NULL;
 }
 
+/* The row of an endpoint that a default fills in: of that name, or where it has none such of
+ * another name that means the same, unless that has a default of its own. -1: none. */
+static int filled_by(const char *name, unsigned endpoint, const json_t *defaults)
+{
+    int i = find(name, endpoint), known = i < 0 ? find(name, ~0u) : -1;
+    for (size_t g = 0; known >= 0 && g < sizeof speakers / sizeof *speakers; g++) {
+        int has = 0, other = -1;
+        for (const enum field_id *f = speakers[g].fields; *f != F_model; f++) {
+            has |= !strcmp(rows[*f].name, name);
+            other = rows[*f].endpoints & endpoint ? (int)*f : other;
+        }
+        if (has && (speakers[g].subject & ALIKE) && other >= 0 &&
+            !json_object_get(defaults, rows[other].name))
+            i = other;
+    }
+    return i;
+}
+
 int fields_of_nothing(struct fields *f, unsigned endpoint, const struct server *s,
                       struct fault *fault)
 {
@@ -550,7 +572,7 @@ int fields_of_nothing(struct fields *f, unsigned endpoint, const struct server *
     json_t *v;
     json_object_foreach(server_defaults(s), name, v)
     {
-        int i = find(name, endpoint);
+        int i = filled_by(name, endpoint, server_defaults(s));
         if (i < 0 || is_none(i, v) || (f->v[i] && i != F_chat_template_kwargs) ||
             (subject_of(i, v) & f->said) || !check(&rows[i], v, &none))
             continue;

@@ -144,6 +144,50 @@ def test_both(model, *flags):
               a["choices"][0]["logprobs"]["content"][0]["top_logprobs"]) == 2, a)
 
 
+def test_names(model):
+    """A length and stops are those of every interface, whatever it calls them."""
+    whole = {"temperature": 0, "ignore_eos": True}
+    asks = (("/v1/responses", {"input": "w5", **whole}, "usage/output_tokens"),
+            (MSG, {"messages": [USER], **whole}, "usage/output_tokens"),
+            ("/api/chat", {**OLLAMA, "options": whole}, "eval_count"),
+            ("/api/generate", {"prompt": "w5", "stream": False, "options": whole}, "eval_count"),
+            (CHAT, {"messages": [USER], **whole}, "usage/completion_tokens"),
+            (TEXT, {"prompt": "w5", **whole}, "usage/completion_tokens"),
+            ("/completion", {"prompt": "w5", **whole}, "tokens_predicted"))
+    others = {"/v1/responses": {"max_output_tokens": 4}, MSG: {"max_tokens": 4},
+              "/api/chat": {"options": {**whole, "num_predict": 4}},
+              "/api/generate": {"options": {**whole, "num_predict": 4}}}
+
+    def made(s, path, body, where):
+        status, a, _ = s.post(path, body)
+        for key in where.split("/"):
+            a = a.get(key, a) if status == 200 else a
+        return a
+
+    for default, n in (("n_predict=3", 3), ("max_tokens=3", 3), ("num_predict=3", 3)):
+        with Server(model, "--name", "m", "--default", default) as s:
+            for path, body, where in asks:
+                check("%s of %s" % (default, path), made(s, path, body, where) == n,
+                      made(s, path, body, where))
+                if path in others:
+                    got = made(s, path, {**body, **others[path]}, where)
+                    check("%s of %s that says so" % (default, path), got == 4, got)
+    with Server(model, "--name", "m", "--default", "n_predict=3", "--default", "num_predict=5",
+                "--default", "max_output_tokens=6") as s:
+        got = [made(s, path, body, where) for path, body, where in asks]
+        check("each has its own where it is given", got == [6, 3, 5, 5, 3, 3, 3], got)
+    body = {"messages": [USER], "max_tokens": 9, **whole}
+    with Server(model, "--name", "m") as s:
+        text = s.post(MSG, body)[1]["content"][0]["text"]
+    word = re.search(r"w\d+", text).group()
+    with Server(model, "--name", "m", "--default", "stop=" + word) as s:
+        a = s.post(MSG, body)[1]
+        check("stops of messages", a["stop_reason"] == "stop_sequence" and a["stop_sequence"]
+              == word, a)
+        got = s.post(MSG, {**body, "stop_sequences": ["zz"]})[1]["content"][0]["text"]
+        check("messages that have their own", got == text, (got, text))
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         model = synth(os.path.join(folder, "m.gguf"), "--ctx", "512", "--layers", "2", "--seed",
@@ -154,6 +198,7 @@ def main():
         chats = ("--name", "m", "--chat-template", says)
         test_beside(model, BESIDE, *chats)
         test_both(model, *chats)
+        test_names(model)
         for one, other in (("grammar=root ::= \"a\"", "response_format={\"type\":\"json_object\"}"),
                            ("regex=a", "bad_words=[\"b\"]"),
                            ("tools=[%s]" % json.dumps(TOOL), "functions=[{\"name\":\"g\"}]"),
