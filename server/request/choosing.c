@@ -281,6 +281,27 @@ const struct pith_sampler_params *request_usual(const struct hosted *m, const st
     return x && (exchange_route(x)->flags & ROUTE_OLLAMA) ? &m->usual_ollama : &m->usual;
 }
 
+/* llama.cpp's interfaces and Ollama's, where all that looks at the history sees the prompt. */
+static int is_peer(const struct fields *b)
+{
+    const struct route *r = b->x ? exchange_route(b->x) : NULL;
+    return r && (r->endpoint & E_PEER || r->flags & ROUTE_OLLAMA);
+}
+
+/* Whether what looks at the history sees the prompt. Elsewhere penalties of frequency and presence
+ * are of the answer alone, as OpenAI has them, unless something that is not OpenAI's is beside
+ * them: there is one history. */
+static int sees_prompt(const struct fields *b, const struct pith_sampler_params *p)
+{
+    const char *chain = p->samplers ? p->samplers : "";
+    int counts = p->frequency_penalty != 0 || p->presence_penalty != 0 || strstr(chain, "freq=") ||
+                 strstr(chain, "present="),
+        repeats = p->repeat_penalty != 0 && p->repeat_penalty != 1;
+    if (p->dry_multiplier > 0 || strstr(chain, "multiplier=") || strstr(chain, "repeat="))
+        return 1;
+    return is_peer(b) ? counts || repeats : repeats && (!counts || b->v[F_repeat_penalty]);
+}
+
 /* The settings that are numbers: what has a usual value is that where the request does not say, the
  * rest stays what the model's is. */
 static void take_numbers(const struct fields *b, struct pith_sampler_params *p)
@@ -300,7 +321,8 @@ static void take_numbers(const struct fields *b, struct pith_sampler_params *p)
 #undef REAL
 #undef ADVISED
 #undef USUAL
-    if (!b->v[F_repeat_last_n] && (p->frequency_penalty != 0 || p->presence_penalty != 0))
+    if (!b->v[F_repeat_last_n] && !is_peer(b) &&
+        (p->frequency_penalty != 0 || p->presence_penalty != 0))
         p->penalty_last_n = -1; /* as OpenAI has them: all of the answer */
 }
 
@@ -370,6 +392,7 @@ int request_sampler(struct hosted *m, const struct fields *b, struct request *r,
         p->mirostat = 0;
     if (p->samplers && p->mirostat && !strstr(p->samplers, "mirostat"))
         exchange_ignores(b->x, "samplers");
+    r->penalise_prompt |= sees_prompt(b, p);
     if ((p->dry_multiplier > 0 || b->v[F_dry_sequence_breakers]) &&
         !take_breakers(m, b->v[F_dry_sequence_breakers], r, f))
         return 0;

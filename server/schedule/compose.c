@@ -188,11 +188,15 @@ static void accept_prompt(struct branch *b)
 }
 
 /* Its tables come with its first token, which may be one of the prompt; masks with each. With
- * nobody else here they fit, or never would. */
-int room_for_sampler(const struct sched *s, struct branch *b)
+ * nobody else here they fit, or never would. Prompts that are read take some 60 ns a token, while
+ * the others wait: those of a step are few. */
+int room_for_sampler(struct sched *s, struct branch *b)
 {
+    enum { MANY_READ = 1 << 17 };
     const struct request *r = b->r;
-    int first = !b->bytes;
+    int first = !b->bytes, reads = first && r->penalise_prompt;
+    if (reads && s->n_read && s->n_read + r->n_prompt > MANY_READ)
+        return 0;
     int64_t tables = first ? pith_sampler_bytes(b->sampler) : 0,
             masks = r->masks ? 0 : r->mask_bytes; /* of all its choices */
     if (s->n_held && !account_has_room(r->server, r->tenant, tables + masks))
@@ -200,8 +204,10 @@ int room_for_sampler(const struct sched *s, struct branch *b)
     account_add(r->server, r->tenant, tables + masks);
     b->bytes += tables;
     b->r->masks += masks;
-    if (first && r->penalise_prompt)
+    if (reads) {
+        s->n_read += r->n_prompt;
         accept_prompt(b);
+    }
     return 1;
 }
 

@@ -375,6 +375,7 @@ static void step(struct sched *s)
     pith_status st;
     int64_t began;
     s->n_draws = s->crowded = 0;
+    s->n_read = 0;
     beams_settle(s);
     do {
         began = clock_now();

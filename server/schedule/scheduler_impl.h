@@ -130,7 +130,8 @@ struct sched {
     uint8_t *want;
     struct part *part;
     int n_rows, n_parts, n_outs, n_decode,
-        crowded; /* crowded: it did not fit; nobody is admitted */
+        crowded;     /* crowded: it did not fit; nobody is admitted */
+    int64_t n_read; /* tokens of prompts that samplers have read */
     /* What is made of its outputs, by all threads at once: [max_outputs + n_seq], since branches of
      * the same prompt share an output. */
     struct pith_draw *draw;
@@ -197,8 +198,7 @@ void request_over(const struct request *r, struct fault *f);
 
 /* compose.c */
 void compose(struct sched *s);
-int room_for_sampler(const struct sched *s,
-                     struct branch *b); /* 1: its tables are in the account */
+int room_for_sampler(struct sched *s, struct branch *b); /* 1: its tables are in the account */
 /* Rows of work that takes row_ns each that fit into a step beside its decode rows, `most` at most,
  * `least` at least. */
 int64_t rows_in_gap(const struct sched *s, double row_ns, int64_t least, int64_t most);

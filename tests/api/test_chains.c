@@ -1,9 +1,12 @@
-/* test_chains.c -- what chains of samplers are: read from text, or the default ones. */
+/* test_chains.c -- what chains of samplers are: read from text, or the default ones; and what of a
+ * generation they look at. */
 #include "test.h"
 
 #include <math.h>
 
 #include "run/sample/sample.h"
+#include "run/session/session.h"
+#include "small_model.h"
 
 static void bad_chains(void)
 {
@@ -214,11 +217,65 @@ static void best_of_chains(void)
     pith_sampler_close(s);
 }
 
+/* Every generation's history is its prompt and what it makes: the same as by hand, also in a second
+ * text of the same sampler, whose draws go on. */
+static void prompts_are_history(void)
+{
+    enum { V = 300, N = 24, PROMPT = 60 };
+    static const char *const chains[] = {
+        "penalties:present=100,last_n=-1;temp:t=0", "penalties:freq=1,last_n=9;temp:t=1.5",
+        "dry:multiplier=9,allowed_length=1;temp:t=0", "temp:t=1.5"};
+    struct pith_error err = {0};
+    struct pith_synth_params synth = small_params("llama", V);
+    pith_model *m = small_model(&synth, 0, NULL);
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+    REQUIRE(s, "%s", err.msg);
+    pith_sampler *kept = NULL;
+    int32_t prompt[PROMPT];
+    for (int32_t i = 0; i < PROMPT; i++)
+        prompt[i] = 260 + i % 20;
+    for (int c = 0; c < 8; c++) {
+        struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
+        struct pith_generate_params g = PITH_GENERATE_PARAMS_INIT;
+        p.samplers = chains[c / 2];
+        g.tokens = prompt;
+        g.n_tokens = PROMPT;
+        g.n_max = N;
+        g.ignore_eog = 1;
+        kept = c % 2 ? kept : pith_sampler_open(V, &p, &err);
+        g.sampler = kept;
+        struct pith_generate_result out = PITH_GENERATE_RESULT_INIT;
+        REQUIRE(pith_generate(s, &g, &out, &err) == PITH_OK && out.n_generated == N, "%s", err.msg);
+        int32_t made[N];
+        memcpy(made, s->cache.seq[0].token + PROMPT, (N - 1) * sizeof *made);
+        made[N - 1] = out.unfed;
+        pith_sampler *hand = pith_sampler_open(V, &p, &err);
+        hand->index = c % 2 ? N : 0;
+        for (int32_t i = 0; i < PROMPT; i++)
+            pith_sampler_accept(hand, prompt[i]);
+        CHECK(pith_prefix(s, 0, prompt, PROMPT, NULL, &err) == PITH_OK);
+        for (int32_t i = 0; i < N; i++) {
+            int32_t id = pith_sample(hand, pith_logits(s, 0));
+            CHECK_MSG(made[i] == id, "%s, text %d: token %d is %d, wanted %d", chains[c / 2], c % 2,
+                      i, made[i], id);
+            pith_sampler_accept(hand, id);
+            CHECK(pith_feed(s, 0, &made[i], 1, &err) == PITH_OK);
+        }
+        pith_sampler_close(hand);
+        if (c % 2)
+            pith_sampler_close(kept);
+    }
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
 int main(void)
 {
     TEST(bad_chains);
     TEST(default_chains);
     TEST(said_chains);
     TEST(best_of_chains);
+    TEST(prompts_are_history);
     return test_end();
 }

@@ -198,6 +198,18 @@ holds reasoning_is_apart "$dir/think.json" \
 says regenerates_with_a_grammar '/regen' '^世界'
 says help_as_elsewhere '/?' '/regen +make the last answer again'
 says exits_as_elsewhere '/bye' '^status 0'
+# An answer that is made again is not penalised for what it was.
+chat -c 4096 -n 12 --temp 0 --presence-penalty 100 --repeat-last-n -1
+says asks_once 'say it' 'ended after 12 tokens'
+says saves_it '/save once.json' 'saved 2'
+says makes_it_again '/regen' 'ended after 12 tokens'
+says saves_it_again '/save again.json' 'saved 2'
+same the_same_again "$(<"$dir/again.json")" "$(<"$dir/once.json")"
+says clears_it '/clear' 'a new conversation'
+says asks_anew 'say it' 'ended after 12 tokens'
+says saves_it_anew '/save anew.json' 'saved 2'
+same the_same_anew "$(<"$dir/anew.json")" "$(<"$dir/once.json")"
+says leaves_it '/bye' '^status 0'
 chat -c 512
 says exits '/exit' '^status 0'
 

@@ -136,7 +136,7 @@ def test_empty(s):
                         ("grammar", "root"), ("grammar", 3)):
         check("not empty %s %s" % (name, value),
               s.post("/completion", {**body, name: value})[0] == 400)
-    one = {**body, "prompt": [30, 30, 9], "logit_bias": {"30": 30, "31": 15}, "n_probs": 1}
+    one = {**body, "prompt": [30] + [9] * 70, "logit_bias": {"30": 30, "31": 15}, "n_probs": 1}
     told = [s.post("/completion", {**one, **more})[1]["completion_probabilities"]
             for more in ({"repeat_penalty": 3}, {"repeat_penalty": 3, "repetition_penalty": 3},
                          {"repetition_penalty": 3})]

@@ -1150,6 +1150,58 @@ static void dry_is_no_search(void)
     pith_sampler_close(s);
 }
 
+/* ---------------------------------------------------------------- what was read */
+
+/* One that has read tokens draws as one that has accepted them, whatever it had before; what it has
+ * read makes no token less late, and its draws go on. */
+static void reading_is_accepting(void)
+{
+    enum { V = 50, TOKENS = 300 };
+    static const int32_t breakers[] = {7, -1, 3, 4, -1}, late = 2;
+    static const char *const chains[] = {"dry:multiplier=1,allowed_length=1,penalty_last_n=90",
+                                         "penalties:repeat=1.5,freq=0.3,last_n=40",
+                                         "penalties:present=2,last_n=-1;dry:multiplier=1", "temp"};
+    struct rng r;
+    rng_init(&r, 71);
+    for (int round = 0; round < 40; round++) {
+        struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
+        int32_t ids[TOKENS], n = (int32_t)rng_below(&r, TOKENS);
+        float x[V];
+        p.samplers = chains[round % 4];
+        p.temperature = 1;
+        p.dry_breakers = breakers;
+        p.n_dry_breakers = 5;
+        p.late = &late;
+        p.n_late = 1;
+        p.late_from = 20;
+        pith_sampler *a = pith_sampler_open(V, &p, NULL);
+        p.late_from = round % 2 ? n + 20 : 0;
+        pith_sampler *b = pith_sampler_open(V, &p, NULL);
+        REQUIRE(a && b, "%s", chains[round % 4]);
+        for (int32_t i = 0; i < n; i++)
+            ids[i] = (int32_t)rng_below(&r, 9);
+        for (int32_t i = 0; round % 2 == 0 && i < 150; i++) { /* another text */
+            shaped_logits(&r, x, V, 1);
+            pith_sampler_accept(a, pith_sample(a, x));
+            pith_sample(b, x);
+        }
+        if (round % 2 == 0) /* it has made enough for the late one; what it read is not of these */
+            pith_sampler_accept(a, 1);
+        sampler_read(a, ids, (size_t)n);
+        for (int32_t i = 0; i < n; i++)
+            pith_sampler_accept(b, ids[i]);
+        for (int i = 0; i < 60; i++) {
+            shaped_logits(&r, x, V, 1);
+            int32_t got = pith_sample(a, x), want = pith_sample(b, x);
+            CHECK_MSG(got == want, "round %d, token %d: %d, wanted %d", round, i, got, want);
+            pith_sampler_accept(a, got);
+            pith_sampler_accept(b, want);
+        }
+        pith_sampler_close(a);
+        pith_sampler_close(b);
+    }
+}
+
 /* ---------------------------------------------------------------- those that learn */
 
 /* The mean surprise of what mirostat draws stays below tau and near it; the mean probability of
@@ -1386,6 +1438,7 @@ int main(void)
     TEST(dry_is_definition);
     TEST(dry_grows_with_the_text);
     TEST(dry_is_no_search);
+    TEST(reading_is_accepting);
     TEST(feedback_holds);
     TEST(logprobs_are_log_softmax);
     TEST(stop_examples);

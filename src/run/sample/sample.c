@@ -605,7 +605,7 @@ static void mask_others(struct pith_sampler *s)
  * the sampler's own copy. */
 static const float *masked(struct pith_sampler *s, const float *logits, int within)
 {
-    int early = s->n_late && s->history.n < s->late_from, by_grammar = s->grammar && !s->is_masked,
+    int early = s->n_late && s->n_taken < s->late_from, by_grammar = s->grammar && !s->is_masked,
         late = 0;
     pith_status st = PITH_OK;
     if (!by_grammar && !early && !s->only)
@@ -780,6 +780,7 @@ static pith_status take(struct pith_sampler *s, int32_t id, struct pith_grammar 
                         struct pith_error *err)
 {
     int known = id >= 0 && id < s->n_vocab;
+    s->n_taken += known;
     if (known && get_ready(s))
         history_accept(&s->history, id);
     else if (known)
@@ -804,14 +805,31 @@ void sampler_accept(struct pith_sampler *s, int32_t id)
     s->lost = 1;
 }
 
-void sampler_reset(struct pith_sampler *s)
+static void forget(struct pith_sampler *s)
 {
     if (s->history.window && s->ready)
         memset(s->history.count, 0, (size_t)s->n_vocab * sizeof *s->history.count);
     s->history.n = s->history.agrees_at = s->history.begin = s->history.end = 0;
     s->history.reading = 0;
-    s->index = 0;
     s->forgot = 0;
+}
+
+void sampler_read(struct pith_sampler *s, const int32_t *ids, size_t n)
+{
+    if (!s->history.cap && !s->history.window)
+        return;
+    forget(s);
+    s->forgot = n && !get_ready(s);
+    for (size_t i = 0; i < n && !s->forgot; i++)
+        if (ids[i] >= 0 && ids[i] < s->n_vocab)
+            history_accept(&s->history, ids[i]);
+}
+
+void sampler_reset(struct pith_sampler *s)
+{
+    forget(s);
+    s->index = 0;
+    s->n_taken = 0;
     s->n_accepted = 0;
     s->missing = 0;
     for (int i = 0; i < s->n_steps; i++)

@@ -105,6 +105,7 @@ struct pith_sampler {
     int said;            /* the chain is one that somebody wrote */
     int ready,
         forgot;    /* its tables are there; a token is missing in the history, for want of memory */
+    int64_t n_taken;     /* tokens accepted, beside those that it has read */
     int starved;   /* the last draw had no memory */
     int64_t ns;    /* of all draws */
     int has_table; /* a sampler of the chain has a number for each token */
@@ -158,7 +159,10 @@ int32_t sampler_sample_masked(struct pith_sampler *s,
 int64_t sampler_bytes(const struct pith_sampler *s); /* see pith_sampler_bytes */
 pith_status sampler_error(const struct pith_sampler *s, struct pith_error *err);
 void sampler_accept(struct pith_sampler *s, int32_t id); /* ids out of range are ignored */
-void sampler_reset(struct pith_sampler *s);              /* as after open */
+/* The history becomes these tokens, which are none of a text that its grammar describes. Draws go
+ * on. Nothing is done where nobody looks at the history. */
+void sampler_read(struct pith_sampler *s, const int32_t *ids, size_t n);
+void sampler_reset(struct pith_sampler *s); /* as after open */
 /* What it takes to go on elsewhere, beside the tokens accepted. */
 struct sampler_state {
     uint64_t seed, index, chain; /* chain: hash of its steps' kinds */

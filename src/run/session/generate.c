@@ -394,6 +394,8 @@ pith_status session_generate(struct pith_session *s, const struct pith_generate_
         TRY(error_set(err, PITH_NOMEM, "out of memory for the text of a token"));
     out->n_prompt = (int32_t)(n < INT32_MAX ? n : INT32_MAX);
     const int32_t *ids = own_ids ? own_ids : p->tokens;
+    if (!diffuses(s)) /* of what an encoder reads nothing stands in the text */
+        sampler_read(g.sampler, ids, s->n_roles > 1 ? 0 : n);
     s->wants_best = !diffuses(s) && sampler_best(g.sampler) > 0;
     st = diffuses(s) ? fill_in(&g, ids, n, err) : go_on(&g, ids, n, err);
     s->wants_best = 0;
