@@ -42,7 +42,9 @@ struct pith_generate_params {
                       end tokens ignored. 0 = 128 */
     int32_t ignore_eog;
     const char *const *stop; /* NULL-terminated strings; none of their bytes is shown */
-    pith_sampler *sampler;   /* NULL = greedy */
+    /* NULL = greedy. Penalties and dry look at the prompt and what is made, whatever the sampler
+     * accepted before; of models with an encoder at what is made. */
+    pith_sampler *sampler;
     char *text; /* receives the text, terminated, cut at text_cap (n_bytes tells the full length);
                    may be NULL */
     size_t text_cap;

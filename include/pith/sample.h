@@ -30,7 +30,9 @@ struct pith_sampler_params { /* zero = default = off, where nothing else is said
      * set comes from the fields here; the parameters of a name are in pith_sampler_help(), in the
      * order that the default chain has, which NULL stands for: biases and penalties, what leaves
      * tokens out, the temperature. mirostat, where it is on, and a temperature before it stand in
-     * the place of what leaves tokens out. */
+     * the place of what leaves tokens out, and in that of a chain that does not name it. Biases
+     * come first in one that does not name them. At most 32 samplers, each at most four times,
+     * those that look at the history or learn twice. */
     const char *samplers;
     float typical_p; /* 0 or 1 = off */
     float top_n_sigma;
