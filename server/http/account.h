@@ -20,7 +20,7 @@
  *                  until others take their place
  *              items of answers that requests may name                                         --
  *                  likewise
- *     seconds  of threads of work, and of samplers and masks                                   --
+ *     seconds  of threads of work, of samplers and masks, of reading the store's folder        --
  *              charged in the fair shares
  *
  * Bytes are taken before the work is done, as far as they are known, and else while it is done:

@@ -196,6 +196,9 @@ void branch_release(struct sched *s, struct branch *b)
     b->share->n_held--;
     b->seq = -1;
     b->n_fed = 0;
+    b->reads = 0;
+    if (s->reader == b)
+        s->reader = NULL;
 }
 
 void branch_close(struct sched *s, struct branch *b)

@@ -240,10 +240,77 @@ int take_over(struct sched *s, struct branch *to, const struct branch *from)
     return 1;
 }
 
+struct asks { /* of may_read */
+    struct sched *s;
+    const struct branch *b;
+};
+
+/* pith_work.go_on: a piece in each step, and more while there is time, all for one branch. */
+static int may_read(void *ctx, const struct pith_work *w)
+{
+    const struct asks *a = ctx;
+    struct sched *s = a->s;
+    (void)w;
+    return (!s->reader || s->reader == a->b) &&
+           (!s->n_pieces++ || clock_now() < s->read_until);
+}
+
+/* What is known of its tokens; 0: more of it is in the store's folder than there was time to read.
+ * Its key is charged for that time. */
+static int find_known(struct sched *s, struct branch *b, size_t *kept)
+{
+    enum { MORE_READS = 64, PAGE_READS = 8 }; /* steps, in all and for each page */
+    struct asks asks = {s, b};
+    struct pith_work w = PITH_WORK_INIT;
+    int64_t began = clock_now();
+    w.go_on = may_read;
+    w.ctx = &asks;
+    w.deadline = b->reads < MORE_READS + PAGE_READS * b->n / PAGE ? 0 : 1; /* who else needs room
+                                                                  may undo what was read */
+    pith_work_begin(&w, NULL);
+    if (pith_reuse(s->hosted->generate, b->seq, b->token, (size_t)b->n, kept, NULL) != PITH_OK)
+        *kept = 0; /* the step will tell what is wrong */
+    pith_work_end(&w);
+    int64_t ns = w.steps ? clock_now() - began : 0;
+    atomic_fetch_add(&b->r->tenant->account.work_ns, ns);
+    s->read_ns += ns;
+    int waits = w.stop == PITH_WORK_CANCELLED;
+    b->reads = waits ? b->reads + 1 : 0;
+    if (!waits && s->reader == b)
+        s->reader = NULL;
+    else if (waits && !s->reader)
+        s->reader = b;
+    if (s->reader == b)
+        b->moved = s->steps; /* it gets on */
+    return !waits;
+}
+
 enum admission { ADMITTED, FOLLOWS, NO_ROOM };
-static enum admission admit(struct sched *s, struct branch *b)
+
+/* It has a sequence, which is empty or holds what was read so far. */
+static enum admission find_prefix(struct sched *s, struct branch *b)
 {
     size_t kept = 0;
+    int alone = tells_prompt(b) || b->r->forgets;
+    if ((b->reads && s->reader != b) || (!alone && !find_known(s, b, &kept)))
+        return FOLLOWS;
+    b->n_fed = (int64_t)kept;
+    if (!b->tried && !b->choice) {
+        b->r->figures.n_cached = (int64_t)kept;
+        b->r->figures.differs_at = alone || s->n_shares > 1
+                                       ? -1
+                                       : pith_differs_at(s->hosted->generate, &b->r->figures.known);
+        b->r->started = clock_now();
+        b->r->figures.queue_ns = b->r->started - b->r->arrived;
+        metrics_add(s->hosted->metrics, M_PREFIX_HITS, (double)kept);
+        metrics_add(s->hosted->metrics, M_PREFIX_QUERIES, (double)b->n);
+    }
+    b->tried = 1;
+    return ADMITTED;
+}
+
+static enum admission admit(struct sched *s, struct branch *b)
+{
     struct share *t = b->share;
     int alone = tells_prompt(b) || b->r->forgets;
     if (s->crowded || t->n_held >= s->parallel)
@@ -258,26 +325,23 @@ static enum admission admit(struct sched *s, struct branch *b)
     /* It is empty, and there are as many sets of adapters as sequences. */
     put_salt(s, q, b);
     pith_adapt(s->hosted->generate, q, b->r->lora, b->r->n_loras, NULL);
-    if (!alone &&
-        pith_reuse(s->hosted->generate, q, b->token, (size_t)b->n, &kept, NULL) != PITH_OK)
-        kept = 0; /* the step will tell what is wrong */
     s->seq[q] = b;
     b->seq = q;
-    b->n_fed = (int64_t)kept;
     s->n_held++;
     t->n_held++;
-    if (!b->tried && !b->choice) {
-        b->r->figures.n_cached = (int64_t)kept;
-        b->r->figures.differs_at = alone || s->n_shares > 1
-                                       ? -1
-                                       : pith_differs_at(s->hosted->generate, &b->r->figures.known);
-        b->r->started = clock_now();
-        b->r->figures.queue_ns = b->r->started - b->r->arrived;
-        metrics_add(s->hosted->metrics, M_PREFIX_HITS, (double)kept);
-        metrics_add(s->hosted->metrics, M_PREFIX_QUERIES, (double)b->n);
+    return find_prefix(s, b);
+}
+
+/* Of those that wait for pages of the folder, the one of the key that was served least is next. */
+static void choose_reader(struct sched *s)
+{
+    if (s->reader)
+        return;
+    for (int i = 0; i < s->n_seq; i++) {
+        struct branch *b = s->seq[i];
+        if (b && b->reads && (!s->reader || b->share->served < s->reader->share->served))
+            s->reader = b;
     }
-    b->tried = 1;
-    return ADMITTED;
 }
 
 static int is_decoding(const struct branch *b)
@@ -362,11 +426,16 @@ static int64_t put_rows(struct sched *s, struct branch *b, int64_t n)
 #define TIME_USED 0.9 /* of the gap: steps take up to a tenth more than what is expected of them   \
                        */
 
+/* What decoding leaves, ns; below 0: it takes longer. */
+static double gap_left(const struct sched *s)
+{
+    return TIME_USED * 1e9 * server_told(s->hosted->server)->gap -
+           (s->n_decode ? s->decode_ns : 0);
+}
+
 int64_t rows_in_gap(const struct sched *s, double row_ns, int64_t least, int64_t most)
 {
-    double gap = 1e9 * server_told(s->hosted->server)->gap,
-           left = TIME_USED * gap - (s->n_decode ? s->decode_ns : 0);
-    double n = left / row_ns;
+    double n = gap_left(s) / row_ns;
     int64_t rows = n < (double)least ? least : n < (double)most ? (int64_t)n : most;
     return rows < most ? rows : most;
 }
@@ -423,6 +492,8 @@ void compose(struct sched *s)
         charge_time(s, t);
         t->pass = t->served;
     }
+    choose_reader(s);
+    s->n_pieces = 0;
     int most = decode_most(s);
     rewind_shares(s);
     while (s->n_parts < most && s->n_rows < s->n_batch && (t = next_share(s, 1))) {
@@ -435,10 +506,14 @@ void compose(struct sched *s)
     s->n_decode = s->n_parts;
     rewind_shares(s);
     int64_t left = prefill_rows(s);
+    s->read_until = clock_now() + (int64_t)gap_left(s);
     while (left > 0 && s->n_parts < s->n_seq && (t = next_share(s, 0))) {
         struct branch *b = t->cursor;
         t->cursor = b->next;
-        enum admission a = b->seq >= 0 ? ADMITTED : admit(s, b);
+        int64_t had = s->read_ns;
+        enum admission a = b->seq < 0 ? admit(s, b) : b->reads ? find_prefix(s, b) : ADMITTED;
+        if (s->read_ns > had) /* as many rows less; all, where nobody knows how long they take */
+            left -= s->row_ns > 0 ? (int64_t)((double)(s->read_ns - had) / s->row_ns) : left;
         t->full |= a == NO_ROOM;
         if (a != ADMITTED)
             continue;

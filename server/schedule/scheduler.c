@@ -379,8 +379,9 @@ static void step(struct sched *s)
     beams_settle(s);
     do {
         began = clock_now();
+        s->read_ns = 0;
         compose(s);
-        s->stuck = !s->n_rows && s->n_beside > 0 && !s->tells;
+        s->stuck = !s->n_rows && s->n_beside > 0 && !s->tells && !s->reader;
         if (!s->n_rows)
             return;
         batch.n = s->n_rows;
@@ -395,7 +396,7 @@ static void step(struct sched *s)
     }
     count_step(s);
     deliver(s);
-    observe_time(s, (double)(clock_now() - began));
+    observe_time(s, (double)(clock_now() - began - s->read_ns));
 }
 
 static void *run(void *arg)

@@ -34,6 +34,8 @@ struct branch {
     int64_t n, cap, n_fed, n_made, n_told; /* n_told: prompt tokens whose logprobs have been told */
     int32_t seq;                           /* -1: none */
     int tried;                             /* it has had one */
+    int reads;    /* steps that it has waited in for pages of the prefix store's folder; 0: it does
+                     not */
     int n_forced;            /* tokens that it still has to say, the last ones of r->force_ids */
     int in_indent;           /* its text ends in the blanks that a line begins with */
     int64_t indent;          /* so many */
@@ -141,6 +143,10 @@ struct sched {
     struct beside *beside; /* masks that are made beside; NULL: there was none yet */
     int n_beside, stuck;   /* stuck: nobody can do anything until one of these is made */
     int tells;             /* a beam search that is over is being told */
+    struct branch *reader; /* whose pages are brought from the folder, some in each step: one at a
+                              time, since two might drive each other's out; NULL: nobody's */
+    int n_pieces;          /* read in this step */
+    int64_t read_until, read_ns; /* when it has to go on; what reading took of it */
     /* What steps take, ns: one of decode rows alone; one more row of prefill; a row of inputs to
      * embed. */
     double decode_ns, row_ns, embed_ns;

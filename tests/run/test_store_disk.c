@@ -974,6 +974,62 @@ static void test_cancelled(void)
     end();
 }
 
+static int so_often(void *ctx, const struct pith_work *w)
+{
+    int *left = ctx;
+    (void)w;
+    return (*left)-- > 0;
+}
+
+/* Pieces that the caller's work lets go on for: each call finds what those before it brought, and
+ * the last one has what a single call has. */
+static void in_pieces(const char *arch, int least)
+{
+    struct pith_error err;
+    struct pith_work w = PITH_WORK_INIT;
+    int32_t token[N_CTX], n = prompt(token, 1);
+    int left = 0, calls = 0;
+    size_t kept = 99, before = 0;
+    long n_read = 0;
+    begin(arch);
+    pith_model *m = open_model(0);
+    pith_session *s = open_session(m, folder, 0), *fresh = open_session(m, NULL, 0);
+    REQUIRE(s && fresh, "no session");
+    ask(s, fresh, 0, 1);
+    pith_session_close(s);
+    s = open_session(m, folder, 0);
+    REQUIRE(s, "no session");
+    s->store.piece = 1;
+    w.go_on = so_often;
+    w.ctx = &left;
+    do {
+        left = calls++ ? 1 : 0;
+        CHECK(pith_work_begin(&w, &err) == PITH_OK);
+        CHECK(pith_reuse(s, 0, token, (size_t)n, &kept, &err) == PITH_OK && kept >= before);
+        pith_work_end(&w);
+        long now = counted(s, "read");
+        CHECK_MSG(now - n_read <= (calls > 1) * (s->store.n_readers + s->store.n_parts),
+                  "call %d of %s read %ld", calls, arch, now - n_read);
+        CHECK(now > n_read || calls == 1 || !w.stop);
+        before = kept;
+        n_read = now;
+    } while (w.stop && calls < 100);
+    CHECK_MSG(kept == 320 && calls >= least, "%s: %zu tokens in %d calls", arch, kept, calls);
+    CHECK(ask(s, fresh, 0, 1) >= 320);
+    pith_session_close(s);
+    pith_session_close(fresh);
+    pith_model_close(m);
+    end();
+}
+
+static void test_in_pieces(void)
+{
+    in_pieces("llama", 6);
+    in_pieces("gemma2", 6);
+    in_pieces("jamba", 6);
+    in_pieces("mamba2", 2); /* the state behind the last page is all it needs */
+}
+
 /* All threads of the model read; one damaged page in the middle costs what comes after it. */
 static void test_read_by_all(void)
 {
@@ -1276,6 +1332,7 @@ int main(void)
     TEST(test_foreign);
     TEST(test_private);
     TEST(test_cancelled);
+    TEST(test_in_pieces);
     TEST(test_read_by_all);
     TEST(test_damage);
     TEST(test_damaged_folder);

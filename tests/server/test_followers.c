@@ -1,7 +1,11 @@
 /* test_followers.c -- choices that wait for another one's prompt: how far prompts are the same is
  * found once, not in each step. The file is compiled in, what it calls stands in below; the prompt
- * is made another one between two steps, so who compares anew comes to another end. */
+ * is made another one between two steps, so who compares anew comes to another end. And choices
+ * that wait for pages of the prefix store's folder: they are read a piece in each step, for one of
+ * them at a time. */
+#define pith_reuse reuse_in_pieces
 #include "server/schedule/compose.c"
+#include "base/work.h"
 
 #include <stdlib.h>
 
@@ -69,6 +73,23 @@ struct tenant *tenants_at(struct tenants *t, int i)
 int64_t clock_now(void)
 {
     return 1;
+}
+
+/* Of each sequence: pieces that the folder has, and those that have been read; calls. */
+static int in_folder[3], n_read[3], n_asked[3];
+
+/* A piece is a page. */
+pith_status reuse_in_pieces(pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
+                            size_t *n_kept, struct pith_error *err)
+{
+    (void)s;
+    (void)tokens;
+    (void)n;
+    (void)err;
+    for (n_asked[seq]++; n_read[seq] < in_folder[seq] && work_tick(WORK_LOOK); n_read[seq]++)
+        ;
+    *n_kept = (size_t)n_read[seq] * PAGE;
+    return PITH_OK;
 }
 
 /* ---------------------------------------------------------------- tests */
@@ -153,10 +174,63 @@ static void a_full_key_compares_nothing(void)
     CHECK_MSG(admit(&sched, b) == FOLLOWS, "it does not wait");
 }
 
+/* A step whose time is over, or lasts. */
+static void next_step(int64_t read_until)
+{
+    sched.steps++;
+    choose_reader(&sched);
+    sched.n_pieces = 0;
+    sched.read_until = read_until;
+}
+
+static void pages_are_read_in_turns(void)
+{
+    static struct hosted hosted;
+    static struct tenant tenant;
+    static struct share other;
+    struct branch *b[3];
+    memset(sequences, 0, sizeof sequences);
+    sched.hosted = &hosted;
+    share.n_held = sched.n_held = 0;
+    other.served = -1;
+    for (int i = 0; i < 3; i++) {
+        b[i] = made(i, N_TOKENS);
+        tokens[i][0] = -1 - i; /* nothing to follow another for */
+        requests[i].tenant = &tenant;
+    }
+    b[2]->share = &other;
+    in_folder[0] = 4;
+    in_folder[1] = in_folder[2] = 2;
+    next_step(0);
+    for (int i = 0; i < 3; i++)
+        CHECK_MSG(admit(&sched, b[i]) == FOLLOWS && b[i]->seq == i, "choice %d does not wait", i);
+    CHECK_MSG(n_read[0] == 1 && !n_read[1] && !n_read[2], "pieces %d %d %d", n_read[0], n_read[1],
+              n_read[2]);
+    for (int k = 2; k < 4; k++) {
+        next_step(0);
+        for (int i = 0; i < 3; i++)
+            CHECK(find_prefix(&sched, b[i]) == FOLLOWS && !b[i]->n_fed);
+        CHECK_MSG(n_read[0] == k && n_asked[1] == 1 && n_asked[2] == 1, "piece %d: %d, calls %d %d",
+                  k, n_read[0], n_asked[1], n_asked[2]);
+        CHECK_MSG(b[0]->moved == sched.steps, "who follows it sees it stand still");
+    }
+    next_step(0);
+    CHECK(find_prefix(&sched, b[0]) == ADMITTED && b[0]->n_fed == 4 * PAGE && !b[0]->reads);
+    CHECK(find_prefix(&sched, b[1]) == FOLLOWS && n_asked[1] == 1);
+    next_step(100); /* there is time for all of it */
+    CHECK_MSG(sched.reader == b[2], "the key that was served least is not next");
+    CHECK(find_prefix(&sched, b[1]) == FOLLOWS && n_asked[1] == 1);
+    CHECK(find_prefix(&sched, b[2]) == ADMITTED && n_read[2] == 2 && n_asked[2] == 2);
+    next_step(0);
+    b[1]->reads = 64 + 8 * N_TOKENS; /* others undo what was read: it goes on with what is there */
+    CHECK(find_prefix(&sched, b[1]) == ADMITTED && !n_read[1] && !b[1]->reads && !sched.reader);
+}
+
 int main(void)
 {
     TEST(prompts_are_compared_once);
     TEST(waiting_ends);
     TEST(a_full_key_compares_nothing);
+    TEST(pages_are_read_in_turns);
     return test_end();
 }

@@ -5,6 +5,7 @@
 #include <xxhash.h>
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/work.h"
 #include "base/machine/pool.h"
 #include "run/cache/cache_impl.h"
 #include "run/cache/store_disk.h"
@@ -137,6 +138,7 @@ pith_status store_init(struct store *t, struct cache *c, struct recurrent *r,
         return p->dir ? holds_nothing(c, r, p, err) : PITH_OK;
     shape(t, c, r, p->pool);
     t->budget = p->budget;
+    t->piece = 16 << 20;
     t->child = -1;
     t->cancel = p->cancel;
     memcpy(t->root, p->root, sizeof t->root);
@@ -719,16 +721,27 @@ static void fetch_worker(void *ctx, int ith)
     }
 }
 
+/* Parts that are brought at a time: some milliseconds, and something to do for each reader. */
+static int32_t parts_at_once(const struct store *t, const struct cache *c)
+{
+    uint64_t most = 1;
+    for (int g = 0; g < t->n_parts; g++)
+        most = part_bytes(t, c, g) > most ? part_bytes(t, c, g) : most;
+    int32_t n = (int32_t)(t->piece / most);
+    return n > t->n_readers ? n : t->n_readers;
+}
+
 /* Entries for the pages that a sequence of p tokens needs, all of them pinned, and pages to be
- * filled. Returns how many entries; those from *fresh on are new. */
+ * filled, until there are enough of these. Returns how many entries; those from *fresh on are new.
+ */
 static int32_t plan_fetch(struct fetching *f, int32_t seq, const int32_t *token, int32_t pages,
-                          int32_t *fresh)
+                          int32_t enough, int32_t *fresh)
 {
     struct store *t = f->t;
     struct key before = root_of(t, &f->c->seq[seq]);
     int32_t parent = STORE_ROOT, i = 0;
     *fresh = pages;
-    for (int ok = 1; i < pages && ok; i++, token += STEP_PAGE) {
+    for (int ok = 1; i < pages && ok && f->n < enough; i++, token += STEP_PAGE) {
         struct key key = key_after(before.k, token);
         int known;
         if ((parent = find_or_add(t, f->c, parent, before.k, key, token, &known)) < 0)
@@ -751,12 +764,13 @@ static int32_t plan_fetch(struct fetching *f, int32_t seq, const int32_t *token,
     return i;
 }
 
-/* Brings what a sequence of p tokens needs from the folder to memory, as far as it can: all threads
- * read. */
-static void fetch(struct store *t, struct cache *c, int32_t seq, const int32_t *token, int32_t p)
+/* Brings the first parts that a sequence of p tokens needs from the folder to memory: all threads
+ * read. 0: not all of them could be. */
+static int fetch(struct store *t, struct cache *c, int32_t seq, const int32_t *token, int32_t p,
+                 int32_t enough)
 {
     struct fetching f = {.t = t, .c = c};
-    int32_t fresh, n = plan_fetch(&f, seq, token, p / STEP_PAGE, &fresh);
+    int32_t fresh, n = plan_fetch(&f, seq, token, p / STEP_PAGE, enough, &fresh), n_ok = 0;
     t->clock++;
     if (cache_flush(c, NULL) != PITH_OK) /* fresh pages, before many threads write to them */
         atomic_store(&f.next, f.n);
@@ -766,6 +780,7 @@ static void fetch(struct store *t, struct cache *c, int32_t seq, const int32_t *
         fetch_worker(&f, 0);
     for (int32_t i = 0; i < f.n; i++) {
         struct store_fetch *q = &t->fetch[i];
+        n_ok += q->ok;
         if (q->ok)
             hold(t, c, &t->entry[q->entry], q->part, q->page);
         else
@@ -782,6 +797,7 @@ static void fetch(struct store *t, struct cache *c, int32_t seq, const int32_t *
         else if (!t->entry[t->chain[i]].saved)
             save(t, c, t->chain[i]);
     }
+    return n_ok && n_ok == f.n;
 }
 
 int32_t store_match(struct store *t, struct cache *c, int32_t seq, const int32_t *token, int32_t n,
@@ -794,12 +810,14 @@ int32_t store_match(struct store *t, struct cache *c, int32_t seq, const int32_t
     if (!t->cap)
         return 0;
     take_back_done(t, c);
-    for (int i = 0; i < TRIES && t->disk && !*t->cancel; i++) {
+    int32_t enough = parts_at_once(t, c), left = 1 + n / STEP_PAGE * t->n_parts / enough;
+    for (int i = 0; i < TRIES && t->disk && !*t->cancel; i += left-- <= 0) {
         int32_t far = walk(t, c, seq, token, n, 1, &w);
-        if (far * STEP_PAGE <= kept || far == walk(t, c, seq, token, n, 0, &w))
+        if (far * STEP_PAGE <= kept || far == walk(t, c, seq, token, n, 0, &w) ||
+            !work_tick(WORK_LOOK)) /* then the next call goes on */
             break;
         t->clock++;
-        fetch(t, c, seq, token, far * STEP_PAGE);
+        i += !fetch(t, c, seq, token, far * STEP_PAGE, enough);
     }
     found = walk(t, c, seq, token, n, 0, &w);
     find_miss(t, &w, token, n, miss);

@@ -81,6 +81,7 @@ struct store {
     struct store_disk *disk;   /* NULL: there is no folder */
     struct store_fetch *fetch; /* [pages of a context * n_parts], with a folder */
     int32_t *chain;            /* [pages of a context] */
+    uint64_t piece;            /* bytes that are brought from the folder at a time, about */
     struct pool *pool;         /* reads, with so many threads */
     int n_readers;
     const _Atomic(int) *cancel; /* ends reading */
@@ -113,7 +114,8 @@ void store_publish(struct store *t, struct cache *c, int32_t seq);
 /* The sequence will be emptied: takes in what of it had to go meanwhile. */
 void store_end(struct store *t, struct cache *c, int32_t seq);
 /* The longest boundary up to which the sequence can take the tokens. What is longer than `kept` and
- * only in the folder is brought to memory, until `cancel` is set. */
+ * only in the folder is brought to memory, some of it at a time: until `cancel` is set, or the work
+ * of this thread (base/work.h) may not go on, and then the next call finds what was brought. */
 int32_t store_match(struct store *t, struct cache *c, int32_t seq, const int32_t *token, int32_t n,
                     int32_t kept, struct store_miss *miss);
 /* Makes an empty sequence hold them up to there. */

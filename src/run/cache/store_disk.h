@@ -15,7 +15,7 @@
  *
  * One thread writes; the session only puts entries in its queue and takes them back, so no call
  * waits for a file but those that bring pages back (store_match), which all threads read and which
- * end when the session is cancelled.
+ * end when the session is cancelled, or between two pieces when the caller's work has to.
  *
  * Bytes are limited for all processes together: who writes holds the lock of the file ".lock" and
  * counts in it. Files unused for longest go. Using a prefix marks its files, the last page first,
