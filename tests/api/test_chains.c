@@ -119,6 +119,9 @@ static void said_chains(void)
     pith_sampler *s = pith_sampler_open(4, &p, NULL);
     CHECK(pith_sample(s, logits) == 1);
     pith_sampler_close(s);
+    p.samplers = "temp:t=2;temp:t=2;temp:t=2;temp:t=2;temp:t=2";
+    p.dynatemp_range = 1;
+    CHECK(!pith_sampler_open(4, &p, NULL));
     p.samplers = "temp;no_such";
     p.mirostat = 1;
     CHECK(!pith_sampler_open(4, &p, NULL)); /* it has to be one, though another is used */

@@ -473,8 +473,7 @@ static void changes_cost_alike(void)
     static float ordered[N], equal[N];
     static struct pith_logit_bias bias[BIASES];
     static const char *const chains[] = {"dry:multiplier=1,allowed_length=0",
-                                         "penalties:last_n=4000,present=1",
-                                         "logit_bias"};
+                                         "penalties:last_n=4000,present=1", "logit_bias"};
     for (int32_t i = 0; i < N; i++)
         ordered[i] = -(float)i * 1e-4f;
     for (int32_t i = 0; i < BIASES; i++)

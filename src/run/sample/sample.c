@@ -177,21 +177,29 @@ static pith_status unknown_sampler(const char *text, size_t n, struct pith_error
                      n < 64 ? (int)n : 64, text, list.msg);
 }
 
+/* A few bytes of a request must not cost each of its draws any amount. */
+static pith_status check_same(const struct pith_sampler *s, const struct sample_kind *kind,
+                              struct pith_error *err)
+{
+    int same = 0, most = kind->traits & W || kind->sampled ? SAMPLE_MAX_COSTLY : SAMPLE_MAX_SAME;
+    for (int i = 0; i < s->n_steps; i++)
+        same += s->steps[i].kind == kind;
+    return same <= most
+               ? PITH_OK
+               : error_set(err, PITH_RANGE,
+                           "sampler %s is there more than %d times in a chain; wanted at most that",
+                           kind->name, most);
+}
+
 static pith_status add_step(struct pith_sampler *s, const struct sample_kind *kind,
                             const struct pith_sampler_params *q, struct pith_error *err)
 {
-    int same = 1, most = kind->traits & W || kind->sampled ? SAMPLE_MAX_COSTLY : SAMPLE_MAX_SAME;
-    for (int i = 0; i < s->n_steps; i++)
-        same += s->steps[i].kind == kind;
     if (s->n_steps == SAMPLE_MAX_STEPS)
         return error_set(err, PITH_RANGE, "more than %d samplers in a chain", SAMPLE_MAX_STEPS);
-    if (same > most) /* a few bytes of a request must not cost each of its draws any amount */
-        return error_set(err, PITH_RANGE,
-                         "sampler %s is there more than %d times in a chain; wanted at most that",
-                         kind->name, most);
     struct sample_step *t = &s->steps[s->n_steps++];
     *t = (struct sample_step){.kind = kind, .place = s->n_steps};
-    return take_fields(t, q, err);
+    pith_status st = check_same(s, kind, err);
+    return st == PITH_OK ? take_fields(t, q, err) : st;
 }
 
 static int is(const struct sample_step *t, const char *name)
@@ -208,8 +216,8 @@ static int has(const struct pith_sampler *s, const char *name)
 }
 
 /* Where the settings have a range of temperatures, a temperature of a chain is within it. */
-static pith_status widen(struct sample_step *t, const struct pith_sampler_params *q,
-                         struct pith_error *err)
+static pith_status widen(const struct pith_sampler *s, struct sample_step *t,
+                         const struct pith_sampler_params *q, struct pith_error *err)
 {
     double temperature = t->p[0];
     if (!is(t, "temp") || !(temperature > 0) || q->dynatemp_range == 0)
@@ -217,7 +225,7 @@ static pith_status widen(struct sample_step *t, const struct pith_sampler_params
     t->kind = find_kind("temp_ext", 8);
     pith_status st = take_fields(t, q, err);
     t->p[0] = temperature;
-    return st;
+    return st == PITH_OK ? check_same(s, t->kind, err) : st;
 }
 
 /* "name;name:param=value,param=value;..." */
@@ -238,7 +246,7 @@ static pith_status read_chain(struct pith_sampler *s, const char *text,
             st = take_param(t, text, n, err);
         }
         if (st == PITH_OK)
-            st = widen(t, q, err);
+            st = widen(s, t, q, err);
     }
     return st;
 }
