@@ -67,24 +67,60 @@ static int put_text(json_t *m, const char *before, json_t *text, const char *bet
 #define OPEN  "<system-reminder>\n"
 #define CLOSE "\n</system-reminder>"
 
-/* What a later system message says, where the user speaks. `last`: the message before it. */
-static int put_late(json_t *out, json_t *last, json_t *text, json_t **waits)
+/* Texts of messages [i, end) to a list, each with one before and one behind it (NULL: nothing; none
+ * before the first of the list). 0: out of memory. */
+static int list_texts(json_t *list, const json_t *messages, size_t i, size_t end,
+                      const char *before, const char *behind)
 {
-    if (!*waits && !(last && is_text(last, "user"))) {
-        *waits = json_incref(text);
-        return 1;
+    json_t *open = json_string(before), *close = json_string(behind ? behind : "");
+    int ok = list && open && close;
+    for (; ok && i < end; i++) {
+        if (json_array_size(list))
+            ok = !json_array_append(list, open);
+        ok = ok && !json_array_append(list, json_object_get(json_array_get(messages, i), "content"));
+        if (behind)
+            ok = ok && !json_array_append(list, close);
     }
-    json_t *m = *waits ? json_object() : json_copy(last); /* several in a row are one */
-    int ok = m && (*waits ? put_text(m, "", *waits, "\n\n", text, "")
-                          : put_text(m, "", json_object_get(last, "content"), "\n\n" OPEN, text,
-                                     CLOSE));
-    if (ok && *waits) {
-        json_decref(*waits);
-        *waits = json_incref(json_object_get(m, "content"));
-    } else if (ok) {
-        ok = !json_array_set(out, json_array_size(out) - 1, m);
+    json_decref(open);
+    json_decref(close);
+    return ok;
+}
+
+/* A copy of m that says what is in the list. NULL: out of memory. */
+static json_t *saying(const json_t *m, const json_t *list)
+{
+    json_t *made = json_copy(json_lent(m));
+    if (made && !json_object_set_new(made, "content", json_joined(list, NULL)))
+        return made;
+    json_decref(made);
+    return NULL;
+}
+
+/* Messages [0, n) are one, of all their texts. */
+static int put_lead(json_t *out, const json_t *messages, size_t n)
+{
+    json_t *list = json_array();
+    int ok = list_texts(list, messages, 0, n, "\n\n", NULL) &&
+             !json_array_append_new(out, saying(json_array_get(messages, 0), list));
+    json_decref(list);
+    return ok;
+}
+
+/* What later system messages say that stand in a row, [i, end), where the user speaks: behind the
+ * message before them, or they wait for the one that comes. All at once: each by itself would copy
+ * what those before it said. */
+static int put_late(json_t *out, const json_t *messages, size_t i, size_t end, json_t **waits)
+{
+    json_t *last = json_array_get(out, json_array_size(out) - 1), *list = json_array(), *m;
+    int ok = list != NULL;
+    if (last && is_text(last, "user")) {
+        ok = ok && !json_array_append(list, json_object_get(last, "content")) &&
+             list_texts(list, messages, i, end, "\n\n" OPEN, CLOSE) &&
+             (m = saying(last, list)) && !json_array_set_new(out, json_array_size(out) - 1, m);
+    } else {
+        ok = list_texts(list, messages, i, end, "\n\n", NULL) && (*waits = json_joined(list, NULL));
     }
-    json_decref(m);
+    json_decref(list);
     return ok;
 }
 
@@ -110,27 +146,20 @@ static int put_waiting(json_t *out, json_t *m, json_t **waits)
  * the `n_lead` first ones become one. NULL: out of memory. */
 static json_t *moved(json_t *messages, size_t n_lead, size_t from)
 {
-    json_t *out = json_array(), *waits = NULL, *m;
-    int ok = out != NULL;
-    size_t i;
-    json_array_foreach(messages, i, m)
-    {
-        json_t *last = json_array_get(out, json_array_size(out) - 1),
-               *text = json_object_get(m, "content");
-        if (!ok)
-            break;
-        if (i > 0 && i < n_lead) {
-            json_t *both = json_copy(last);
-            ok = both &&
-                 put_text(both, "", json_object_get(last, "content"), "\n\n", text, "") &&
-                 !json_array_set_new(out, json_array_size(out) - 1, both);
-        } else if (i >= from && is_text(m, "system")) {
-            ok = put_late(out, last, text, &waits);
-        } else if (waits) {
+    json_t *out = json_array(), *waits = NULL;
+    size_t i = n_lead > 1 ? n_lead : 0, n = json_array_size(messages);
+    int ok = out && (!i || put_lead(out, messages, i));
+    for (size_t end; ok && i < n; i = end) {
+        for (end = i; end >= from && end < n && is_text(json_array_get(messages, end), "system");)
+            end++;
+        json_t *m = json_array_get(messages, i);
+        if (end > i)
+            ok = put_late(out, messages, i, end, &waits);
+        else if (waits)
             ok = put_waiting(out, m, &waits);
-        } else {
+        else
             ok = !json_array_append(out, m);
-        }
+        end += end == i;
     }
     if (ok && waits)
         ok = put_waiting(out, NULL, &waits);

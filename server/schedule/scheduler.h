@@ -7,7 +7,7 @@
 #include "server/json.h"
 #include "server/hosted.h"
 
-enum { CHOICES_MAX = 128, TOP_MAX = 100, NAMED_MAX = 128, SALT_BYTES = 1024 };
+enum { TOP_MAX = 100, NAMED_MAX = 128, SALT_BYTES = 1024 };
 enum { BEAMS_MAX = 10 }; /* each looks at twice as many tokens as there are beams */
 /* When a beam search ends that has found as many texts as it has beams: when those that go on, as
  * long as they are, are not better; at once; when they cannot get better. */

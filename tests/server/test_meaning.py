@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 
 from serving import Server, check, run, synth
 
@@ -188,6 +189,25 @@ SILENT = ("{% for m in messages %}{% if m.role != 'system' or loop.first %}"
 ALL = "{% for m in messages %}[{{ m.role }}|{{ m.content }}]{% endfor %}"
 
 
+def test_many_of_the_system(s, reminder):
+    """Each is copied once, however many there are in a row: not anew with each that follows, which
+    took more than ten times as long as this may."""
+    n, text = 40000, "x" * 60
+    many = [{"role": "system", "content": text}] * n
+    user, said = ({"role": role, "content": "y"} for role in ("user", "assistant"))
+    row = (text + "\n\n") * (n - 1) + text
+    for name, messages, wanted in (
+            ("in front", [*many, user], "[system|" + row + "][user|y]"),
+            ("behind the user", [user, *many], "[user|y" + (reminder % text) * n + "]"),
+            ("behind the assistant", [user, said, *many, user],
+             "[user|y][assistant|y][user|" + (reminder % row)[2:] + "\n\ny]")):
+        began = time.monotonic()
+        a = s.post("/apply-template", {"messages": messages})[1]
+        took = time.monotonic() - began
+        check("many of the system " + name, a.get("prompt") == wanted and took < 4,
+              (took, str(a)[:300]))
+
+
 def test_system(model, folder):
     """What the system says is before the model wherever clients put it, also where the template
     takes it in front alone, leaves it out elsewhere, or knows none."""
@@ -223,6 +243,7 @@ def test_system(model, folder):
                 check("system messages, %s %d" % (name, i), a.get("prompt") == wanted
                       and status == 200 and ignored(r) == told, (a, wanted, b, r.getheaders()))
             if name == "front":
+                test_many_of_the_system(s, reminder)
                 code = {"messages": [say("user", [{"type": "text", "text": "u1"}]),
                                      say("system", "s2")], "system": "s1", "max_tokens": 1,
                         "thinking": {"type": "adaptive", "budget_tokens": 0}}
