@@ -75,9 +75,10 @@ static int list_texts(json_t *list, const json_t *messages, size_t i, size_t end
     json_t *open = json_string(before), *close = json_string(behind ? behind : "");
     int ok = list && open && close;
     for (; ok && i < end; i++) {
+        json_t *text = json_object_get(json_array_get(messages, i), "content");
         if (json_array_size(list))
             ok = !json_array_append(list, open);
-        ok = ok && !json_array_append(list, json_object_get(json_array_get(messages, i), "content"));
+        ok = ok && !json_array_append(list, text);
         if (behind)
             ok = ok && !json_array_append(list, close);
     }
