@@ -1200,7 +1200,10 @@ static void folders(void)
     r.free_after = UINT64_MAX / 4;
     CHECK(folder_tidy(dir, &r, &err) == PITH_OK && !r.fits && r.sum == 3000);
     r.free_after = 1;
+    r.asks = 1;
+    CHECK(folder_tidy(dir, &r, &err) == PITH_OK && r.fits && r.sum == 3000);
     CHECK(!access(path[1], F_OK));
+    r.asks = 0;
     CHECK(folder_tidy(dir, &r, &err) == PITH_OK && r.fits && r.sum == 2000);
     r.limit = 0;
     r.mine = "01-1.note";

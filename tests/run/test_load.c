@@ -232,6 +232,34 @@ static void read_once(void)
     check_nothing_held("stamps");
 }
 
+static int refuse(void *ctx, const char *what, double part, uint64_t bytes)
+{
+    (void)ctx, (void)what, (void)part, (void)bytes;
+    return 0;
+}
+
+/* A start that is cancelled has driven no other model's copy out, also where it asked beforehand
+ * whether its own could be kept. */
+static void cancelled_start(void)
+{
+    char path[256], copy[512], ours[512];
+    struct start want, s = start_with(tmp_dir);
+    NEED_ROOM;
+    REQUIRE(prepare(&tinies[0], path, &want, copy) && unlink(copy) == 0, "no copy");
+    snprintf(ours, sizeof ours, "%s/0123456789abcdef.packed", tmp_dir);
+    uint8_t *big = calloc(1, 3 << 20);
+    CHECK(big && file_put(ours, big, 3 << 20));
+    s.params.cache_limit = 4 << 20;
+    s.params.weights = PITH_WEIGHTS_LATER;
+    s.params.progress = refuse;
+    start(&s, path);
+    CHECK(s.st == PITH_CANCELLED && !access(ours, F_OK) && access(copy, F_OK));
+    s.params.progress = NULL;
+    start(&s, path);
+    CHECK(s.st == PITH_OK && access(ours, F_OK) && !access(copy, F_OK));
+    free(big);
+}
+
 /* Names that are not exactly a copy's are somebody else's. */
 static void foreign_files(void)
 {
@@ -728,6 +756,7 @@ int main(void)
     TEST(limit);
     TEST(read_once);
     TEST(foreign_files);
+    TEST(cancelled_start);
     TEST(locked_folder);
     TEST(memory_plan);
     TEST(peak_memory);

@@ -81,17 +81,22 @@ static double rate(struct job *j, struct pool *pool, int what, int ms)
     return rates[n * 3 / 4];
 }
 
-/* What caches do not hold: so many times as much as all last ones have. */
+/* What caches do not hold: so many times as much as all last ones have, but no more than a quarter
+ * of the memory that is left. */
 static uint64_t bytes_to_read(uint64_t least, uint64_t caches)
 {
     struct topology *t = mem_alloc(sizeof *t, PITH_MEM_SCRATCH);
     uint64_t bytes = least, most = (uint64_t)READ_MOST << 20;
+    struct mem_left left;
+    mem_left(&left);
+    most = left.bytes / 4 < most ? left.bytes / 4 : most;
     if (t) {
         topology_here(t);
-        bytes = caches * t->cache_bytes > least ? caches * t->cache_bytes : least;
+        bytes = caches * t->cache_bytes;
     }
     mem_free(t);
-    return (bytes < most ? bytes : most) & ~(uint64_t)(PIECE_BYTES - 1);
+    bytes = bytes < most ? bytes : most;
+    return (bytes > least ? bytes : least) & ~(uint64_t)(PIECE_BYTES - 1);
 }
 
 pith_status cpu_measure(struct device *d, struct pool *pool, int n_threads, int ms,
@@ -195,7 +200,11 @@ pith_status cpu_measure_threads(struct device *d, struct pool *pool, const int32
     pith_status st = buffer_alloc(d, bytes, PITH_MEM_SCRATCH, &b, err);
     if (st != PITH_OK)
         return st;
-    memset(buffer_map(&b), 1, bytes);
+    struct job fill = {.p = buffer_map(&b),
+                       .bytes = bytes,
+                       .n_threads = counts[n_counts - 1], /* the most */
+                       .what = -1};
+    pool_run(pool, fill.n_threads, measure_worker, &fill);
     int64_t ns = (int64_t)ms * 1000000 / (rounds * n_counts * 2);
     ns = ns < ENOUGH_NS ? ns : ENOUGH_NS;
     struct phases j = {.kern = kern_table(c->level == CPU_REF ? CPU_BASE : c->level),

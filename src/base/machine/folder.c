@@ -130,10 +130,11 @@ pith_status folder_tidy(const char *path, struct folder_room *r, struct pith_err
     if (st == PITH_OK && r->sum > r->limit)
         qsort(l.v, l.n, sizeof *l.v, by_age);
     if (st == PITH_OK && plan(dirfd(dir), r, &l)) {
-        for (uint32_t i = 0; i < l.n && r->limit < r->sum; i++)
+        r->fits = r->asks;
+        for (uint32_t i = 0; i < l.n && r->limit < r->sum && !r->asks; i++)
             if (unlinkat(dirfd(dir), l.v[i].name, 0) == 0 || errno == ENOENT)
                 r->sum -= l.v[i].bytes;
-        r->fits = r->sum <= r->limit;
+        r->fits |= r->sum <= r->limit;
     }
     closedir(dir);
     mem_free(l.v);

@@ -11,6 +11,7 @@ struct folder_room {
     const char *mine;    /* a file that is neither counted nor removed; NULL: none */
     uint64_t limit;      /* bytes that the others may have */
     uint64_t free_after; /* bytes that have to be free in the file system afterwards; 0: any */
+    int asks;            /* 1: nothing is removed, only `fits` is told */
     uint64_t sum;        /* out: bytes that the others have, temporary files of writers included */
     int fits; /* out: limit and free_after are kept; 0: they cannot be, and nothing was removed for
                  it that was seen to be in vain */

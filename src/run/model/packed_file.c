@@ -26,8 +26,9 @@
  * (the magic number differs there). */
 #include "run/model/packed_file.h"
 
-#include <inttypes.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -309,8 +310,10 @@ static int is_copy(const char *name, size_t n)
 }
 
 /* 1 when a file of f->bytes may be written: within the folder's limit, for which the oldest copies
- * go, and leaving a tenth of the file system free. They go only when that makes room enough. */
-static int make_room(const struct packed_file *f, const struct pith_model *m, struct str *note)
+ * go, and leaving a tenth of the file system free. They go only when that makes room enough, and
+ * not while it is only asked. */
+static int make_room(const struct packed_file *f, const struct pith_model *m, int asks,
+                     struct str *note)
 {
     const char *folder = m->params.cache_dir;
     uint64_t limit = m->params.cache_limit ? m->params.cache_limit : DEFAULT_LIMIT;
@@ -326,6 +329,7 @@ static int make_room(const struct packed_file *f, const struct pith_model *m, st
     struct folder_room r = {.is_ours = is_copy,
                             .mine = strrchr(f->path, '/') + 1,
                             .limit = limit - f->bytes,
+                            .asks = asks,
                             .free_after = f->bytes};
     uint64_t n_free = UINT64_MAX;
     if (statvfs(folder, &fs) == 0) {
@@ -418,7 +422,7 @@ static pith_status keep(struct packed_file *f, const struct pith_model *m, struc
 {
     struct pith_error why;
     error_clear(&why);
-    if (!make_room(f, m, note))
+    if (!make_room(f, m, 0, note))
         return PITH_OK;
     struct file_writer *w = mem_zalloc(sizeof *w, PITH_MEM_META);
     pith_status st = w ? file_writer_open_own(w, f->path, 0, &why)
@@ -445,7 +449,11 @@ static int take_folder(const struct pith_model *m, int *lock, struct str *note)
 
 int packed_file_fits(const struct packed_file *f, const struct pith_model *m, struct str *note)
 {
-    int lock, fits = take_folder(m, &lock, note) && make_room(f, m, note);
+    if (faccessat(AT_FDCWD, m->params.cache_dir, W_OK | X_OK, AT_EACCESS) != 0) {
+        say(note, "packed copy not kept: %s: %s", m->params.cache_dir, strerror(errno));
+        return 0;
+    }
+    int lock, fits = take_folder(m, &lock, note) && make_room(f, m, 1, note);
     folder_lock_close(lock);
     return fits;
 }

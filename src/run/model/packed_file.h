@@ -29,7 +29,7 @@ pith_status packed_file_open(struct packed_file *f, const struct pith_model *m, 
                              struct pith_error *err);
 /* Of a packed matrix in the mapped file. */
 uint64_t packed_file_offset(const struct packed_file *f, const struct tensor *t);
-/* Could it be kept now? Makes room for it as keeping does; 0: *note says why not. */
+/* Could it be kept now? Nothing is removed for it. 0: *note says why not. */
 int packed_file_fits(const struct packed_file *f, const struct pith_model *m, struct str *note);
 /* Writes the packed matrices and puts the file in place; the copies that were not used for longest
  * go when the folder would hold more than its limit. What stands in the way is told in *note and is

@@ -257,7 +257,7 @@ static pith_status find_copy(struct pith_model *m, struct pith_error *err)
     return st;
 }
 
-static int has_experts(const struct pith_model *m)
+static int any_experts(const struct pith_model *m)
 {
     int n = 0;
     for (int32_t i = 0; i < m->n_tensors; i++)
@@ -271,7 +271,7 @@ static pith_status use_from_file(struct pith_model *m, uint64_t need[MAX_DEVICES
                                  const struct mem_left *left, uint64_t *all, struct pith_error *err)
 {
     uint64_t packed = *all;
-    m->in_file = has_experts(m) ? FROM_FILE_EXPERTS : FROM_FILE_ALL;
+    m->in_file = any_experts(m) ? FROM_FILE_EXPERTS : FROM_FILE_ALL;
     for (;; m->in_file = FROM_FILE_ALL) {
         pith_status st = find_readers(m, err);
         if (st != PITH_OK)

@@ -172,9 +172,11 @@ static void signature(const struct topology *t, const struct defaults *d, char *
         const int32_t id[] = {p->id, p->node, p->core, p->slow};
         sum = sum * 31 + slice_hash((struct slice){(const char *)id, sizeof id});
     }
-    snprintf(out, cap, "%s, %s, %d processors, %d cores, %d fast, %d nodes, at most %d, %016llx",
-             cpu_brand(), cpu_level_name(level), t->n, t->n_cores, t->n_fast, t->n_nodes, d->most,
-             (unsigned long long)sum);
+    snprintf(out, cap,
+             "%s, %s, %d processors, %d cores, %d fast, %d nodes, %llu MiB of last caches, "
+             "at most %d, %016llx",
+             cpu_brand(), cpu_level_name(level), t->n, t->n_cores, t->n_fast, t->n_nodes,
+             (unsigned long long)(t->cache_bytes >> 20), d->most, (unsigned long long)sum);
 }
 
 static pith_status measure(const struct topology *t, int most, int ms, struct pith_threads *out,

@@ -17,7 +17,7 @@
  *
  * Nothing here changes what is computed, and no step waits for it: a slot that cannot be had, one
  * that is late, a system that refuses cost the time of plain page faults. While everything is found
- * in memory only one slot in REST is looked at.
+ * in memory only one slot in REST is looked at, each time of another layer.
  *
  * Not asked for: weights that every token reads (they stay in memory by being used), experts that a
  * table tells by the token, and ahead of a router on another device. */
@@ -36,7 +36,8 @@ enum {
     GUESS_LEAST = 12,   /* right ones of 16 */
     GUESS_WINDOW = 256, /* guessed experts that count as lately, to twice as many */
     CALM = 1024,        /* matrices in a row that were all in memory: there is nothing to ask for */
-    REST = 17 /* layers between two that are looked at then: no divisor of how many a model has */
+    REST = 17, /* layers, one of which is looked at; where it divides their number, REST_ELSE */
+    REST_ELSE = 19
 };
 
 struct stack { /* of matrices, in a file's pages */
@@ -485,9 +486,10 @@ void experts_after(struct experts *e, const struct exec *x, int32_t phase)
         return;
     int64_t began = clock_ns();
     int rests = atomic_load_explicit(&e->calm, memory_order_relaxed) >= CALM;
+    uint32_t rest = e->n_layers % REST ? REST : REST_ELSE;
     for (; i < end; i++) {
         int32_t layer = e->event[i] < 0 ? -1 - e->event[i] : e->event[i];
-        if (rests && e->resting % REST) {
+        if (rests && e->resting % rest) {
             e->resting += e->event[i] >= 0;
         } else if (e->event[i] < 0) {
             take_rows(e, x, layer);
