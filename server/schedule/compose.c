@@ -448,6 +448,13 @@ static int64_t prefill_rows(const struct sched *s)
     return CHUNK_FIRST < room ? CHUNK_FIRST : room;
 }
 
+/* What is left of so many rows after some time of reading. Where nobody knows how long rows take, a
+ * few are: from them it is known, and until then no key is charged for what it reads. */
+static int64_t rows_beside_reading(const struct sched *s, int64_t rows, int64_t ns)
+{
+    return s->row_ns > 0 ? rows - (int64_t)((double)ns / s->row_ns) : less(rows, CHUNK_MIN);
+}
+
 /* Threads of work and samplers take processors from the steps of others. */
 static void charge_time(struct sched *s, struct share *t)
 {
@@ -512,8 +519,8 @@ void compose(struct sched *s)
         t->cursor = b->next;
         int64_t had = s->read_ns;
         enum admission a = b->seq < 0 ? admit(s, b) : b->reads ? find_prefix(s, b) : ADMITTED;
-        if (s->read_ns > had) /* as many rows less; all, where nobody knows how long they take */
-            left -= s->row_ns > 0 ? (int64_t)((double)(s->read_ns - had) / s->row_ns) : left;
+        if (s->read_ns > had) /* as many rows less */
+            left = rows_beside_reading(s, left, s->read_ns - had);
         t->full |= a == NO_ROOM;
         if (a != ADMITTED)
             continue;

@@ -70,9 +70,11 @@ struct tenant *tenants_at(struct tenants *t, int i)
     return &one;
 }
 
+static int64_t now = 1; /* ns; a piece that is read takes one */
+
 int64_t clock_now(void)
 {
-    return 1;
+    return now;
 }
 
 /* Of each sequence: pieces that the folder has, and those that have been read; calls. */
@@ -87,7 +89,7 @@ pith_status reuse_in_pieces(pith_session *s, int32_t seq, const int32_t *tokens,
     (void)n;
     (void)err;
     for (n_asked[seq]++; n_read[seq] < in_folder[seq] && work_tick(WORK_LOOK); n_read[seq]++)
-        ;
+        now++;
     *n_kept = (size_t)n_read[seq] * PAGE;
     return PITH_OK;
 }
@@ -226,11 +228,47 @@ static void pages_are_read_in_turns(void)
     CHECK(find_prefix(&sched, b[1]) == ADMITTED && !n_read[1] && !b[1]->reads && !sched.reader);
 }
 
+/* Two keys in a step before anybody knows how long a row takes: who reads the folder leaves rows to
+ * the other. */
+static void reading_leaves_rows(void)
+{
+    enum { N_BATCH = 64 };
+    static struct hosted hosted;
+    static struct tenant tenant;
+    static struct share shares[2];
+    static int32_t token[N_BATCH], row_seq[N_BATCH];
+    static uint8_t want[N_BATCH];
+    static struct part part[N_SEQ];
+    struct sched s = {.hosted = &hosted, .share = shares, .n_shares = 2, .seq = sequences,
+                      .n_seq = N_SEQ, .parallel = N_SEQ, .n_batch = N_BATCH, .max_outputs = N_SEQ,
+                      .token = token, .row_seq = row_seq, .want = want, .part = part};
+    memset(sequences, 0, sizeof sequences);
+    memset(n_read, 0, sizeof n_read);
+    in_folder[0] = 3;
+    in_folder[1] = 0;
+    for (int i = 0; i < 2; i++) {
+        struct branch *b = shares[i].first = made(i, N_TOKENS);
+        b->share = &shares[i];
+        tokens[i][0] = -1 - i;
+        requests[i].tenant = &tenant;
+    }
+    for (int k = 1; k <= 2; k++) {
+        compose(&s);
+        CHECK_MSG(n_read[0] == k && s.reader == &branches[0], "step %d: %d pieces", k, n_read[0]);
+        CHECK_MSG(s.n_rows == CHUNK_MIN && s.n_parts == 1 && part[0].b == &branches[1],
+                  "step %d: %d rows of %d choices", k, s.n_rows, s.n_parts);
+    }
+    compose(&s);
+    CHECK_MSG(!s.reader && s.n_rows == CHUNK_MIN && part[0].b == &branches[0],
+              "%d rows when all is read", s.n_rows);
+}
+
 int main(void)
 {
     TEST(prompts_are_compared_once);
     TEST(waiting_ends);
     TEST(a_full_key_compares_nothing);
     TEST(pages_are_read_in_turns);
+    TEST(reading_leaves_rows);
     return test_end();
 }
