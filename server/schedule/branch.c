@@ -191,14 +191,7 @@ void branch_release(struct sched *s, struct branch *b)
         return;
     pith_truncate(s->hosted->generate, b->seq, 0,
                   NULL); /* its full pages stay in the prefix store */
-    s->seq[b->seq] = NULL;
-    s->n_held--;
-    b->share->n_held--;
-    b->seq = -1;
-    b->n_fed = 0;
-    b->reads = 0;
-    if (s->reader == b)
-        s->reader = NULL;
+    leave_sequence(s, b);
 }
 
 void branch_close(struct sched *s, struct branch *b)

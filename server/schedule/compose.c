@@ -274,15 +274,18 @@ static int find_known(struct sched *s, struct branch *b, size_t *kept)
     int64_t ns = w.steps ? clock_now() - began : 0;
     atomic_fetch_add(&b->r->tenant->account.work_ns, ns);
     s->read_ns += ns;
-    int waits = w.stop == PITH_WORK_CANCELLED;
-    b->reads = waits ? b->reads + 1 : 0;
-    if (!waits && s->reader == b)
+    b->in_folder = w.stop == PITH_WORK_CANCELLED;
+    if (!b->in_folder && s->reader == b)
         s->reader = NULL;
-    else if (waits && !s->reader)
+    else if (b->in_folder && !s->reader)
         s->reader = b;
-    if (s->reader == b)
+    if (!w.stop)
+        b->reads = 0;
+    if (s->reader == b) {
+        b->reads++;
         b->moved = s->steps; /* it gets on */
-    return !waits;
+    }
+    return !b->in_folder;
 }
 
 enum admission { ADMITTED, FOLLOWS, NO_ROOM };
@@ -292,7 +295,7 @@ static enum admission find_prefix(struct sched *s, struct branch *b)
 {
     size_t kept = 0;
     int alone = tells_prompt(b) || b->r->forgets;
-    if ((b->reads && s->reader != b) || (!alone && !find_known(s, b, &kept)))
+    if ((b->in_folder && s->reader != b) || (!alone && !find_known(s, b, &kept)))
         return FOLLOWS;
     b->n_fed = (int64_t)kept;
     if (!b->tried && !b->choice) {
@@ -339,7 +342,7 @@ static void choose_reader(struct sched *s)
         return;
     for (int i = 0; i < s->n_seq; i++) {
         struct branch *b = s->seq[i];
-        if (b && b->reads && (!s->reader || b->share->served < s->reader->share->served))
+        if (b && b->in_folder && (!s->reader || b->share->served < s->reader->share->served))
             s->reader = b;
     }
 }
@@ -518,7 +521,7 @@ void compose(struct sched *s)
         struct branch *b = t->cursor;
         t->cursor = b->next;
         int64_t had = s->read_ns;
-        enum admission a = b->seq < 0 ? admit(s, b) : b->reads ? find_prefix(s, b) : ADMITTED;
+        enum admission a = b->seq < 0 ? admit(s, b) : b->in_folder ? find_prefix(s, b) : ADMITTED;
         if (s->read_ns > had) /* as many rows less */
             left = rows_beside_reading(s, left, s->read_ns - had);
         t->full |= a == NO_ROOM;

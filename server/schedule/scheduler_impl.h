@@ -34,8 +34,9 @@ struct branch {
     int64_t n, cap, n_fed, n_made, n_told; /* n_told: prompt tokens whose logprobs have been told */
     int32_t seq;                           /* -1: none */
     int tried;                             /* it has had one */
-    int reads;    /* steps that it has waited in for pages of the prefix store's folder; 0: it does
-                     not */
+    int in_folder; /* it waits for pages of the prefix store's folder */
+    int reads;     /* steps that some were read in for it since it last had all of them; what was
+                      read may be undone, and its sequence go, meanwhile */
     int n_forced;            /* tokens that it still has to say, the last ones of r->force_ids */
     int in_indent;           /* its text ends in the blanks that a line begins with */
     int64_t indent;          /* so many */
@@ -169,6 +170,19 @@ static inline int stands_by(const struct branch *b)
 static inline int is_free(const struct sched *s, int32_t seq)
 {
     return !s->seq[seq] && !(s->copying.number && s->copying.seq == seq);
+}
+
+/* It has a sequence, which becomes somebody else's. */
+static inline void leave_sequence(struct sched *s, struct branch *b)
+{
+    s->seq[b->seq] = NULL;
+    s->n_held--;
+    b->share->n_held--;
+    b->seq = -1;
+    b->n_fed = 0;
+    b->in_folder = 0;
+    if (s->reader == b)
+        s->reader = NULL;
 }
 
 /* lines.c */

@@ -17,8 +17,7 @@ enum { N_TOKENS = 5000, N_SEQ = 4 };
 
 void branch_release(struct sched *s, struct branch *b)
 {
-    (void)s;
-    (void)b;
+    leave_sequence(s, b);
 }
 
 int slots_give_up(struct sched *s)
@@ -217,15 +216,46 @@ static void pages_are_read_in_turns(void)
         CHECK_MSG(b[0]->moved == sched.steps, "who follows it sees it stand still");
     }
     next_step(0);
-    CHECK(find_prefix(&sched, b[0]) == ADMITTED && b[0]->n_fed == 4 * PAGE && !b[0]->reads);
+    CHECK(find_prefix(&sched, b[0]) == ADMITTED && b[0]->n_fed == 4 * PAGE);
+    CHECK(!b[0]->in_folder && !b[0]->reads);
     CHECK(find_prefix(&sched, b[1]) == FOLLOWS && n_asked[1] == 1);
     next_step(100); /* there is time for all of it */
     CHECK_MSG(sched.reader == b[2], "the key that was served least is not next");
     CHECK(find_prefix(&sched, b[1]) == FOLLOWS && n_asked[1] == 1);
     CHECK(find_prefix(&sched, b[2]) == ADMITTED && n_read[2] == 2 && n_asked[2] == 2);
     next_step(0);
-    b[1]->reads = 64 + 8 * N_TOKENS; /* others undo what was read: it goes on with what is there */
-    CHECK(find_prefix(&sched, b[1]) == ADMITTED && !n_read[1] && !b[1]->reads && !sched.reader);
+    CHECK(find_prefix(&sched, b[1]) == FOLLOWS && n_read[1] == 1 && sched.reader == b[1]);
+}
+
+/* Others undo what was read, and take the sequence as well: in the end it goes on with what is
+ * there. */
+static void undone_reads_are_bounded(void)
+{
+    enum { MOST = 64 + 8 * N_TOKENS / PAGE, ENOUGH = 2 * MOST };
+    static struct hosted hosted;
+    static struct tenant tenant;
+    struct branch *b = made(0, N_TOKENS);
+    int n = 0;
+    memset(sequences, 0, sizeof sequences);
+    memset(n_read, 0, sizeof n_read);
+    sched.hosted = &hosted;
+    sched.reader = NULL;
+    share.n_held = sched.n_held = 0;
+    requests[0].tenant = &tenant;
+    in_folder[0] = 2;
+    for (next_step(0); n < ENOUGH && admit(&sched, b) == FOLLOWS; n++, next_step(0)) {
+        CHECK_MSG(n_read[0] == 1 && sched.reader == b, "step %d: %d pieces", n, n_read[0]);
+        preempt(&sched, b);
+        CHECK(b->seq == -1 && !b->in_folder && !sched.reader);
+        n_read[0] = 0;
+    }
+    CHECK_MSG(n == MOST && !n_read[0] && b->seq == 0 && !sched.reader, "%d pieces, wanted %d", n,
+              MOST);
+    preempt(&sched, b);
+    CHECK_MSG(admit(&sched, b) == ADMITTED && !n_read[0], "it reads again");
+    in_folder[0] = 0;
+    preempt(&sched, b);
+    CHECK_MSG(admit(&sched, b) == ADMITTED && !b->reads, "what it has read is not forgotten");
 }
 
 /* Two keys in a step before anybody knows how long a row takes: who reads the folder leaves rows to
@@ -269,6 +299,7 @@ int main(void)
     TEST(waiting_ends);
     TEST(a_full_key_compares_nothing);
     TEST(pages_are_read_in_turns);
+    TEST(undone_reads_are_bounded);
     TEST(reading_leaves_rows);
     return test_end();
 }
