@@ -193,9 +193,9 @@ static json_t *token_text(const struct hosted *m, int32_t id)
 static json_t *props_more(struct server *s, struct hosted *m)
 {
     struct request *r = request_new();
-    struct fields none = {0};
+    struct fields none = {.endpoint = E_COMPLETION};
     struct fault f = {0};
-    json_t *settings = r && fields_of_nothing(&none, E_COMPLETION, s, &f) &&
+    json_t *settings = r && fields_of_nothing(&none, none.endpoint, s, &f) &&
                                request_sampler(m, &none, r, &f)
                            ? settings_json(r, &none)
                            : NULL;

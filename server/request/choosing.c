@@ -284,8 +284,7 @@ const struct pith_sampler_params *request_usual(const struct hosted *m, const st
 /* llama.cpp's interfaces and Ollama's, where all that looks at the history sees the prompt. */
 static int is_peer(const struct fields *b)
 {
-    const struct route *r = b->x ? exchange_route(b->x) : NULL;
-    return r && (r->endpoint & E_PEER || r->flags & ROUTE_OLLAMA);
+    return (b->endpoint & (E_PEER | E_OLLAMA)) != 0;
 }
 
 /* Whether what looks at the history sees the prompt. Elsewhere penalties of frequency and presence
@@ -392,7 +391,7 @@ int request_sampler(struct hosted *m, const struct fields *b, struct request *r,
         p->mirostat = 0;
     if (p->samplers && p->mirostat && !strstr(p->samplers, "mirostat"))
         exchange_ignores(b->x, "samplers");
-    r->penalise_prompt |= sees_prompt(b, p);
+    r->penalise_prompt |= !hosted_fills_in(m) && sees_prompt(b, p); /* fills have no history */
     if ((p->dry_multiplier > 0 || b->v[F_dry_sequence_breakers]) &&
         !take_breakers(m, b->v[F_dry_sequence_breakers], r, f))
         return 0;

@@ -587,6 +587,7 @@ int fields_of_nothing(struct fields *f, unsigned endpoint, const struct server *
 int fields_read(struct fields *f, unsigned endpoint, struct exchange *x, struct fault *fault)
 {
     memset(f, 0, sizeof *f);
+    f->endpoint = endpoint;
     f->x = x;
     f->nearest = server_told(exchange_server(x))->nearest;
     f->body = exchange_tree(x, fault);

@@ -62,6 +62,7 @@ struct fields {
     json_t *body;              /* owned */
     json_t *put;               /* a list of what fields_put took */
     const json_t *v[N_FIELDS]; /* NULL: absent or null */
+    unsigned endpoint;         /* that of the body */
     unsigned said;             /* what the body itself speaks of, as bits (fields.c) */
     struct exchange *x;        /* whose body it is, NULL: nobody's */
     const char *(*nearest)(const char *word,

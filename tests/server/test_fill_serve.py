@@ -54,6 +54,13 @@ def test_texts(s):
                                           "options": {"num_predict": 40, "temperature": 0}})):
         status, b, _ = s.post(path, {**BODY, **body} if path == "/completion" else body)
         check(path, status == 200 and b.get("content", b.get("response")), b)
+    # A penalty that is usual there does not look at the prompt: in a fill none is counted.
+    said = [s.post("/api/generate", {
+        "prompt": "a b c", "stream": False, "raw": True, "options": {
+            "num_predict": 40, "temperature": 1, "seed": 3, **more}})[1]
+            for more in ({}, {"repeat_penalty": 1}, {"seed": 4})]
+    said = [a.get("response", a) for a in said]
+    check("a usual penalty", said[0] == said[1] != said[2], said)
 
 
 def test_streams(s):
