@@ -165,10 +165,10 @@ static int is_empty(const json_t *v)
 static int says_nothing_empty(int id)
 {
     static const enum field_id ids[] = {
-        F_grammar,        F_guided_json, F_guided_regex,
-        F_guided_choice,  F_guided_grammar, F_stop,
-        F_regex,          F_ebnf,        F_bad_words,
-        F_banned_strings, F_structured_outputs, F_allowed_token_ids};
+        F_grammar,        F_guided_json, F_guided_regex, F_guided_choice,
+        F_guided_grammar, F_stop,        F_stop_sequences, F_regex,
+        F_ebnf,           F_bad_words,   F_banned_strings, F_structured_outputs,
+        F_allowed_token_ids};
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
         if (id == (int)ids[i])
             return 1;
@@ -463,6 +463,13 @@ static unsigned subjects(const struct fields *f)
     return all;
 }
 
+/* A format that wants nothing of the text, beside which anything else does. */
+static int is_plain(int id, const json_t *v)
+{
+    const char *type = json_string_value(json_object_get(v, "type"));
+    return id == F_response_format && type && !strcmp(type, "text");
+}
+
 /* What every request would be refused for that says nothing itself. 0: *err. */
 static int go_together(json_t *all, struct pith_error *err)
 {
@@ -475,7 +482,8 @@ static int go_together(json_t *all, struct pith_error *err)
         {
             for (int i = 0; strcmp(a, b) < 0 && i < N_FIELDS; i++) {
                 int k = strcmp(rows[i].name, a) ? -1 : find(b, rows[i].endpoints);
-                if (k < 0 || !(subject_of(i, v) & subject_of(k, w) & EXCLUSIVE) ||
+                if (k < 0 || is_plain(i, v) || is_plain(k, w) ||
+                    !(subject_of(i, v) & subject_of(k, w) & EXCLUSIVE) ||
                     !check(&rows[i], v, &none) || !check(&rows[k], w, &none))
                     continue;
                 err->code = PITH_RANGE;
@@ -547,18 +555,20 @@ static json_t *left_of(const struct fields *f, int id, const json_t *object)
 }
 
 /* The row of an endpoint that a default fills in: of that name, or where it has none such of
- * another name that means the same, unless that has a default of its own. -1: none. */
+ * another name that means the same, unless one of those has a default of its own. -1: none. */
 static int filled_by(const char *name, unsigned endpoint, const json_t *defaults)
 {
     int i = find(name, endpoint), known = i < 0 ? find(name, ~0u) : -1;
     for (size_t g = 0; known >= 0 && g < sizeof speakers / sizeof *speakers; g++) {
-        int has = 0, other = -1;
+        int has = 0, own = 0, other = -1;
         for (const enum field_id *f = speakers[g].fields; *f != F_model; f++) {
             has |= !strcmp(rows[*f].name, name);
-            other = rows[*f].endpoints & endpoint ? (int)*f : other;
+            if (rows[*f].endpoints & endpoint) {
+                own |= json_object_get(defaults, rows[*f].name) != NULL;
+                other = (int)*f;
+            }
         }
-        if (has && (speakers[g].subject & ALIKE) && other >= 0 &&
-            !json_object_get(defaults, rows[other].name))
+        if (has && !own && (speakers[g].subject & ALIKE))
             i = other;
     }
     return i;

@@ -176,6 +176,12 @@ def test_names(model):
                 "--default", "max_output_tokens=6") as s:
         got = [made(s, path, body, where) for path, body, where in asks]
         check("each has its own where it is given", got == [6, 3, 5, 5, 3, 3, 3], got)
+    with Server(model, "--name", "m", "--default", "max_tokens=3", "--default",
+                "max_output_tokens=6") as s:
+        got = [made(s, path, body, where) for path, body, where in asks]
+        check("one that a synonym has is not another's", got == [6, 3, 3, 3, 3, 3, 3], got)
+        got = [s.post(path, body)[2].getheader("x-pith-ignored") for path, body, _ in asks[4:]]
+        check("of what nobody sent nothing is told", got == [None] * 3, got)
     body = {"messages": [USER], "max_tokens": 9, **whole}
     with Server(model, "--name", "m") as s:
         text = s.post(MSG, body)[1]["content"][0]["text"]
@@ -186,6 +192,23 @@ def test_names(model):
               == word, a)
         got = s.post(MSG, {**body, "stop_sequences": ["zz"]})[1]["content"][0]["text"]
         check("messages that have their own", got == text, (got, text))
+        for said in (["zz"], "", []):
+            got = s.post(MSG, {**body, "stop_sequences": said})[1]["stop_reason"]
+            check("messages with %s" % said, (got == "max_tokens") == (said == ["zz"]), got)
+
+
+def test_told(model):
+    """What /props tells is what a plain request of llama.cpp's interface gets."""
+    for default in ("frequency_penalty=1", "repeat_penalty=1.5"):
+        with Server(model, "--default", default) as s:
+            told = s.get("/props")[1]["default_generation_settings"]["params"]["repeat_last_n"]
+            got = s.post("/completion", {"prompt": "w5", "n_predict": 1})[1]["generation_settings"]
+            check("the window of " + default, told == got["repeat_last_n"] == 64, (told, got))
+    with Server(model, "--default", 'response_format={"type":"text"}', "--default",
+                'grammar=root ::= "w5"') as s:
+        a = s.post(TEXT, {"prompt": "w5"})
+        check("plain text and a grammar, as defaults", a[0] == 200
+              and a[1]["choices"][0]["text"] == "w5", a[1])
 
 
 def main():
@@ -199,6 +222,7 @@ def main():
         test_beside(model, BESIDE, *chats)
         test_both(model, *chats)
         test_names(model)
+        test_told(model)
         for one, other in (("grammar=root ::= \"a\"", "response_format={\"type\":\"json_object\"}"),
                            ("regex=a", "bad_words=[\"b\"]"),
                            ("tools=[%s]" % json.dumps(TOOL), "functions=[{\"name\":\"g\"}]"),
