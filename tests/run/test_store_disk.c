@@ -1015,7 +1015,17 @@ static void in_pieces(const char *arch, int least)
         n_read = now;
     } while (w.stop && calls < 100);
     CHECK_MSG(kept == 320 && calls >= least, "%s: %zu tokens in %d calls", arch, kept, calls);
+    uint64_t most = 2 * 320 / PAGE * (uint64_t)s->store.n_parts;
+    CHECK_MSG(s->store.looks <= most, "%s: %d calls look for %llu files, wanted at most %llu", arch,
+              calls, (unsigned long long)s->store.looks, (unsigned long long)most);
     CHECK(ask(s, fresh, 0, 1) >= 320);
+    pith_session_close(s);
+    s = open_session(m, folder, 0);
+    REQUIRE(s, "no session");
+    s->store.piece = 1; /* pieces in one call */
+    CHECK(pith_reuse(s, 0, token, (size_t)n, &kept, &err) == PITH_OK && kept == 320);
+    CHECK_MSG(s->store.looks <= most / 2, "%s: a call looks for %llu files, wanted at most %llu",
+              arch, (unsigned long long)s->store.looks, (unsigned long long)most / 2);
     pith_session_close(s);
     pith_session_close(fresh);
     pith_model_close(m);
@@ -1028,6 +1038,48 @@ static void test_in_pieces(void)
     in_pieces("gemma2", 6);
     in_pieces("jamba", 6);
     in_pieces("mamba2", 2); /* the state behind the last page is all it needs */
+}
+
+/* Between two pieces the folder gets more of the prompt, or loses what it had. */
+static void test_other_folder(void)
+{
+    struct pith_error err;
+    struct pith_work w = PITH_WORK_INIT;
+    int32_t token[N_CTX], n = prompt(token, 1);
+    size_t kept;
+    begin("llama");
+    pith_model *m = open_model(0);
+    for (int more = 0; more < 2; more++) {
+        int left = 1;
+        pith_session *s = open_session(m, folder, 0);
+        REQUIRE(s, "no session");
+        CHECK(pith_feed(s, 0, token, more ? 3 * PAGE : (size_t)n, &err) == PITH_OK);
+        pith_session_close(s);
+        s = open_session(m, folder, 0);
+        pith_session *other = open_session(m, folder, 0);
+        REQUIRE(s && other, "no session");
+        s->store.piece = 1;
+        w.go_on = so_often;
+        w.ctx = &left;
+        CHECK(pith_work_begin(&w, &err) == PITH_OK);
+        CHECK(pith_reuse(s, 0, token, (size_t)n, &kept, &err) == PITH_OK);
+        pith_work_end(&w);
+        CHECK_MSG(w.stop && kept == PAGE, "%zu tokens", kept);
+        if (more)
+            CHECK(pith_feed(other, 0, token, (size_t)n, &err) == PITH_OK);
+        pith_session_close(other);
+        while (store_disk_wait(s->store.disk)) /* it marks what was read as used */
+            ;
+        if (!more)
+            each_file(remove_file);
+        CHECK(pith_reuse(s, 0, token, (size_t)n, &kept, &err) == PITH_OK);
+        CHECK_MSG(kept == (more ? 5 : 1) * PAGE, "%zu tokens, the folder has %s", kept,
+                  more ? "more" : "less");
+        pith_session_close(s);
+        each_file(remove_file);
+    }
+    pith_model_close(m);
+    end();
 }
 
 /* All threads of the model read; one damaged page in the middle costs what comes after it. */
@@ -1333,6 +1385,7 @@ int main(void)
     TEST(test_private);
     TEST(test_cancelled);
     TEST(test_in_pieces);
+    TEST(test_other_folder);
     TEST(test_read_by_all);
     TEST(test_damage);
     TEST(test_damaged_folder);

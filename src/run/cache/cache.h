@@ -87,12 +87,19 @@ struct store_mark {
         depth; /* a depth below cache_seq.published: what comes after it is not taken in */
 };
 
+/* How far the store's folder has a prompt whose pages are being brought to memory, call by call. */
+struct store_far {
+    uint64_t key[2]; /* after all full pages of the prompt */
+    int32_t pages;   /* 0: it is to be looked up */
+};
+
 struct cache_seq {
     int32_t n;     /* slots held */
     int32_t floor; /* n before the call in progress: it may have to go back there */
     int32_t pure; /* slots [0, pure) were computed from their true prefix at their true positions */
     int32_t published; /* full pages the store has been offered */
     struct store_mark mark;
+    struct store_far far;
     uint64_t salt[2];                /* 0, 0: none; see pith_salt */
     uint64_t adapter[2];             /* what its adapters are; 0, 0: none; see pith_adapt */
     int32_t adapter_set;             /* their number in a step */

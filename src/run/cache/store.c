@@ -319,6 +319,12 @@ struct walk {
     struct key key, leaf_key; /* after the pages walked, and known */
 };
 
+static int in_folder(struct store *t, struct key key, int part)
+{
+    t->looks++;
+    return store_disk_has(t->disk, key.k, part);
+}
+
 /* One page on, in memory or (disk) the folder; 0: a group without a window has no such page. */
 static int walk_on(struct store *t, const struct cache *c, struct walk *w, const int32_t *token,
                    int disk)
@@ -329,8 +335,7 @@ static int walk_on(struct store *t, const struct cache *c, struct walk *w, const
     if (e < 0 && !disk)
         return 0;
     for (int g = 0; g < t->n_parts; g++) {
-        int held =
-            (e >= 0 && t->entry[e].page[g] >= 0) || (disk && store_disk_has(t->disk, w->key.k, g));
+        int held = (e >= 0 && t->entry[e].page[g] >= 0) || (disk && in_folder(t, w->key, g));
         if (!held && !is_sparse(c, g))
             return 0;
         w->run[g] = held ? w->run[g] + 1 : 0;
@@ -800,25 +805,76 @@ static int fetch(struct store *t, struct cache *c, int32_t seq, const int32_t *t
     return n_ok && n_ok == f.n;
 }
 
+/* The key after all full pages of a prompt. */
+static struct key key_of(const struct store *t, const struct cache_seq *q, const int32_t *token,
+                         int32_t n)
+{
+    struct key key = root_of(t, q);
+    for (int32_t i = 0; (i + 1) * STEP_PAGE <= n; i++)
+        key = key_after(key.k, token + i * STEP_PAGE);
+    return key;
+}
+
+/* What the call before, which had to stop, has seen of the same prompt in the folder: 0 pages where
+ * there was none. Keys can be made to be equal, so it may be wrong, but is never more than the
+ * prompt has. */
+static int32_t take_far(const struct store *t, struct cache_seq *q, const int32_t *token, int32_t n)
+{
+    struct store_far far = q->far;
+    q->far = (struct store_far){0};
+    if (!far.pages || memcmp(far.key, key_of(t, q, token, n).k, sizeof far.key) != 0)
+        return 0;
+    return far.pages < n / STEP_PAGE ? far.pages : n / STEP_PAGE;
+}
+
+static void keep_far(const struct store *t, struct cache_seq *q, const int32_t *token, int32_t n,
+                     int32_t pages)
+{
+    q->far.pages = pages;
+    memcpy(q->far.key, key_of(t, q, token, n).k, sizeof q->far.key);
+}
+
+/* Brings what is longer than `kept` from the folder to memory. A look for a file is a call of the
+ * kernel, and files are as many as pages: they are looked for once, not for each piece that is
+ * read; again where one could not be, and at the end of what an earlier call has seen. */
+static void bring(struct store *t, struct cache *c, int32_t seq, const int32_t *token, int32_t n,
+                  int32_t kept)
+{
+    enum { TRIES = 4 }; /* files may turn out to be damaged; then there is a shorter way, or none */
+    struct walk w;
+    int32_t enough = parts_at_once(t, c), left = 1 + n / STEP_PAGE * t->n_parts / enough,
+            far = take_far(t, &c->seq[seq], token, n), looked = 0;
+    for (int i = 0; i < TRIES && !*t->cancel; i += left-- <= 0) {
+        int32_t near = walk(t, c, seq, token, n, 0, &w);
+        if (!looked && (far <= near || far * STEP_PAGE <= kept)) {
+            far = walk(t, c, seq, token, n, 1, &w);
+            looked = 1;
+        }
+        if (far <= near || far * STEP_PAGE <= kept)
+            break;
+        if (!work_tick(WORK_LOOK)) {
+            keep_far(t, &c->seq[seq], token, n, far);
+            break;
+        }
+        t->clock++;
+        if (!fetch(t, c, seq, token, far * STEP_PAGE, enough)) {
+            i++;
+            far = looked = 0;
+        }
+    }
+}
+
 int32_t store_match(struct store *t, struct cache *c, int32_t seq, const int32_t *token, int32_t n,
                     int32_t kept, struct store_miss *miss)
 {
-    enum { TRIES = 4 }; /* files may turn out to be damaged; then there is a shorter way, or none */
     struct walk w;
     int32_t found = 0;
     *miss = (struct store_miss){-1, -1};
     if (!t->cap)
         return 0;
     take_back_done(t, c);
-    int32_t enough = parts_at_once(t, c), left = 1 + n / STEP_PAGE * t->n_parts / enough;
-    for (int i = 0; i < TRIES && t->disk && !*t->cancel; i += left-- <= 0) {
-        int32_t far = walk(t, c, seq, token, n, 1, &w);
-        if (far * STEP_PAGE <= kept || far == walk(t, c, seq, token, n, 0, &w) ||
-            !work_tick(WORK_LOOK)) /* then the next call goes on */
-            break;
-        t->clock++;
-        i += !fetch(t, c, seq, token, far * STEP_PAGE, enough);
-    }
+    if (t->disk)
+        bring(t, c, seq, token, n, kept);
     found = walk(t, c, seq, token, n, 0, &w);
     find_miss(t, &w, token, n, miss);
     return found * STEP_PAGE;

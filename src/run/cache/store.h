@@ -78,6 +78,7 @@ struct store {
     int32_t held[STORE_PARTS];           /* pages */
     uint64_t clock, births, bytes, budget, root[2];
     uint64_t work;             /* entries looked at so far */
+    uint64_t looks;            /* and files of the folder looked for */
     struct store_disk *disk;   /* NULL: there is no folder */
     struct store_fetch *fetch; /* [pages of a context * n_parts], with a folder */
     int32_t *chain;            /* [pages of a context] */
