@@ -368,6 +368,7 @@ enum subject {
     INPUT = 131072,
     RETURNED = 262144,
     STOPS = 524288,
+    DRAWN = 1048576, /* the samplers, by a chain or by mirostat in its place */
     ALIKE = LENGTH | STOPS, /* of these a value means the same in all fields */
     EXCLUSIVE = KEPT | TOOLS | CALLS | LAST | INPUT /* of these one field is taken */
 };
@@ -402,7 +403,22 @@ static const struct {
     {PREFIX, {F_prompt_name, F_input_type}},
     {INPUT, {F_content, F_tokenize_prompt, F_messages, F_input, F_embed_content, F_ollama_prompt,
              F_documents, F_texts}},
-    {RETURNED, {F_return_documents, F_return_text}}};
+    {RETURNED, {F_return_documents, F_return_text}},
+    {DRAWN, {F_samplers, F_mirostat}}};
+
+/* Samplers that leave mirostat no say, or mirostat that leaves them none: a chain that names it
+ * goes with any. */
+static int is_drawn(int id, const json_t *v)
+{
+    if (id == F_mirostat)
+        return json_number_value(v) > 0;
+    for (size_t i = 0; i < texts_count(v); i++) {
+        const char *text = json_string_value(texts_at(v, i));
+        if (text && strstr(text, "mirostat"))
+            return 0;
+    }
+    return !is_empty(v);
+}
 
 static unsigned subject_of(int id, const json_t *v)
 {
@@ -416,6 +432,8 @@ static unsigned subject_of(int id, const json_t *v)
         all |= THINKING;
     if (all & PROBS && json_is_false(v)) /* then there are no best ones */
         all |= BEST;
+    if (all & DRAWN && !is_drawn(id, v))
+        return 0;
     return (all & KEPT && json_is_false(v)) || (all & LAST && !json_is_true(v)) ? 0 : all;
 }
 

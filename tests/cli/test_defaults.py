@@ -20,6 +20,7 @@ ASK = {"messages": [USER], "max_tokens": 2, "verbose": True}
 OLLAMA = {"messages": [USER], "stream": False, "options": {"num_predict": 2}}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 TOLD = "reasoning_budget=99"
+HOT = {"temperature": 1.5, "seed": 7}
 
 # A default, an endpoint, a body that does not speak of it, and what bodies say of it otherwise.
 BESIDE = (
@@ -88,6 +89,12 @@ BESIDE = (
      {"function_call": {"name": "g"}}),
     ("add_generation_prompt=true", CHAT, {**ASK, "messages": [
         USER, {"role": "assistant", "content": "w7"}]}, {"continue_final_message": True}),
+    ("mirostat=2", TEXT, {"prompt": "w5", "max_tokens": 9, **HOT}, {"samplers": "top_k;temp"},
+     {"samplers": ["top_k", "temp"]}, {"samplers": "kt"}, {"samplers": ["temp", "mirostat"]}),
+    ('samplers=["greedy"]', TEXT, {"prompt": "w5", "max_tokens": 9, **HOT}, {"mirostat": 2},
+     {"mirostat": 1}),
+    ("mirostat=2", "/api/chat", {**OLLAMA, "options": {"num_predict": 9, **HOT}},
+     {"options": {"num_predict": 9, **HOT, "samplers": "top_k;temp"}}),
     ("add_special=true", "/tokenize", {"content": "w5"}, {"add_special_tokens": False}),
     ("content=w9", "/tokenize", {}, {"messages": [USER]}, {"prompt": "w7"}))
 VECTORS = "/v1/embeddings"
@@ -204,6 +211,14 @@ def test_told(model):
             told = s.get("/props")[1]["default_generation_settings"]["params"]["repeat_last_n"]
             got = s.post("/completion", {"prompt": "w5", "n_predict": 1})[1]["generation_settings"]
             check("the window of " + default, told == got["repeat_last_n"] == 64, (told, got))
+    for default, said in (("mirostat=2", {"samplers": ""}), ("mirostat=2", {"samplers": []}),
+                          ('samplers=["greedy"]', {"mirostat": 0}),
+                          ('samplers=["temp","mirostat"]', {"mirostat": 1})):
+        with Server(model, "--default", default) as s:
+            got = [s.post(TEXT, {"prompt": "w5", "max_tokens": 9, **HOT, **more})
+                   for more in ({}, said)]
+            check("%s says nothing of the default %s" % (said, default), got[0][0] == 200
+                  and got[0][1]["choices"] == got[1][1]["choices"], got)
     with Server(model, "--default", 'response_format={"type":"text"}', "--default",
                 'grammar=root ::= "w5"') as s:
         a = s.post(TEXT, {"prompt": "w5"})
