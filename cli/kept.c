@@ -163,8 +163,22 @@ static void take_texts(struct taking *t, const char *name, const char *flag,
         given->v[given->n] = json_string_value(json_array_get(v, (size_t)given->n));
 }
 
+/* Mirostat, which a session always keeps, is none beside a chain that does not name it: this run
+ * gave the chain, or it was what drew (files of programs that did not let mirostat take its place
+ * may have both). */
+static void take_chain(struct taking *t, struct sampler_opts *o, int given)
+{
+    take_text(t, "samplers", "--samplers", &o->chain);
+    if (t->damaged || !o->chain || o->mirostat <= 0 || strstr(o->chain, "mirostat"))
+        return;
+    if (given)
+        say_number(t, "--mirostat", 0, (double)o->mirostat);
+    o->mirostat = 0;
+}
+
 static void take_sampling(struct taking *t, struct sampler_opts *o)
 {
+    int has_mirostat = o->mirostat != ARG_NONE, has_chain = o->chain != NULL;
 #define INT                                                   take_int
 #define REAL                                                  take_real
 #define SETTING(name, member, type, lo, hi, usual, flag, ...) type(t, #name, flag, &o->name);
@@ -178,7 +192,10 @@ static void take_sampling(struct taking *t, struct sampler_opts *o)
                 (long long)o->seed, (long long)json_integer_value(seed));
     if (seed && !t->damaged && o->seed < 0)
         o->seed = json_integer_value(seed);
-    take_text(t, "samplers", "--samplers", &o->chain);
+    if (has_mirostat)
+        take_text(t, "samplers", "--samplers", &o->chain);
+    else
+        take_chain(t, o, has_chain);
     take_texts(t, "dry_sequence_breaker", "--dry-sequence-breaker", &o->dry_breakers);
     take_texts(t, "logit_bias", "--logit-bias", &o->bias);
 }

@@ -141,9 +141,11 @@ pith_sampler *cli_sampler_open(struct sampler_opts *o, const pith_model *m, int 
     struct pith_logit_bias bias[ARG_LIST_MAX];
     struct pith_sampler_params p = params_of(o, m);
     p.resumable = o->resumable;
-    if (o->chain && p.mirostat && !strstr(o->chain, "mirostat"))
+    if (o->chain && p.mirostat && !strstr(o->chain, "mirostat")) {
         cli_say(CLI_OK, "--mirostat %d takes the place of --samplers, which do not name it",
                 p.mirostat);
+        o->chain = p.samplers = NULL; /* a session does not keep it */
+    }
     if (p.temperature == 0 && !o->chain)
         o->seed = -1; /* none is used */
     else if (o->seed < 0)

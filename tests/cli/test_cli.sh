@@ -807,6 +807,21 @@ same run_session_new_seed_wins "$("$pith" run "$text" -n 9 --ignore-eog --seed 6
 cp "$flags" "$dir/anew"
 gives run_session_new_chain 0 '\-\-samplers is another from here on' run "$text" -n 2 \
     --samplers greedy --session "$dir/anew"
+# A session keeps mirostat always; a chain of this run's own is what was asked for.
+started() { "$pith" run "$text" -p 'Once upon a time' -n 4 --ignore-eog --seed 5 --session "$@"; }
+ended() { "$pith" run "$text" -n 16 --ignore-eog --session "$@" </dev/null; }
+started "$dir/plain" >"$out"
+started "$dir/surprised" --override-kv general.sampling.mirostat=int:2 >"$out"
+started "$dir/both" --mirostat 2 --samplers 'temp:t=9' >"$out" 2>&1
+started "$dir/alone" --mirostat 2 >"$out"
+# The text so far is the same in both, and so is the chain from here on.
+started "$dir/asked" --mirostat 2 >"$out"
+gives run_session_new_chain_for_mirostat 0 '\-\-mirostat is 0 from here on, and was 2' run "$text" \
+    -n 16 --ignore-eog --session "$dir/surprised" --samplers greedy \
+    --override-kv general.sampling.mirostat=int:2
+same run_session_new_chain_is_drawn_with "$(grep -c 'takes the place' "$err") $(cat "$out")" \
+    "0 $(ended "$dir/asked" --samplers greedy --mirostat 0 2>/dev/null)"
+same run_session_keeps_mirostat_for_chain "$(ended "$dir/both" 2>&1)" "$(ended "$dir/alone" 2>&1)"
 cp "$dir/run_session_keeps_grammar.session" "$dir/anew"
 echo 'root ::= "Q" [0-9]{5} ("xz"){30} "."' >"$dir/dot.gbnf"
 gives run_session_new_grammar 0 '\-\-grammar is another from here on' run "$text" -n 2 \
