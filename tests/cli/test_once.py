@@ -548,6 +548,26 @@ def test_forged_notes(folder):
         check("note_" + name, got[0] == status and said in got[2], (got[0], got[2][:300]))
 
 
+def test_note_with_both(folder):
+    """Mirostat and a chain that does not name it: the chain was what drew in programs that kept
+    both, so it is what goes on."""
+    path, texts = os.path.join(folder, "both"), []
+    for samplers in ("top_k:k=3;temp:t=3", "temp:t=3;mirostat_v2:tau=2"):
+        for change in ({}, {"mirostat": 2}):
+            if os.path.exists(path):
+                os.remove(path)
+            pith("-p", BEGIN, "--raw", "-n", "4", "--seed", "5", "--session", path, "--samplers",
+                 samplers)
+            with open(path, "rb") as f:
+                whole = f.read()
+            note = json.loads(whole[whole.index(b'{"sampling"'):-8])
+            note["sampling"].update(change)
+            noted(path, json.dumps(note).encode())
+            texts.append(pith("--session", path)[1:])
+    check("note_with_mirostat_beside_a_chain", texts[0] == texts[1] and texts[0][0], texts)
+    check("note_with_mirostat_in_a_chain", texts[2] == texts[3] != texts[0], texts)
+
+
 def main():
     if not os.access(STORY, os.R_OK):
         skip("once", "no vectors/models in the shared data")
@@ -565,6 +585,7 @@ def main():
         test_empty()
         test_terminal(folder)
         test_forged_notes(folder)
+        test_note_with_both(folder)
 
 
 run(main, "test_once")
