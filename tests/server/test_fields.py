@@ -400,6 +400,21 @@ def test_prompt_is_history(s):
                                                        {"samplers": chain}) != word)
 
 
+def test_advised_history(model):
+    """A penalty that a model's file advises sees the prompt, but not beside one of frequency, where
+    that is of the answer alone."""
+    with Server(model, "--override-kv", "general.sampling.penalty_repeat=float:9") as s:
+        word = s.post("/detokenize", {"tokens": [30]})[1]["content"]
+        body = {"prompt": [9, 30, 9, 9], "max_tokens": 1, "temperature": 0,
+                "logit_bias": {"30": 30, "31": 15}}
+        for more, sees in (({}, True), ({"repeat_penalty": 1}, False),
+                           ({"frequency_penalty": 0.01}, False),
+                           ({"frequency_penalty": 0.01, "repeat_penalty": 9}, True)):
+            a = s.post(TEXT, {**body, **more})[1]
+            check("an advised penalty beside %s" % more, (a["choices"][0]["text"] != word) == sees,
+                  a)
+
+
 def test_bias(s):
     word = s.post("/detokenize", {"tokens": [30]})[1]["content"]
     ids = s.post("/tokenize", {"content": word})[1]["tokens"]
@@ -1270,6 +1285,7 @@ def main():
         test_strict(model)
         test_two_models(folder, model)
         test_defaults(model)
+        test_advised_history(model)
         test_norms(model)
 
 
