@@ -258,13 +258,17 @@ def test_slots(s, folder):
           and all(not x["is_processing"] and x["n_ctx"] == 512 for x in idle), idle)
     prompt = [5 + i % 200 for i in range(200)]
     long = {"prompt": prompt[:9], "n_predict": 490, "ignore_eos": True, "temperature": 0.5}
-    out, rest = begin([lambda: s.post("/completion", {**long, "id_slot": 2}),
-                       lambda: s.post("/v1/completions", {**long, "n_predict": None,
-                                                          "max_tokens": 490})])
-    runs = []
-    s.wait_for(lambda: None not in out or runs.append(s.get("/slots")[1])
-               or sum(x["is_processing"] for x in runs[-1]) == 2)
-    busy = [x for x in runs[-1] if x["is_processing"]]
+    for _ in range(50):  # both take a few milliseconds, and one may be over before we look
+        out, rest = begin([lambda: s.post("/completion", {**long, "id_slot": 2}),
+                           lambda: s.post("/v1/completions", {**long, "n_predict": None,
+                                                              "max_tokens": 490})])
+        runs = [[]]
+        s.wait_for(lambda: None not in out or runs.append(s.get("/slots")[1])
+                   or sum(x["is_processing"] for x in runs[-1]) == 2)
+        busy = [x for x in runs[-1] if x["is_processing"]]
+        if len(busy) == 2:
+            break
+        rest()
     check("slots that run", [x["id"] for x in busy] == [0, 2]
           and len(set(x["id_task"] for x in busy)) == 2
           and all(x["params"]["temperature"] == 0.5 and x["params"]["ignore_eos"]
