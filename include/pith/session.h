@@ -265,8 +265,8 @@ PITH_API pith_status pith_prefix(pith_session *s, int32_t seq, const int32_t *to
                                  size_t *n_kept, struct pith_error *err);
 /* The same, computing nothing: for callers that feed the rest in steps of their own. At most n - 1
  * tokens are kept. What the store's folder holds of them is read some 16 MiB at a time: where the
- * thread's pith_work stops between two pieces, *n_kept is what was there before, and the next call
- * goes on with the reading. */
+ * thread's pith_work stops between two pieces, *n_kept is what can be used so far, and the next
+ * call goes on with the reading. (pith_prefix computes the rest then.) */
 PITH_API pith_status pith_reuse(pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
                                 size_t *n_kept, struct pith_error *err);
 /* Where the tokens of the last such call left what was known of their beginning; *known (NULL

@@ -82,7 +82,7 @@ static double rate(struct job *j, struct pool *pool, int what, int ms)
 }
 
 /* What caches do not hold: so many times as much as all last ones have, but no more than a quarter
- * of the memory that is left. */
+ * of the memory that is left; `least` in any case. */
 static uint64_t bytes_to_read(uint64_t least, uint64_t caches)
 {
     struct topology *t = mem_alloc(sizeof *t, PITH_MEM_SCRATCH);

@@ -92,7 +92,7 @@ static int survey(DIR *dir, struct folder_room *r, struct items *l)
             continue;
         if (strlen(d->d_name) >= sizeof l->v->name || (r->mine && !strcmp(d->d_name, r->mine)))
             continue;
-        if (tmp)
+        if (tmp && !r->asks)
             remove_dead(dirfd(dir), d->d_name);
         if (fstatat(dirfd(dir), d->d_name, &sb, AT_SYMLINK_NOFOLLOW) || !S_ISREG(sb.st_mode))
             continue;

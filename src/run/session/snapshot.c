@@ -6,12 +6,14 @@
  *       1 layout     struct layout: what the model and the session have to be
  *       2 sequences  per sequence: struct seq_head, `torn` of cache groups from the ninth on,
  *                    tokens[n], slots[n] if edited, axes[n] if axed (cache.h), of models with an
- * encoder struct memory_head, per cache group table[]: which page, -1 none; of n_tab pages, or
- * those of the memory 3 pages      per cache group: count u32, then its pages: per layer of the
- * group K and V in canonical form (kv_page.h) 4 recurrent  per sequence: count u32, then so many
- * times: positions u32, 0 u32, block 5 logits     of the sequence's last token, of all sequences of
- * the last output, if it is of a last token: sequence i32 (-1: none), count u32, then as many
- * floats 6 sampler    nothing, or struct sampler_state (sample.h) and the tokens accepted as ids,
+ *                    encoder struct memory_head, per cache group table[]: which page, -1 none; of
+ *                    n_tab pages, or those of the memory
+ *       3 pages      per cache group: count u32, then its pages: per layer of the group K and V in
+ *                    canonical form (kv_page.h)
+ *       4 recurrent  per sequence: count u32, then so many times: positions u32, 0 u32, block
+ *       5 logits     of the sequence's last token, of all sequences of the last output, if it is
+ *                    of a last token: sequence i32 (-1: none), count u32, then as many floats
+ *       6 sampler    nothing, or struct sampler_state (sample.h) and the tokens accepted as ids,
  *                    ~id if its grammar did not take it
  *       7 note       bytes of whoever saved; files without one are of version 5 and end before it
  *
