@@ -3,6 +3,7 @@
  * the other, whatever the sequences hold and however full the pools are; and that a failure or a
  * cancelled call leaves the session as it was. test_bits.c and test_far.c run theirs that way,
  * too. */
+/* In make test alone: make check has test_far.c. */
 #include "traced.h"
 #include "backend/far/far.h"
 #include "model_file.h"

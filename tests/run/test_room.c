@@ -1,8 +1,8 @@
-/* In make test alone: it opens models some hundred times, for 13 s of a processor. */
 /* test_room.c -- memory there is: fake trees of /proc and of control groups, and what models and
  * sessions make of them: weights that are mapped instead of packed, refusals before anything is
  * taken, caches that stop growing with nothing lost, contexts by the memory there is; and a real
  * limit of the process. */
+/* In make test alone: it opens models some hundred times, for 13 s of a processor. */
 #include "hook.h"
 
 #include <dlfcn.h>

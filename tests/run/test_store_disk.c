@@ -3,6 +3,7 @@
  * damaged, truncated and foreign files are found, told and removed; two processes share a folder;
  * one that cannot be made is refused; a full disk, a folder that cannot be written and a limit are
  * lines in the report. */
+/* In make test alone: make check has test_store.c. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>

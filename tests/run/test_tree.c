@@ -3,6 +3,7 @@
  * what is accepted goes on as that path would; what is refused. Of recurrent layers: a long way of
  * trees and paths beside a session that is only ever fed, in pieces; the blocks set aside for their
  * rows are counted, and none is lost where memory runs out or two steps are under way. */
+/* In make test alone: make check has test_seq.c. */
 #include "check_pages.h"
 #include "hook.h"
 #include "random.h"
