@@ -87,6 +87,21 @@ def middle(ratios):
     return math.exp(statistics.median(means)), math.exp(means[below]) if below >= 0 else 0.0
 
 
+def heading():
+    print(f"{'test':12} {'before':>10} {'after':>10} {'mean':>7} {'at least':>9}"
+          f" {'middle':>7} {'at least':>9}")
+
+
+def line(test, speeds, behind):
+    """Prints what rows of [before, after], tokens/s, say of a test; returns the middle's bound."""
+    ratios = [after / before for before, after in speeds]
+    (mean, mean_least), (mid, least) = bound(ratios), middle(ratios)
+    b, f = (statistics.median(r[k] for r in speeds) for k in (0, 1))
+    print(f"{test:12} {b:10.1f} {f:10.1f} {mean:7.3f} {mean_least:9.3f}"
+          f" {mid:7.3f} {least:9.3f}  {behind}", flush=True)
+    return least
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__,
                                  formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -109,20 +124,14 @@ def main():
         parse_test(t)
     runs, low = {}, []
     print(f"{os.path.basename(a.model)}, {a.threads} threads, {a.pairs} pairs; tokens/s")
-    print(f"{'test':12} {'before':>10} {'after':>10} {'mean':>7} {'at least':>9}"
-          f" {'middle':>7} {'at least':>9}  pairs")
+    heading()
     for test in tests:
         try:
             rows, made = pairs(a, test)
         except (Failed, OSError) as e:
             sys.exit(f"pairs: {test}: {e}")
         runs[test] = rows
-        ratios = [after / before for before, after in rows]
-        mean, mean_least = bound(ratios)
-        mid, least = middle(ratios)
-        b, f = (statistics.median(r[k] for r in rows) for k in (0, 1))
-        print(f"{test:12} {b:10.1f} {f:10.1f} {mean:7.3f} {mean_least:9.3f}"
-              f" {mid:7.3f} {least:9.3f}  {len(rows)} of {made}", flush=True)
+        least = line(test, rows, f"{len(rows)} of {made} pairs")
         if least < a.floor:
             low.append(test)
     if a.out:

@@ -23,7 +23,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from pairs import bound, middle
+from pairs import heading, line
 from versus import parse_test
 
 
@@ -89,19 +89,15 @@ def main():
     runs, low = {}, []
     print(f"{os.path.basename(a.model)}, {a.threads} threads, {a.launches} launches of {a.pairs}"
           f" pairs; tokens/s")
-    print(f"{'test':12} {'before':>10} {'after':>10} {'mean':>7} {'at least':>9}"
-          f" {'middle':>7} {'at least':>9}  middle of each launch")
+    heading()
     for test in tests:
         kind, n, seqs, _ = parse_test(test)
         tokens = seqs * (n if kind == "pp" else a.steps)
         all_rows = [launch(a, test) for _ in range(a.launches)]
         rows = runs[test] = [r for rows in all_rows for r in rows]
-        ratios = [before / after for before, after in rows]
-        (mean, mean_least), (mid, least) = bound(ratios), middle(ratios)
-        b, f = (1e9 * tokens / statistics.median(r[k] for r in rows) for k in (0, 1))
         each = " ".join(f"{statistics.median(x / y for x, y in rows):.3f}" for rows in all_rows)
-        print(f"{test:12} {b:10.1f} {f:10.1f} {mean:7.3f} {mean_least:9.3f}"
-              f" {mid:7.3f} {least:9.3f}  {each}", flush=True)
+        speeds = [[1e9 * tokens / ns for ns in r] for r in rows]
+        least = line(test, speeds, f"of each launch {each}")
         if least < a.floor:
             low.append(test)
     if a.out:
