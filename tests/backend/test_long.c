@@ -96,6 +96,61 @@ static void one_long_among_short(void)
     pith_model_close(m);
 }
 
+/* Units of the plan's first attention in a prompt's step of `rows` rows. */
+static int64_t units_of_prompt(const struct pith_session *s, int n_threads, int32_t rows)
+{
+    struct exec x = {.plan = &s->role[ROLE_DECODER].plan,
+                     .step = s->step,
+                     .n_threads = n_threads,
+                     .n_nodes = 1};
+    struct step *t = s->step;
+    t->T = rows;
+    t->N = t->R = 1;
+    t->n_tiles = 0;
+    step_put_first(t)[0] = 0;
+    step_put_first(t)[1] = rows;
+    for (int32_t r = 0; r < rows; r++) {
+        step_put_seg(t)[r] = 0;
+        step_put_lo(t, 0)[r] = 0;
+        step_put_hi(t, 0)[r] = r + 1;
+        if (r % STEP_TILE == 0)
+            step_put_tile(t)[t->n_tiles++] = r;
+    }
+    for (int32_t i = 0; i < x.plan->n_calls; i++)
+        if (x.plan->calls[i].op == OP_ATTN)
+            return x.plan->calls[i].impl.units(&x.plan->calls[i], &x);
+    return -1;
+}
+
+/* Where tiles of a prompt are few for the threads, heads of K and V are divided into those of the
+ * queries: as many as there are where tiles are full, fewer of short ones. One thread gains
+ * nothing. */
+static void prompts_on_many_threads(void)
+{
+    struct pith_error err;
+    struct pith_synth_params p = small_params("llama", 64);
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    p.n_embd = 64;
+    p.n_head = 8;
+    p.n_head_kv = 2;
+    p.n_ctx = sp.n_ctx = 1024;
+    pith_model *m = small_model(&p, 512, NULL);
+    pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+    REQUIRE(s, "%s", m ? err.msg : "no model");
+    CHECK(units_of_prompt(s, 64, 512) == 32 * 2 * 4);
+    CHECK(units_of_prompt(s, 16, 512) == 32 * 2);
+    CHECK(units_of_prompt(s, 17, 512) == 32 * 2 * 2);
+    CHECK(units_of_prompt(s, 2, 48) == 3 * 2 * 2);
+    CHECK(units_of_prompt(s, 2, 64) == 4 * 2);
+    CHECK(units_of_prompt(s, 64, 8) == 2 * 2);
+    CHECK(units_of_prompt(s, 64, 3) == 2);
+    CHECK(units_of_prompt(s, 1, 17) == 2 * 2);
+    CHECK(units_of_prompt(s, 1, 16) == 2);
+    s->step->T = s->step->N = s->step->R = s->step->n_tiles = 0;
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
 /* A row whose spans are units of their own, merged by who makes the last, has the bits of the same
  * row at the end of a prompt, where a unit merges its own. */
 static void spans_merged_by_the_last(void)
@@ -174,6 +229,7 @@ int main(void)
 {
     TEST(attention_over_millions);
     TEST(one_long_among_short);
+    TEST(prompts_on_many_threads);
     TEST(spans_merged_by_the_last);
     TEST(logits_of_many_rows);
     return test_end();

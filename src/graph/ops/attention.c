@@ -87,13 +87,20 @@ int attn_in_tree(const struct state *kv, const struct exec *x, int32_t seg)
 }
 
 enum {
-    ATTN_CHUNK = 16, /* query heads of a chunk at least: each reads K and V by itself */
+    ATTN_CHUNK = 16, /* rows times query heads of a chunk at least: each reads K and V by itself */
     /* Units for each thread that are enough, and where one is longer than so many spans: a thread
      * that is slower than the others, or loses its core, keeps them waiting for a unit at most. */
     ENOUGH = 4,
     LONG = 8,
     ENOUGH_LONG = 16
 };
+
+/* Of how many query heads of a kv head a chunk is at least. Rows of a prompt are enough for one. */
+static int32_t least_heads(const struct step *s)
+{
+    int32_t rows = s->n_tiles ? s->T / s->n_tiles : 1;
+    return rows < 1 ? ATTN_CHUNK : (ATTN_CHUNK + rows - 1) / rows;
+}
 
 /* Spans of a tile as the shares of threads are weighed by: rows see more the later they stand. */
 static int32_t spans_about(const struct call *c, const struct exec *x, int32_t i)
@@ -145,8 +152,9 @@ struct attn_split attn_split(const struct call *c, const struct exec *x)
         split.n_parts = most;
         split.by_span = 1;
     }
-    int32_t units = split.n_tiles * n_kv * split.n_parts, chunks = p->n_head / n_kv / ATTN_CHUNK;
-    if (units > 0 && units < enough && chunks > 1) {
+    int32_t units = split.n_tiles * n_kv * split.n_parts;
+    int32_t chunks = p->n_head / n_kv / least_heads(x->step);
+    if (x->n_threads > 1 && units > 0 && units < enough && chunks > 1) {
         int32_t wanted = (enough + units - 1) / units;
         split.n_chunks = wanted < chunks ? wanted : chunks;
     }
