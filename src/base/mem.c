@@ -339,7 +339,8 @@ void *mem_reserve(size_t bytes)
 
 void mem_small_pages(void *p, size_t bytes)
 {
-    madvise(p, reservation_bytes(bytes), MADV_NOHUGEPAGE);
+    uintptr_t in_page = (uintptr_t)p & ((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
+    madvise((char *)p - in_page, bytes + in_page, MADV_NOHUGEPAGE);
 }
 
 void *mem_reserve_lazy(size_t bytes)

@@ -40,8 +40,8 @@ void mem_left(struct mem_left *out);
 /* Address space of `bytes` (rounded up to 2 MiB, aligned to it, huge pages advised), nothing
  * committed. NULL on failure. */
 void *mem_reserve(size_t bytes);
-/* Backs a reservation with small pages, whose memory can come from several nodes; before anything
- * of it is committed. */
+/* Backs a part of a reservation with small pages, whose memory can come from several nodes; before
+ * anything of it is touched. */
 void mem_small_pages(void *p, size_t bytes);
 /* The same, usable at once and in small pages: for tables of which mostly a beginning is used. What
  * is not touched takes no memory; mem_commit counts what is going to be. */

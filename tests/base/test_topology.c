@@ -2,6 +2,7 @@
  * that run on them. */
 #include "test.h"
 
+#include <inttypes.h>
 #include <limits.h>
 #include <pthread.h>
 #include <sched.h>
@@ -13,6 +14,7 @@
 #include "base/machine/pool.h"
 #include "base/machine/topology.h"
 #include "graph/ops/attention.h"
+#include "graph/ops/moe.h"
 #include "pith.h"
 #include "run/cache/cache_impl.h"
 #include "run/session/session.h"
@@ -279,7 +281,7 @@ static int logits_of(const char *path, const struct pith_model_params *mp, float
 }
 
 /* Whatever threads there are and wherever they and the weights lie, the bits are the same. */
-static void models_on_nodes(void)
+static void model_on_nodes(const char *arch)
 {
     char path[128], report[8192];
     float want[N_VOCAB], got[N_VOCAB];
@@ -289,7 +291,9 @@ static void models_on_nodes(void)
     put("devices/system/node/node%d/cpulist", 0, "0\n");
     put("devices/system/node/node%d/cpulist", 2, "1-1023\n");
     snprintf(path, sizeof path, "%s/m.gguf", folder);
-    sp.arch = "llama";
+    sp.arch = arch;
+    sp.n_expert = strcmp(arch, "llama") ? 6 : 0;
+    sp.n_expert_used = sp.n_expert / 2;
     sp.type = "q8_0";
     sp.n_embd = 128;
     sp.n_ff = 352;
@@ -315,15 +319,82 @@ static void models_on_nodes(void)
         mp.numa = rows[i].numa;
         mp.affinity = rows[i].affinity;
         memset(got, 0, sizeof got);
-        CHECK_MSG(logits_of(path, &mp, got, report, sizeof report, &err), "row %zu: %s", i,
-                  err.msg);
-        CHECK_MSG(!memcmp(want, got, sizeof want), "row %zu: other bits", i);
+        CHECK_MSG(logits_of(path, &mp, got, report, sizeof report, &err), "%s, row %zu: %s", arch,
+                  i, err.msg);
+        CHECK_MSG(!memcmp(want, got, sizeof want), "%s, row %zu: other bits", arch, i);
         char counts[64];
         snprintf(counts, sizeof counts, "%d threads (prefill %d;", rows[i].decode,
                  rows[i].prefill ? rows[i].prefill : rows[i].decode);
         CHECK_MSG(!rows[i].decode || strstr(report, counts), "row %zu: %.60s", i, report);
     }
     unsetenv("PITH_SYSFS");
+}
+
+static void models_on_nodes(void)
+{
+    model_on_nodes("llama");
+    model_on_nodes("qwen3moe");
+}
+
+/* Is the memory at p told to have small pages? -1: the system does not say. */
+static int has_small_pages(const void *p)
+{
+    char line[512];
+    int in = 0, small = -1;
+    FILE *f = fopen("/proc/self/smaps", "r");
+    while (f && small < 0 && fgets(line, sizeof line, f)) {
+        uintptr_t lo, hi;
+        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " ", &lo, &hi) == 2)
+            in = lo <= (uintptr_t)p && (uintptr_t)p < hi;
+        else if (in && !strncmp(line, "VmFlags:", 8))
+            small = strstr(line, " nh") != NULL;
+    }
+    if (f)
+        fclose(f);
+    return small;
+}
+
+/* Pages of experts are small, so that each can be of the node whose threads read it, and are there
+ * once the model is open, whoever packs later; other weights have the pages that they had. */
+static void weights_on_nodes(void)
+{
+    char path[128];
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_synth_params sp = PITH_SYNTH_PARAMS_INIT;
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    two_nodes();
+    put("devices/system/node/node%d/cpulist", 0, "0\n");
+    put("devices/system/node/node%d/cpulist", 2, "1-1023\n");
+    snprintf(path, sizeof path, "%s/moe.gguf", folder);
+    sp.arch = "qwen3moe";
+    sp.n_expert = 6;
+    sp.n_expert_used = 2;
+    sp.type = "q8_0";
+    sp.n_embd = 256;
+    sp.n_vocab = N_VOCAB;
+    REQUIRE(pith_synth(path, &sp, &err) == PITH_OK, "%s", err.msg);
+    setenv("PITH_SYSFS", folder, 1);
+    mp.n_threads = 3;
+    mp.numa = PITH_NUMA_SPREAD;
+    pith_model *m = pith_model_open(path, &mp, &err);
+    unsetenv("PITH_SYSFS");
+    REQUIRE(m, "%s", err.msg);
+    int n_experts = 0, n_plain = 0;
+    for (int32_t i = 0; i < m->n_tensors && m->n_nodes == 2; i++) {
+        const struct placement *at = &m->tensors[i]->at[0];
+        uint8_t *base = at->bytes && at->layout == LAYOUT_PANELS ? buffer_map(at->buffer) : NULL;
+        int small = base ? has_small_pages(base + at->offset + at->bytes / 2) : -1;
+        if (small < 0 || at->bytes < 1 << 14)
+            continue;
+        int experts = m->tensors[i]->use == TENSOR_EXPERTS;
+        n_experts += experts;
+        n_plain += !experts && !small;
+        CHECK_MSG(!experts || small, "%s has large pages", m->tensors[i]->name);
+    }
+    if (m->n_nodes == 2) /* with one processor there is one node */
+        CHECK_MSG(n_experts > 2 && n_plain > 0, "%d stacks of experts, %d matrices of large pages",
+                  n_experts, n_plain);
+    pith_model_close(m);
 }
 
 static void bad_parameters(void)
@@ -440,6 +511,37 @@ static void heads_of_nodes(void)
         }
 }
 
+/* Every panel of every expert is a unit once, a run is of one expert and node, and a node's share
+ * of the units is its part of all experts where they can be divided evenly. */
+static void experts_of_nodes(void)
+{
+    for (int nodes = 1; nodes <= 5; nodes++)
+        for (int64_t A = 1; A <= 9; A += 4)
+            for (int64_t P = 1; P <= 40; P += 3) {
+                uint8_t seen[9 * 40] = {0};
+                int64_t n = A * P, far = 0;
+                for (int64_t u = 0, upto; u < n; u = upto) {
+                    struct moe_run run = moe_run_at(A, P, nodes, u);
+                    REQUIRE(run.i >= 0 && run.i < A && run.first >= 0 && run.first < run.end &&
+                                run.end <= P,
+                            "%d nodes, %d experts, %d panels: unit %d is of expert %d, [%d, %d)",
+                            nodes, (int)A, (int)P, (int)u, (int)run.i, (int)run.first,
+                            (int)run.end);
+                    upto = u + run.end - run.first;
+                    for (int64_t p = run.first; p < run.end; p++, u++) {
+                        CHECK(!seen[run.i * P + p]++);
+                        int64_t share = ((u + 1) * nodes - 1) / n; /* of [n k / nodes, ..) */
+                        int64_t home = ((p + 1) * nodes - 1) / P;
+                        far += share != home;
+                    }
+                }
+                CHECK_MSG(P % nodes ? far <= A * nodes : far == 0,
+                          "%d nodes, %d experts, %d panels: %d of another node", nodes, (int)A,
+                          (int)P, (int)far);
+                CHECK(memchr(seen, 0, (size_t)n) == NULL);
+            }
+}
+
 enum { HEADS = 4, THREADS = 5 };
 
 /* Memory pages of [p, p + bytes) that are backed. */
@@ -545,10 +647,12 @@ int main(void)
     TEST(places);
     TEST(pool_at_places);
     TEST(models_on_nodes);
+    TEST(weights_on_nodes);
     TEST(bad_parameters);
     TEST(measured_counts);
     TEST(memory_of_nodes);
     TEST(heads_of_nodes);
+    TEST(experts_of_nodes);
     TEST(memory_of_heads);
     TEST(sessions_on_nodes);
     remove_trees();

@@ -263,6 +263,19 @@ struct moe_sorted moe_sorted(const struct call *c, const struct exec *x, const s
         .n_active = p[0], .expert = p + 1, .first = p + 1 + n, .row = p + 2 + 2 * n};
 }
 
+struct moe_run moe_run_at(int64_t n_active, int64_t n_panels, int n_nodes, int64_t u)
+{
+    int64_t first = 0, end = n_panels;
+    for (int k = 0; k < n_nodes; k++) {
+        first = n_panels * k / n_nodes;
+        end = n_panels * (k + 1) / n_nodes;
+        if (u < n_active * (end - first))
+            break;
+        u -= n_active * (end - first);
+    }
+    return (struct moe_run){u / (end - first), first + u % (end - first), end};
+}
+
 static void shape_moe_sort(struct graph *g, struct node *n)
 {
     const struct moe_op *p = n->p;

@@ -94,4 +94,13 @@ size_t moe_choose_scratch(const struct node *n);
 int moe_has(const struct moe_op *p, int32_t expert); /* MOE_SUM, MOE_PICK: is it of the range? */
 struct moe_sorted moe_sorted(const struct call *c, const struct exec *x, const struct value *v);
 
+/* Panels [first, end) of active expert `i`, from unit u of a product on; a unit is a panel. Units
+ * lie expert by expert; with several memory nodes those of the first node come first, which has the
+ * first panels of every expert (run/model/threads.c). So all nodes are read, each by its own
+ * threads, whatever experts are chosen. */
+struct moe_run {
+    int64_t i, first, end;
+};
+struct moe_run moe_run_at(int64_t n_active, int64_t n_panels, int n_nodes, int64_t u);
+
 #endif

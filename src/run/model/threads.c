@@ -88,6 +88,63 @@ pith_status model_open_threads(struct pith_model *m, struct pith_error *err)
 
 /* ---------------------------------------------------------------- memory nodes */
 
+/* Where a placement lies that is the process's own, in one piece; NULL: it is not. */
+static uint8_t *own_bytes(const struct pith_model *m, const struct placement *p)
+{
+    return p->bytes && !p->part_rows && !model_in_copy(m, p) ? buffer_map(p->buffer) : NULL;
+}
+
+static int has_experts(const struct tensor *t, const struct placement *p)
+{
+    return t->use == TENSOR_EXPERTS && p->layout == LAYOUT_PANELS && tensor_stack(t) > 1;
+}
+
+/* Pages that begin in the panels which the threads of node `home` read of an expert. */
+static void touch_expert(const struct pith_model *m, const struct tensor *t, uint8_t *at, int home)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uint64_t panel = dtype_panel_bytes(t->type, tensor_k(t));
+    const int64_t n = tensor_panels(t);
+    uint8_t *end = at + panel * (uint64_t)(n * (home + 1) / m->n_nodes);
+    at += panel * (uint64_t)(n * home / m->n_nodes);
+    for (at += (page - (uintptr_t)at % page) % page; at < end; at += page)
+        *(volatile uint8_t *)at = 0; /* as it is */
+}
+
+static void touch_experts(void *ctx, int ith)
+{
+    const struct pith_model *m = ctx;
+    int home = ith % m->n_nodes, nth = ith / m->n_nodes; /* of the node's threads */
+    int threads = (pool_n_threads(m->pool) - home + m->n_nodes - 1) / m->n_nodes;
+    for (int32_t i = 0; i < m->n_tensors; i++)
+        for (int32_t j = 0; j < m->tensors[i]->n_at; j++) {
+            const struct tensor *t = m->tensors[i];
+            uint8_t *base = has_experts(t, &t->at[j]) ? own_bytes(m, &t->at[j]) : NULL;
+            for (int64_t e = nth; base && e < tensor_stack(t); e += threads)
+                touch_expert(m, t,
+                             base + t->at[j].offset + (uint64_t)e * tensor_packed_matrix_bytes(t),
+                             home);
+        }
+}
+
+/* A stack of experts is no range of memory for each node: of every expert each has a part (moe.h),
+ * and these are more ranges than the system keeps count of. So their pages are small, and each
+ * is first touched by a thread of its node. */
+static void spread_experts(struct pith_model *m)
+{
+    int n = 0;
+    for (int32_t i = 0; i < m->n_tensors; i++)
+        for (int32_t j = 0; j < m->tensors[i]->n_at; j++) {
+            const struct placement *p = &m->tensors[i]->at[j];
+            uint8_t *base = has_experts(m->tensors[i], p) ? own_bytes(m, p) : NULL;
+            if (base)
+                mem_small_pages(base + p->offset, p->bytes);
+            n += base != NULL;
+        }
+    if (n)
+        pool_run(m->pool, pool_n_threads(m->pool), touch_experts, m);
+}
+
 /* Each node gets the part of every matrix whose rows its threads will read (run.c: shares lie node
  * by node). Whole pages: what is of two nodes goes to the first. Mapped weights are the page
  * cache's and stay where they are. */
@@ -95,12 +152,12 @@ void model_spread_weights(struct pith_model *m)
 {
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     int why = 0;
+    if (m->n_nodes > 1)
+        spread_experts(m);
     for (int32_t i = 0; i < m->n_tensors && m->n_nodes > 1; i++)
         for (int32_t j = 0; j < m->tensors[i]->n_at; j++) {
             const struct placement *p = &m->tensors[i]->at[j];
-            uint8_t *base = p->bytes && !p->part_rows && !model_in_copy(m, p)
-                                ? buffer_map(p->buffer)
-                                : NULL;
+            uint8_t *base = has_experts(m->tensors[i], p) ? NULL : own_bytes(m, p);
             uint64_t begin = (p->offset + page - 1) / page * page;
             for (int k = 0; k < m->n_nodes && base; k++) {
                 uint64_t end = p->offset + p->bytes * (uint64_t)(k + 1) / (uint64_t)m->n_nodes;

@@ -122,15 +122,15 @@ static OP_FN(cpu_moe_matmul)
     const struct cpu_panels w = cpu_panels(c);
     uint8_t *scratch = scratch_of(x, ith), *tile = scratch + cpu_panel_scratch(c);
     for (int64_t u = begin; u < end;) { /* a run of panels of one expert */
-        int64_t e = u / n_panels, p0 = u % n_panels;
-        int64_t p1 = (e + 1) * n_panels < end ? n_panels : end - e * n_panels;
-        for (int32_t i = s.first[e]; i < s.first[e + 1]; i += ACT_TILE) {
-            int n = s.first[e + 1] - i < ACT_TILE ? s.first[e + 1] - i : ACT_TILE;
+        struct moe_run run = moe_run_at(s.n_active, n_panels, x->n_nodes, u);
+        int64_t p0 = run.first, p1 = run.end - p0 < end - u ? run.end : p0 + end - u;
+        for (int32_t i = s.first[run.i]; i < s.first[run.i + 1]; i += ACT_TILE) {
+            int n = s.first[run.i + 1] - i < ACT_TILE ? s.first[run.i + 1] - i : ACT_TILE;
             struct act_tile a = gather(x, &c->src[0], s.row + i, per_row, n, tile);
-            struct expert_tile t = {s.expert[e], &a, s.row + i};
+            struct expert_tile t = {s.expert[run.i], &a, s.row + i};
             multiply_panels(c, x, &w, &t, p0, p1, scratch);
         }
-        u = e * n_panels + p1;
+        u += p1 - p0;
     }
 }
 
