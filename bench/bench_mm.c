@@ -122,8 +122,12 @@ static void bench_type(const struct kern_mm *m, enum dtype type, int repeats)
         s = now();
         for (int b = 0; b < N / ACT_TILE; b += block)
             for (size_t p = 0; p < n_prefill; p++)
-                for (int i = b; i < b + block && i < N / ACT_TILE; i++)
-                    m->mm[type](weights + p * panel, K, &tiles[i], y);
+                if (m->many[type])
+                    m->many[type](weights + p * panel, K, &tiles[b],
+                                  block < N / ACT_TILE - b ? block : N / ACT_TILE - b, y);
+                else
+                    for (int i = b; i < b + block && i < N / ACT_TILE; i++)
+                        m->mm[type](weights + p * panel, K, &tiles[i], y);
         s = now() - s;
         best = s < best ? s : best;
     }
@@ -155,7 +159,7 @@ int main(int argc, char **argv)
     const int repeats = argc > 3 ? atoi(argv[3]) : 8;
     const size_t n = (size_t)WEIGHT_MIB << 20;
     weights = huge_pages(n);
-    y = huge_pages(64 * ACT_TILE * sizeof(float));
+    y = huge_pages(64 * N * sizeof(float));
     uint64_t u = 88172645463325252u;
     for (size_t i = 0; i < n / 8;
          i++) { /* random codes; every 16 bits a finite, positive number in every format */

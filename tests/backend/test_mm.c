@@ -337,6 +337,47 @@ static void same_pairs(const struct dtype_traits *t, enum dtype type, const void
     put(back, dtype_panel_bytes(type, n));
 }
 
+/* Every level that takes many tiles at once: n_tiles of them, the columns of the one case shifted
+ * by one from tile to tile. */
+static void same_many(const struct dtype_traits *t, enum dtype type, const uint8_t *panel,
+                      int n_rows, int64_t n, const float *x, const float *want)
+{
+    enum { TILES = 3, FLOATS = MAX_ROWS * ACT_TILE };
+    static float got[TILES * FLOATS + GUARD] __attribute__((aligned(64)));
+    const int R = t->pack_rows;
+    struct tile tile[TILES];
+    struct act_tile a[TILES];
+    float *turned = get((size_t)n * ACT_TILE * 4);
+    for (int i = 0; i < TILES; i++) {
+        for (int c = 0; c < ACT_TILE; c++)
+            memcpy(turned + c * n, x + (c + i) % ACT_TILE * n, (size_t)n * 4);
+        tile_init(&tile[i], t->act, turned, n, ACT_TILE);
+        a[i] = tile[i].a;
+    }
+    EACH_LEVEL(l)
+    {
+        for (int tiles = 1; tiles <= TILES && tables[l].many[type]; tiles++) {
+            for (int i = 0; i < TILES * R * ACT_TILE + GUARD; i++)
+                got[i] = 12345.0f;
+            tables[l].many[type](panel, n, a, tiles, got);
+            for (int i = 0; i < tiles * ACT_TILE; i++)
+                for (int r = 0; r < n_rows; r++) {
+                    const float *w = &want[(i % ACT_TILE + i / ACT_TILE) % ACT_TILE * R + r];
+                    CHECK_MSG(same(&got[i * R + r], w),
+                              "%s %s n %ld: column %d of %d tiles, row %d is %a, not %a", t->name,
+                              cpu_level_name(l), (long)n, i, tiles, r, (double)got[i * R + r],
+                              (double)*w);
+                }
+            for (int i = 0; i < GUARD; i++)
+                CHECK_MSG(got[tiles * R * ACT_TILE + i] == 12345.0f, "%s %s: wrote beyond %d tiles",
+                          t->name, cpu_level_name(l), tiles);
+        }
+    }
+    for (int i = 0; i < TILES; i++)
+        tile_deinit(&tile[i]);
+    put(turned, (size_t)n * ACT_TILE * 4);
+}
+
 /* One panel of R rows (the last `missing` absent) against tiles of 1..16 columns, at every level.
  */
 static void one_case(enum dtype type, int64_t n, int w_mode, int x_mode, int missing)
@@ -387,6 +428,7 @@ static void one_case(enum dtype type, int64_t n, int w_mode, int x_mode, int mis
             same_pairs(t, type, rows, n_rows, panel, n, &tile.a, want);
         tile_deinit(&tile);
     }
+    same_many(t, type, panel, n_rows, n, x, want);
     put(file, file_bytes);
     put(panel, panel_bytes);
     put(x, x_bytes);
@@ -592,8 +634,8 @@ static void common_types(void)
 #endif
 }
 
-/* Two panels at once: where a level has a product of its own, the pair of one below is not taken.
- */
+/* Two panels and many tiles at once: where a level has a product of its own, those of one below are
+ * not taken. */
 static void pairs(void)
 {
 #ifdef __x86_64__
@@ -602,11 +644,12 @@ static void pairs(void)
     kern_mm_table(CPU_AVX2, &m);
     for (size_t i = 0; i < sizeof paired / sizeof paired[0]; i++)
         CHECK_MSG(m.pair[paired[i]], "%s", dtypes[paired[i]].name);
+    CHECK(m.many[DT_Q8_0] && m.many[DT_IQ4_NL] && m.many[DT_IQ4_XS] && m.many[DT_Q6_K]);
     kern_mm_table(CPU_AVXVNNI, &m);
-    CHECK(!m.pair[DT_Q8_0] && !m.pair[DT_Q4_K] && m.pair[DT_Q5_0]);
+    CHECK(!m.pair[DT_Q8_0] && !m.pair[DT_Q4_K] && m.pair[DT_Q5_0] && !m.many[DT_Q6_K]);
     kern_mm_table(CPU_AVX512, &m);
     for (int i = 0; i < DT_COUNT; i++)
-        CHECK(!m.pair[i]);
+        CHECK(!m.pair[i] && !m.many[i]);
 #endif
 }
 

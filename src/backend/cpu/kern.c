@@ -37,7 +37,8 @@ static void overlay_mm(struct kern *k, int level)
     if (mm.ahead)
         *mm.ahead = cpu_prefetch_ahead();
     for (int i = 0; i < DT_COUNT; i++)
-        k->mm[i] = mm.mm[i], k->pair[i] = mm.pair[i], k->pack[i] = mm.pack[i];
+        k->mm[i] = mm.mm[i], k->pair[i] = mm.pair[i], k->many[i] = mm.many[i],
+        k->pack[i] = mm.pack[i];
     k->quant_a32 = mm.quant_a32;
     k->quant_a256 = mm.quant_a256;
     k->to_bf16 = mm.to_bf16;

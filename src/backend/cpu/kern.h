@@ -159,6 +159,8 @@ struct gates_job {
 typedef void kern_mm_fn(const void *panel, int64_t n, const struct act_tile *a, float *y);
 typedef void kern_mm_pair_fn(const void *const panel[2], int64_t n, const struct act_tile *a,
                              float *const y[2]);
+typedef void kern_mm_many_fn(const void *panel, int64_t n, const struct act_tile *a, int n_tiles,
+                             float *y);
 typedef void kern_pack_fn(const uint8_t *rows, int64_t row_bytes, int64_t n, void *panel);
 
 /* What a job's scratch holds, part by part, each 64-byte aligned; by its shape: d_k, d_v, types,
@@ -204,6 +206,9 @@ struct kern {
     /* The same of two panels and a tile of one column, to y[0] and y[1]: two streams of weights are
      * read faster than one on some machines. NULL where nothing is gained. */
     kern_mm_pair_fn *pair[DT_COUNT];
+    /* The same of a panel and n_tiles full tiles, those of tile t to y + t * 16 R: weights are
+     * decoded once for all of them. NULL where nothing is gained. */
+    kern_mm_many_fn *many[DT_COUNT];
     /* A whole panel (16 or 64 rows that follow each other in the file) of n elements a row, as
      * dtypes[].pack makes it. NULL: that one does. */
     kern_pack_fn *pack[DT_COUNT];

@@ -7,8 +7,8 @@
 static void overlay(struct kern_mm *out, const struct kern_mm *t)
 {
     for (int i = 0; i < DT_COUNT; i++) {
-        if (t->mm[i]) /* the pair of a level below is no gain over this one */
-            out->mm[i] = t->mm[i], out->pair[i] = t->pair[i];
+        if (t->mm[i]) /* pair and many of a level below are no gain over this one */
+            out->mm[i] = t->mm[i], out->pair[i] = t->pair[i], out->many[i] = t->many[i];
         out->pack[i] = t->pack[i] ? t->pack[i] : out->pack[i];
     }
     out->quant_a32 = t->quant_a32 ? t->quant_a32 : out->quant_a32;

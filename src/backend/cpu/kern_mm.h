@@ -11,6 +11,7 @@
 struct kern_mm {
     kern_mm_fn *mm[DT_COUNT];
     kern_mm_pair_fn *pair[DT_COUNT]; /* of the table's own mm: NULL where that has none */
+    kern_mm_many_fn *many[DT_COUNT]; /* likewise */
     kern_pack_fn *pack[DT_COUNT];
     void (*quant_a32)(const float *x, int64_t n, int8_t *q, float *d, int32_t *s32, int nc, int c);
     void (*quant_a256)(const float *x, int64_t n, int8_t *q, float *d, int16_t *s16, int nc, int c);

@@ -205,48 +205,73 @@ static void multiply_tile(const struct call *c, const struct exec *x, int64_t be
     }
 }
 
+enum { MOST_TILES = 8 }; /* that go through a panel at once */
+
+static void take_tiles(const struct call *c, const struct exec *x, int64_t t, int n,
+                       struct act_tile *a)
+{
+    for (int i = 0; i < n; i++)
+        a[i] = value_tile(x, &c->src[0], t + i);
+}
+
+/* A panel times n tiles, of which the last may have fewer columns; tile i's results at
+ * y + 16 i pack_rows. */
+static void multiply_tiles(const struct kern *k, enum dtype type, const void *panel, int64_t kk,
+                           const struct act_tile *a, int n, float *y)
+{
+    int full = a[n - 1].nc < ACT_TILE ? n - 1 : n, i = 0;
+    if (full > 1 && k->many[type])
+        k->many[type](panel, kk, a, i = full, y);
+    for (; i < n; i++)
+        k->mm[type](panel, kk, a + i, y + i * ACT_TILE * dtypes[type].pack_rows);
+}
+
 /* Panels [begin, end) of one matrix, or of two side by side whose results are gated, and tiles
  * [first, n_tiles): blocks of activation tiles that stay in L2, panel by panel under each. */
 static void multiply(const struct call *c, const struct exec *x, int64_t begin, int64_t end,
                      int64_t first, int64_t n_tiles, int ith, int gated)
 {
-    enum { KEPT = 4 }; /* tiles that every panel finds made: those of a decode step */
-    _Alignas(64) float y[ROW_FLOATS], y2[ROW_FLOATS];
-    struct act_tile kept[KEPT];
+    _Alignas(64) float y[MOST_TILES * ACT_TILE * 16], y2[MOST_TILES * ACT_TILE * 16];
+    struct act_tile a[MOST_TILES];
     const struct kern *k = kern_of(c);
     const struct cpu_panels w = cpu_panels(c), w2 = second_panels(c, gated);
-    void (*mm)(const void *, int64_t, const struct act_tile *, float *) = k->mm[c->w->type];
-    int64_t kk = tensor_k(c->w);
+    const enum dtype type = c->w->type;
+    const int64_t kk = tensor_k(c->w), at_once = k->many[type] ? MOST_TILES : 1;
     int64_t block = TILE_CACHE / (ACT_TILE * kk * (c->src[0].fmt == ACT_F32 ? 4 : 1));
-    int pack_rows = dtypes[c->w->type].pack_rows;
+    const int pack_rows = dtypes[type].pack_rows, tile = ACT_TILE * pack_rows;
     uint8_t *scratch = scratch_of(x, ith);
-    const float *bias = c->b_data;
     act_fn act = gated ? cpu_act(k, ((const struct glu_op *)c->p)->act) : NULL;
     if (c->layout != LAYOUT_PANELS)
         block = n_tiles; /* a panel made on the fly is made once */
     block = block < 1 ? 1 : block;
     const int far = goes_far(c, x);
     for (int64_t t0 = first; t0 < n_tiles; t0 += block) {
-        int64_t t1 = t0 + block < n_tiles ? t0 + block : n_tiles;
-        for (int64_t t = t0; t < t1 && t < t0 + KEPT; t++)
-            kept[t - t0] = value_tile(x, &c->src[0], t);
+        const int64_t t1 = t0 + block < n_tiles ? t0 + block : n_tiles;
+        const int kept = t1 - t0 <= MOST_TILES; /* those of a decode step, above all */
+        if (kept)
+            take_tiles(c, x, t0, (int)(t1 - t0), a);
         for (int64_t p = begin; p < end; p++) {
             const void *panel = cpu_panel(&w, 0, p, scratch), *panel2 = NULL;
             if (act)
                 panel2 = cpu_panel(&w2, 0, p, scratch + cpu_panel_scratch(c));
-            for (int64_t t = t0; t < t1; t++) {
-                struct act_tile a =
-                    t - t0 < KEPT ? kept[t - t0] : value_tile(x, &c->src[0], t);
-                mm(panel, kk, &a, y);
+            for (int64_t t = t0; t < t1; t += at_once) {
+                const int n = (int)(t1 - t < at_once ? t1 - t : at_once);
+                if (!kept)
+                    take_tiles(c, x, t, n, a);
+                const struct act_tile *from = kept ? a + (t - t0) : a;
+                multiply_tiles(k, type, panel, kk, from, n, y);
                 if (act) {
-                    mm(panel2, kk, &a, y2);
-                    act(y, y2, y, a.nc * pack_rows);
+                    multiply_tiles(k, type, panel2, kk, from, n, y2);
+                    act(y, y2, y, (n - 1) * tile + from[n - 1].nc * pack_rows);
                 }
-                if (far && (p + 1) * pack_rows <= c->dst.cols)
-                    k->put_far(y, a.nc, pack_rows,
-                               value_row(x, &c->dst, t * ACT_TILE) + p * pack_rows, c->dst.ld);
-                else
-                    store_tile(c, x, y, a.nc, pack_rows, p * pack_rows, t * ACT_TILE, bias);
+                for (int i = 0; i < n; i++)
+                    if (far && (p + 1) * pack_rows <= c->dst.cols)
+                        k->put_far(y + i * tile, from[i].nc, pack_rows,
+                                   value_row(x, &c->dst, (t + i) * ACT_TILE) + p * pack_rows,
+                                   c->dst.ld);
+                    else
+                        store_tile(c, x, y + i * tile, from[i].nc, pack_rows, p * pack_rows,
+                                   (t + i) * ACT_TILE, c->b_data);
             }
         }
     }

@@ -6,6 +6,7 @@
 #include "backend/cpu/x86/mm_maddubs.inl"
 #include "backend/cpu/mm_types.inl"
 #include "backend/cpu/x86/mm_pairs.inl"
+#include "backend/cpu/x86/mm_many.inl"
 #include "backend/cpu/mm_numbers.inl"
 #include "backend/cpu/mm_pack.inl"
 #include "backend/cpu/mm_quantise.inl"
@@ -14,6 +15,7 @@
 const struct kern_mm kern_mm_avx2 = {
     .mm = {KERN_MM_NUMBERS, KERN_MM_BLOCKS},
     .pair = {KERN_MM_PAIRS},
+    .many = {KERN_MM_MANY},
     .pack = {KERN_MM_PANELS},
     KERN_MM_QUANTISE,
     KERN_MM_ROOF,
