@@ -51,6 +51,7 @@ struct attn_tile {
     int64_t q_ld;
     struct act_tile x; /* K of block types: the same in A32, and what multiplies it */
     kern_mm_fn *mm;
+    int k_second, v_second; /* the next K, this V are asked for into the second-level cache */
     float *m, *l, *o; /* of the first query vector; the others follow */
     float c[V_LANES]; /* per query vector: exp(m - new m), what is summed before is worth */
     _Alignas(64) float s[ATTN_GROUPS]
@@ -70,6 +71,13 @@ struct attn_ahead {
 
 typedef V attn_load_fn(const uint8_t *row, int i); /* elements 16i .. 16i + 15 of a row */
 typedef void attn_part_fn(struct attn_tile *t, const uint8_t *page, struct attn_ahead ahead);
+
+/* Bytes of two of them. */
+enum {
+#define X(NAME, name, id, elements, bytes, ...) ATTN_PAIR_##NAME = 32 * (bytes) / (elements),
+#include "tensor/dtypes.def"
+#undef X
+};
 
 SIMD_FN V attn_load_f32(const uint8_t *row, int i)
 {
@@ -99,6 +107,21 @@ SIMD_FN V attn_load_q8_0(const uint8_t *row, int i)
     return v_mul(v_from_b(b_load(b + 2 + 16 * (i & 1))), v_set_f16(attn_u16(b)));
 }
 
+/* Where a register holds what 16 codes stand for it is made once for a block. Its numbers are as
+ * those below, made of the same factors. */
+#ifdef R_LOOKS_UP
+SIMD_FN V attn_by_table(const uint8_t *b, const int codes, const int high, const int minimum,
+                        const int8_t *values)
+{
+    static const int8_t from_8[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7},
+                        from_0[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const V x = v_from_b(b_load(values ? values : minimum ? from_0 : from_8));
+    const V d = v_set_f16(attn_u16(b));
+    const V table = minimum ? v_fma(d, x, v_set_f16(attn_u16(b + 2))) : v_mul(d, x);
+    return (V){{r_look_up(table.r[0], b_load(b + codes), high)}};
+}
+#endif
+
 /* Blocks of 4 or 5 bits: [d](m)(fifth bits)[16 bytes: low nibbles first half, high nibbles second
  * half]. Of d * (w - bias), or of d * w + m, or of d * values[w]. */
 SIMD_FN V attn_load_nibbles(const uint8_t *row, int i, const int fifths, const int minimum,
@@ -106,6 +129,10 @@ SIMD_FN V attn_load_nibbles(const uint8_t *row, int i, const int fifths, const i
 {
     const int at = minimum ? 4 : 2, codes = at + (fifths ? 4 : 0);
     const uint8_t *b = row + (i >> 1) * (codes + 16);
+#ifdef R_LOOKS_UP
+    if (!fifths)
+        return attn_by_table(b, codes, i & 1, minimum, values);
+#endif
     B w = b_nibbles(b_load(b + codes), i & 1);
     if (fifths)
         w = b_or(w, b_fifths(attn_u16(b + at + 2 * (i & 1))));
@@ -144,18 +171,20 @@ SIMD_FN V attn_load_iq4_nl(const uint8_t *row, int i)
     return attn_load_nibbles(row, i, 0, 0, 0, values);
 }
 
-/* Bytes to prefetch in each of n steps; the lines of the next step. Into the first-level cache: a
- * prefetch into the second was measured to wait for the walk through the page tables (Zen 5: 87
- * against 142 Gop/s of a decode step over pages of many layers). */
+/* Bytes to prefetch in each of n steps; the lines of the next step. Into the first-level cache, or
+ * where the processor has that rather (kern.h) into the second. */
 SIMD_FN int64_t attn_step(struct attn_ahead a, int64_t n)
 {
     return (a.bytes + n - 1) / n;
 }
 
-SIMD_FN const char *attn_prefetch(const char *p, int64_t step)
+SIMD_FN const char *attn_prefetch(const char *p, int64_t step, int second)
 {
     for (int64_t i = 0; i < step; i += 64)
-        __builtin_prefetch(p + i);
+        if (second)
+            __builtin_prefetch(p + i, 0, 2);
+        else
+            __builtin_prefetch(p + i);
     return p + step;
 }
 
@@ -166,11 +195,12 @@ SIMD_FN const float *attn_query_at(const float *q, const float *third, int64_t l
 }
 
 /* Scores of query vectors h .. h+nh-1 for groups g .. g+ng-1. What is prefetched meanwhile is asked
- * for with every dimension, or every few, where the loop over them has no registers left. */
-SIMD_FN void attn_score(struct attn_tile *t, attn_load_fn *load, const int nh, const int ng, int h,
-                        int g, const uint8_t *page, const char **ahead, int64_t step)
+ * for with every `part` dimensions: several, where the loop over them has no registers left, or
+ * little to do beside it and the second-level cache takes so many lines at once. */
+SIMD_FN void attn_score(struct attn_tile *t, attn_load_fn *load, const int nh, const int ng,
+                        const int part, const int second, int h, int g, const uint8_t *page,
+                        const char **ahead, int64_t step)
 {
-    const int part = V_FIT < 32 && nh == 6 ? 8 : 1;
     const int64_t row = t->k_bytes / t->d_k, ld = t->q_ld;
     const uint8_t *from = page + row / ATTN_GROUPS * g;
     V acc[6][4];
@@ -180,7 +210,7 @@ SIMD_FN void attn_score(struct attn_tile *t, attn_load_fn *load, const int nh, c
     acc[i][j] = v_set(0);
     for (int64_t d = 0, end; d < t->d_k; d = end) {
         end = part == 1 || d + part < t->d_k ? d + part : t->d_k;
-        *ahead = attn_prefetch(*ahead, step * (end - d));
+        *ahead = attn_prefetch(*ahead, step * (end - d), second);
         for (const float *q_end = q + (end - d); q < q_end; q++, third++, from += row) {
             V k[4];
             EACH(j, ng)
@@ -199,32 +229,38 @@ SIMD_FN void attn_score(struct attn_tile *t, attn_load_fn *load, const int nh, c
 }
 
 /* As many query vectors as are left, nh at a time, over the groups they see, ng at a time. */
-#define SCORES(nh, ng)                                                                             \
+#define SCORES(nh, ng, part, second)                                                               \
     for (; t->n - h >= (nh); h += (nh)) {                                                          \
         int64_t step = attn_step(ahead, t->d_k * (int64_t)(ATTN_GROUPS / (ng)));                   \
         for (int g = t->a / V_LANES / (ng) * (ng); g * V_LANES < t->b; g += (ng))                  \
-            attn_score(t, load, nh, ng, h, g, page, &ahead.p, step);                               \
+            attn_score(t, load, nh, ng, part, second, h, g, page, &ahead.p, step);                 \
         ahead.bytes = 0;                                                                           \
     }
 
 SIMD_FN void attn_scores(struct attn_tile *t, attn_load_fn *load, const uint8_t *page,
                          struct attn_ahead ahead)
 {
+    const int second = t->v_second;
     int h = 0;
     if (V_FIT >= 32) {
         if (t->n == ATTN_TILE) {
-            SCORES(6, 4)
+            SCORES(6, 4, 1, second)
         }
-        SCORES(4, 4)
-        SCORES(2, 4)
-        SCORES(1, 4)
+        SCORES(4, 4, 1, second)
+        SCORES(2, 4, 1, second)
+        SCORES(1, 4, 1, second)
     } else if (V_FIT >= 8) {
-        SCORES(6, 1)
-        SCORES(4, 1)
-        SCORES(2, 2)
-        SCORES(1, 4)
+        SCORES(6, 1, 8, second)
+        if (second) {
+            SCORES(4, 1, 8, 1)
+            SCORES(2, 2, 8, 1)
+        } else {
+            SCORES(4, 1, 1, 0)
+            SCORES(2, 2, 1, 0)
+        }
+        SCORES(1, 4, 1, second)
     } else {
-        SCORES(1, 1)
+        SCORES(1, 1, 1, second)
     }
 }
 
@@ -233,7 +269,7 @@ static void attn_scores_blocks(struct attn_tile *t, const uint8_t *page, struct 
 {
     const int64_t panel = t->k_bytes / ATTN_GROUPS, step = attn_step(ahead, ATTN_GROUPS);
     for (int g = t->a / V_LANES; g * V_LANES < t->b; g++) {
-        ahead.p = attn_prefetch(ahead.p, step);
+        ahead.p = attn_prefetch(ahead.p, step, t->v_second);
         t->mm(page + g * panel, t->d_k, &t->x, t->s[g]);
     }
 }
@@ -325,20 +361,19 @@ static void attn_weights_near(const struct attn_job *j, struct attn_tile *t, int
 }
 
 /* What slots [a, b) of the page add to output elements 16e .. 16(e+nd)-1 of query vectors
- * h .. h+nh-1. */
-SIMD_FN void attn_value(struct attn_tile *t, attn_load_fn *load, const int nh, const int nd, int h,
-                        int e, int slot, int b, const uint8_t *page, const char **ahead,
-                        int64_t step)
+ * h .. h+nh-1. pair: bytes of two vectors of a row. */
+SIMD_FN void attn_value(struct attn_tile *t, attn_load_fn *load, const int pair, const int nh,
+                        const int nd, int h, int e, int slot, int b, const uint8_t *page,
+                        const char **ahead, int64_t step)
 {
     const int64_t row = t->v_bytes / KERN_PAGE;
-    const int first =
-        nd % 2 ? e : e & ~1; /* the same; tells the compiler which half of a block a vector is */
+    const int first = nd % 2 ? e & 1 : 0; /* a constant: which half of a block a vector is */
     V acc[6][16];
     float *o = t->o + (int64_t)h * t->d_v16 + e * V_LANES;
     EACH(i, nh)
     EACH(j, nd)
     acc[i][j] = v_mul(v_load(o + (int64_t)i * t->d_v16 + j * V_LANES), v_set(t->c[h + i]));
-    const uint8_t *from = page + slot * row;
+    const uint8_t *from = page + slot * row + (e >> 1) * pair;
     for (int end; slot < b; slot = end) { /* a group of slots, whose weights lie side by side */
         end = slot / V_LANES * V_LANES + V_LANES;
         end = end < b ? end : b;
@@ -347,7 +382,7 @@ SIMD_FN void attn_value(struct attn_tile *t, attn_load_fn *load, const int nh, c
             V v[16];
             EACH(j, nd)
             v[j] = load(from, first + j);
-            *ahead = attn_prefetch(*ahead, step);
+            *ahead = attn_prefetch(*ahead, step, t->k_second);
             EACH(i, nh)
             {
                 V w = v_set(p[i * V_LANES]);
@@ -363,17 +398,17 @@ SIMD_FN void attn_value(struct attn_tile *t, attn_load_fn *load, const int nh, c
 
 /* Slots [a, b) of the page for vector h alone. What its sums were times c is taken once. */
 typedef void attn_alone_fn(struct attn_tile *t, int h, int a, int b, const uint8_t *page);
-SIMD_FN void attn_value_alone(struct attn_tile *t, attn_load_fn *load, int h, int a, int b,
-                              const uint8_t *page)
+SIMD_FN void attn_value_alone(struct attn_tile *t, attn_load_fn *load, const int pair, int h, int a,
+                              int b, const uint8_t *page)
 {
     const char *none = (const char *)page;
     if (a >= b)
         return;
     int e = 0;
     for (; V_FIT >= 8 && e + 4 <= t->d_v16 / V_LANES; e += 4)
-        attn_value(t, load, 1, 4, h, e, a, b, page, &none, 0);
+        attn_value(t, load, pair, 1, 4, h, e, a, b, page, &none, 0);
     for (; e < t->d_v16 / V_LANES; e++)
-        attn_value(t, load, 1, 1, h, e, a, b, page, &none, 0);
+        attn_value(t, load, pair, 1, 1, h, e, a, b, page, &none, 0);
     t->c[h] = 1;
 }
 
@@ -383,7 +418,7 @@ SIMD_FN void attn_value_alone(struct attn_tile *t, attn_load_fn *load, int h, in
  * is read in order. */
 #define VALUES(nh, nd)                                                                             \
     for (; n - e >= (nd); e += (nd))                                                               \
-        attn_value(t, load, nh, nd, h, e, a, b, page, &ahead.p, step);
+        attn_value(t, load, pair, nh, nd, h, e, a, b, page, &ahead.p, step);
 #define HEADS(nh, wide)                                                                            \
     for (; t->n - h >= (nh); h += (nh)) {                                                          \
         int a = t->from[h], b = t->to[h], e = 0;                                                   \
@@ -422,8 +457,8 @@ SIMD_FN void attn_together(const struct attn_tile *t, int h, const int nh, int *
     *b = *b > *a ? *b : *a;
 }
 
-SIMD_FN void attn_values(struct attn_tile *t, attn_load_fn *load, attn_alone_fn *alone,
-                         const uint8_t *page, struct attn_ahead ahead)
+SIMD_FN void attn_values(struct attn_tile *t, attn_load_fn *load, const int pair,
+                         attn_alone_fn *alone, const uint8_t *page, struct attn_ahead ahead)
 {
     const int n = t->d_v16 / V_LANES;
     int h = 0;
@@ -491,35 +526,36 @@ SIMD_FN void attn_number(attn_load_fn *load, const uint8_t *rows, int64_t row, i
 
 /* ---- types */
 
-#define ATTN_SCORES(type)                                                                          \
+#define ATTN_SCORES(type, TYPE)                                                                    \
     static void attn_scores_##type(struct attn_tile *t, const uint8_t *page, struct attn_ahead a)  \
     {                                                                                              \
         attn_scores(t, attn_load_##type, page, a);                                                 \
     }
-#define ATTN_VALUES(type)                                                                          \
+#define ATTN_VALUES(type, TYPE)                                                                    \
     static __attribute__((noinline)) void attn_alone_##type(struct attn_tile *t, int h, int a,     \
                                                             int b, const uint8_t *page)            \
     {                                                                                              \
-        attn_value_alone(t, attn_load_##type, h, a, b, page);                                      \
+        attn_value_alone(t, attn_load_##type, ATTN_PAIR_##TYPE, h, a, b, page);                    \
     }                                                                                              \
     static void attn_values_##type(struct attn_tile *t, const uint8_t *page, struct attn_ahead a)  \
     {                                                                                              \
-        attn_values(t, attn_load_##type, attn_alone_##type, page, a);                              \
+        attn_values(t, attn_load_##type, ATTN_PAIR_##TYPE, attn_alone_##type, page, a);            \
     }
-#define ATTN_NUMBER(type)                                                                          \
+#define ATTN_NUMBER(type, TYPE)                                                                    \
     static void attn_number_##type(const uint8_t *rows, int64_t row, int first, int last, int n,   \
                                    float *out)                                                     \
     {                                                                                              \
         attn_number(attn_load_##type, rows, row, first, last, n, out);                             \
     }
-#define ATTN_TURN(type)                                                                            \
+#define ATTN_TURN(type, TYPE)                                                                      \
     static void attn_turn_##type(const struct attn_job *j, const uint8_t *rows, int first,         \
                                  int last, float *out)                                             \
     {                                                                                              \
         attn_turn(j, attn_load_##type, rows, first, last, out);                                    \
     }
-#define ATTN_NUMBERS(X) X(f32) X(f16) X(bf16)
-#define ATTN_BLOCKS(X)  X(q8_0) X(q5_1) X(q5_0) X(q4_1) X(q4_0) X(iq4_nl)
+#define ATTN_NUMBERS(X) X(f32, F32) X(f16, F16) X(bf16, BF16)
+#define ATTN_BLOCKS(X)                                                                             \
+    X(q8_0, Q8_0) X(q5_1, Q5_1) X(q5_0, Q5_0) X(q4_1, Q4_1) X(q4_0, Q4_0) X(iq4_nl, IQ4_NL)
 ATTN_NUMBERS(ATTN_SCORES)
 ATTN_NUMBERS(ATTN_VALUES)
 ATTN_BLOCKS(ATTN_VALUES)
@@ -709,6 +745,10 @@ static void attn_rows(const struct kern *kern, const struct attn_job *j, int row
         t.v_bytes = page->v_bytes;
         t.cap = j->cap;
         attn_ranges(j, page, i, &t);
+        /* What the two ask for by turns wants one level, what matrix products read wants the first;
+         * a lone vector goes on at the pace of memory. */
+        t.k_second = kern->ahead_second && t.n > 1 && page->scores != attn_scores_blocks;
+        t.v_second = kern->ahead_second && (t.n > 1 || page->scores == attn_scores_blocks);
         if (page->scores == attn_scores_blocks) {
             t.mm = kern->mm[j->k_type];
             t.x = attn_gather(j, i, t.n);
@@ -931,6 +971,7 @@ static void vec_index(const struct index_job *j)
         t.b = j->b;
         t.d_k = j->d;
         t.k_bytes = j->k_bytes;
+        t.v_second = 0;
         t.q = j->q + (int64_t)i * j->d;
         t.q_ld = j->d;
         attn_index_scores(&t, j);

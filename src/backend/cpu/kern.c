@@ -53,6 +53,7 @@ static void make_tables(void)
         struct kern *k = &tables[level];
         *k = tables[level - 1];
         k->name = cpu_level_name((enum cpu_level)level);
+        k->ahead_second = cpu_prefetch_second();
         if (vec_tables[level])
             overlay_vec(k, vec_tables[level]);
         overlay_mm(k, level);

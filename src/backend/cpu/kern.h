@@ -199,6 +199,9 @@ static inline size_t kern_attn_scratch(const struct attn_job *j, int64_t n_vecto
 
 struct kern {
     const char *name;
+    /* Attention of several query vectors asks for lines ahead into the second-level cache instead
+     * of the first: speed alone. */
+    int ahead_second;
     /* y[c*R + r], c < a->nc, r < R: R = 16 rows of a P16 panel or 64 rows of a P64 panel with all
      * columns of the tile, orders of docs/numerics.md. n = K elements. NULL where the type has no
      * packed layout. y is 64-byte aligned. */

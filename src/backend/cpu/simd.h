@@ -655,7 +655,8 @@ SIMD_FN float r_hmax(R x)
 
 /* ---- B: 16 bytes, where blocks of 32 small integers are taken apart (two B each), and their way
  * to V. b_nibbles: the low or the high nibbles. b_fifths: bit i of bits as bit 4 of byte i.
- * b_look_up: table[index], index < 16. r_from_b: bytes R_LANES * i .. as signed numbers. */
+ * b_look_up: table[index], index < 16. r_from_b: bytes R_LANES * i .. as signed numbers.
+ * R_LOOKS_UP: a register holds 16 numbers, and r_look_up chooses among them. */
 #if defined(SIMD_AVX512) || defined(SIMD_AVX2)
 
 typedef __m128i B;
@@ -694,9 +695,16 @@ SIMD_FN R r_load_bf16(const void *p)
     __m512i u = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
 }
-SIMD_FN R r_set_f16(uint16_t h)
+SIMD_FN R r_set_f16(uint16_t h) /* one half is less to convert than sixteen */
 {
-    return _mm512_cvtph_ps(_mm256_set1_epi16((short)h));
+    return _mm512_broadcastss_ps(_mm_cvtph_ps(_mm_set1_epi16((short)h)));
+}
+/* table[the low nibble of byte i, or the high one] */
+#define R_LOOKS_UP
+SIMD_FN R r_look_up(R table, B x, int high)
+{
+    const __m512i u = _mm512_cvtepu8_epi32(x); /* of an index four bits count */
+    return _mm512_permutexvar_ps(high ? _mm512_srli_epi32(u, 4) : u, table);
 }
 #else
 SIMD_FN B b_fifths(uint32_t bits)

@@ -133,22 +133,38 @@ static enum cpu_level detect(int *avxvnni)
 
 #endif
 
+enum zen { ZEN_NOT, ZEN_1_TO_3, ZEN_4 }; /* no later one is told apart */
+
+static enum zen zen(void)
+{
+#if defined(__x86_64__)
+    uint32_t a, b, c, d;
+    if (!is_amd() || !__get_cpuid(1, &a, &b, &c, &d))
+        return ZEN_NOT;
+    const uint32_t family = (a >> 8 & 15) + (a >> 20 & 255),
+                   model = (a >> 12 & 0xf0) | (a >> 4 & 15);
+    const int zen3 = model < 0x10 || (model >= 0x20 && model < 0x60);
+    if (family == 0x19)
+        return zen3 ? ZEN_1_TO_3 : ZEN_4;
+    return family == 0x17 ? ZEN_1_TO_3 : ZEN_NOT;
+#else
+    return ZEN_NOT;
+#endif
+}
+
 /* Zen 1 to 3 read a third more of one stream when asked for 512 to 2,048 bytes ahead; Zen 4 a
  * quarter less (docs/benchmarks.md). */
 int cpu_prefetch_ahead(void)
 {
     enum { SHORT = 256, LONG = 1024 };
-#if defined(__x86_64__)
-    uint32_t a, b, c, d;
-    if (!is_amd() || !__get_cpuid(1, &a, &b, &c, &d))
-        return SHORT;
-    const uint32_t family = (a >> 8 & 15) + (a >> 20 & 255),
-                   model = (a >> 12 & 0xf0) | (a >> 4 & 15);
-    const int zen3 = family == 0x19 && (model < 0x10 || (model >= 0x20 && model < 0x60));
-    return family == 0x17 || zen3 ? LONG : SHORT;
-#else
-    return SHORT;
-#endif
+    return zen() == ZEN_1_TO_3 ? LONG : SHORT;
+}
+
+/* Zen 4 reads pages of a cache up to a third faster so; Zen 5 was much slower, which waited for the
+ * walk through the page tables then (docs/notes.md). Others were not measured. */
+int cpu_prefetch_second(void)
+{
+    return zen() == ZEN_4;
 }
 
 /* The best level, and in *avxvnni whether AVX-VNNI is there besides. */

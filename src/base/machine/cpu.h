@@ -39,5 +39,8 @@ const char *cpu_brand(void); /* "AMD EPYC", static */
 /* Bytes ahead of a stream that runs at the memory's pace for which this processor is best asked: a
  * property of its prefetchers. */
 int cpu_prefetch_ahead(void);
+/* 1: lines that are asked for long ahead come faster into the second-level cache than into the
+ * first. */
+int cpu_prefetch_second(void);
 
 #endif
