@@ -44,10 +44,10 @@ static void need(pith_status st, const struct pith_error *err)
     exit(1);
 }
 
-static double seconds(void)
+static double seconds(clockid_t clock)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
@@ -172,14 +172,16 @@ static void feed(struct bench *b, int32_t n)
     need(pith_feed(b->s, 0, b->tokens, (size_t)n, &err), &err);
 }
 
-/* n tokens one by one, or at once; behind them the sequence is what it was. Seconds. */
-static double run_once(struct bench *b, int32_t n, int at_once)
+/* n tokens one by one, or at once; behind them the sequence is what it was. Seconds; *cpus: the
+ * processors that worked for it, fewer than threads where others had them. */
+static double run_once(struct bench *b, int32_t n, int at_once, double *cpus)
 {
     struct pith_error err = {0};
-    double began = seconds();
+    double began = seconds(CLOCK_MONOTONIC), worked = seconds(CLOCK_PROCESS_CPUTIME_ID);
     for (int32_t i = 0; i < (at_once ? 1 : n); i++)
         feed(b, at_once ? n : 1);
-    double took = seconds() - began;
+    double took = seconds(CLOCK_MONOTONIC) - began;
+    *cpus = (seconds(CLOCK_PROCESS_CPUTIME_ID) - worked) / took;
     need(pith_truncate(b->s, 0, b->depth, &err), &err);
     return took;
 }
@@ -214,7 +216,7 @@ static void test(struct bench *b, int32_t n, int at_once)
     struct pith_machine *h = &b->roof, before = measure(b);
     pith_profile(b->s, 1);
     add_up(b->s, was);
-    double took = run_once(b, n, at_once), all_ns = 0;
+    double cpus, took = run_once(b, n, at_once, &cpus), all_ns = 0;
     add_up(b->s, part);
     pith_profile(b->s, 0);
     *h = measure(b);
@@ -238,8 +240,9 @@ static void test(struct bench *b, int32_t n, int at_once)
                "cache, %.1f GB/s",
                100 * tps / by_bytes, by_bytes, 1e-6 * (double)b->info.token_bytes, 1e-6 * cache,
                1e-9 * bytes * tps);
-    printf("\n  machine   %.1f GB/s (%.1f before), int8 %.0f Gop/s, f32 %.0f Gop/s\n",
-           h->read_gbs, before.read_gbs, h->int8_gops, h->f32_gops);
+    printf("\n  machine   %.1f GB/s (%.1f before), int8 %.0f Gop/s, f32 %.0f Gop/s; "
+           "%.2f processors worked\n",
+           h->read_gbs, before.read_gbs, h->int8_gops, h->f32_gops, cpus);
     double limit_s = 1e-9 * (show_part("attention", &part[ATTENTION], all_ns, h) +
                              show_part("products", &part[PRODUCTS], all_ns, h));
     printf("  both      limit %.2f tokens/s, %.1f %% of it\n", n / limit_s, 100 * limit_s / took);
@@ -310,13 +313,13 @@ int main(int argc, char **argv)
     if (checks) {
         code = check(&b);
     } else {
-        double began = seconds();
+        double began = seconds(CLOCK_MONOTONIC), cpus;
         need(fill(b.s, b.depth, NULL, &err), &err);
         printf("%s, %s, %d threads; %d positions put in %.1f s\n", b.info.type, pith_isa(),
-               b.s->n_threads, b.depth, seconds() - began);
-        run_once(&b, WARM, 0);
+               b.s->n_threads, b.depth, seconds(CLOCK_MONOTONIC) - began);
+        run_once(&b, WARM, 0, &cpus);
         test(&b, n, 0);
-        run_once(&b, 2 * PREFILL_ROWS, 1);
+        run_once(&b, 2 * PREFILL_ROWS, 1, &cpus);
         test(&b, UBATCH, 1);
     }
     pith_session_close(b.s);
