@@ -18,6 +18,12 @@
  *     groups   what backend/cpu/run.c does with many threads: shares count in a line of the group,
  *              groups in a line of all; a bell for each group; idle threads stop looking when the
  *              phase is over
+ *     cut      the same, and attention cut as it is for so many threads (graph/ops/attention.h): of
+ *              a prompt by query heads, of a row in two turns. The others have it as for one thread
+ *
+ * Units of attention are measured one by one, on one thread, after a walk through more memory than
+ * the caches hold where a row decodes; sums of the units of one thread's cut are taken for what the
+ * phase took in its step, and all units by the same factor.
  *
  * A phase's time on a core is what it takes here, or what its bytes take at the core's part of
  * what its complex and its node read, whichever is more. Not simulated: caches that hold weights
@@ -114,11 +120,20 @@ static double measure_wake(void)
 
 /* ---------------------------------------------------------------- the model's phases */
 
+enum { CUTS = 9 }; /* 1, 2, 4 .. threads */
+
+struct times { /* of the units of attention, in both turns, as cut for some threads */
+    int64_t n[2];
+    double *ns[2];
+};
+
 struct work {
     const struct phase *ph;
     double ns;    /* on one thread here */
     double bytes; /* of weights and cache */
     double act;   /* bytes that each thread reads of what others have made */
+    double cold;  /* of attention: the sum of its units on one thread, each measured by itself */
+    struct times cut[CUTS];
 };
 
 struct job1 { /* one kind of step */
@@ -128,6 +143,7 @@ struct job1 { /* one kind of step */
     struct step *step; /* a copy */
     struct work *work; /* [plan->n_phases] */
     double tokens;
+    struct cpu_gathers gathers;
 };
 
 static void need(int ok, const char *what)
@@ -143,6 +159,23 @@ static void need_ok(pith_status st, const struct pith_error *err)
     need(st == PITH_OK, err->msg);
 }
 
+/* All that a kernel of the CPU looks at, of the session as it is. */
+static struct exec exec_of(pith_session *s, const struct plan *plan, struct step *step)
+{
+    static uint8_t *at[STEP_MAX_GROUPS];
+    struct exec x = {.step = step, .plan = plan, .n_threads = 1, .n_nodes = 1};
+    x.base[0] = buffer_map(&s->role[ROLE_DECODER].run.act[0]);
+    for (int g = 0; g < s->cache.n_groups; g++) {
+        const struct slabs *p = &s->cache.group[g].pages;
+        at[g] = buffer_map(&p->slab[0]);
+        x.cache[g] = (struct cache_view){&at[g], p->shift, (int64_t)p->unit};
+    }
+    x.scratch_bytes = (plan->scratch_bytes + 127) / 64 * 64;
+    x.scratch = aligned_alloc(64, x.scratch_bytes);
+    need(x.base[0] && x.scratch, "out of memory");
+    return x;
+}
+
 /* Takes the phases of the session's last step as they are; times are taken elsewhere. */
 static struct job1 take_job(pith_session *s, const char *name, double tokens)
 {
@@ -152,7 +185,12 @@ static struct job1 take_job(pith_session *s, const char *name, double tokens)
     j.work = calloc((size_t)j.plan->n_phases, sizeof *j.work);
     need(j.step && j.work, "out of memory");
     memcpy(j.step, s->step, (size_t)s->step->bytes);
-    j.x = (struct exec){.step = j.step, .plan = j.plan, .n_threads = 1, .n_nodes = 1};
+    j.x = exec_of(s, j.plan, j.step);
+    int32_t *none = malloc((size_t)j.plan->n_calls * sizeof *none);
+    need(none != NULL, "out of memory");
+    for (int32_t i = 0; i < j.plan->n_calls; i++)
+        none[i] = -1;
+    j.gathers.at = none;
     for (int32_t i = 0; i < j.plan->n_phases; i++) {
         struct work *w = &j.work[i];
         w->ph = &j.plan->phases[i];
@@ -186,6 +224,86 @@ static void time_step(pith_session *s, struct job1 *j, int64_t depth, const int3
             ns += (double)role->stats[j->plan->calls[j->work[i].ph->first + k].index].ns;
         j->work[i].ns = ns < j->work[i].ns ? ns : j->work[i].ns;
     }
+}
+
+static int reads_cache(const struct job1 *j, int32_t phase)
+{
+    return j->plan->calls[j->work[phase].ph->first].op == OP_ATTN;
+}
+
+/* More than the caches hold goes through them. */
+static void flush_caches(void)
+{
+    enum { BYTES = 64 << 20 };
+    static uint8_t *p;
+    if (!p) {
+        p = malloc(BYTES);
+        need(p != NULL, "out of memory");
+        memset(p, 1, BYTES);
+    }
+    for (size_t i = 0; i < BYTES; i += 64)
+        (void)*(volatile uint8_t *)(p + i);
+}
+
+typedef void turn_fn(const struct call *c, const struct exec *x, int64_t begin, int64_t end,
+                     int ith);
+
+static double time_unit(const struct job1 *j, turn_fn *fn, const struct call *c,
+                        const struct exec *x, int64_t u)
+{
+    double best = INFINITY;
+    for (int r = 0; r < 6; r++) {
+        if (j->tokens == 1)
+            flush_caches();
+        double began = wall();
+        fn(c, x, u, u + 1, 0);
+        double ns = wall() - began;
+        best = ns < best ? ns : best;
+    }
+    return best;
+}
+
+/* Units of an attention phase as cut for n threads, timed once. */
+static struct times *time_cut(struct job1 *j, int32_t phase, int n)
+{
+    struct work *w = &j->work[phase];
+    const struct call *c = &j->plan->calls[w->ph->first];
+    struct exec x = j->x;
+    int k = 0;
+    while (1 << k < n)
+        k++;
+    struct times *t = &w->cut[k];
+    if (t->n[1])
+        return t;
+    x.n_threads = n;
+    x.n_nodes = 1;
+    x.own = n > 1 ? &j->gathers : NULL;
+    t->n[0] = cpu_first_units(c, &x);
+    t->n[1] = c->impl.units(c, &x);
+    for (int i = 0; i < k; i++) /* the same cut as for fewer threads? */
+        if (w->cut[i].n[0] == t->n[0] && w->cut[i].n[1] == t->n[1])
+            return *t = w->cut[i], t;
+    double sum = 0;
+    for (int turn = 0; turn < 2; turn++) {
+        t->ns[turn] = calloc((size_t)t->n[turn] + 1, sizeof(double));
+        need(t->ns[turn] != NULL, "out of memory");
+        for (int64_t u = 0; u < t->n[turn]; u++)
+            sum += t->ns[turn][u] = time_unit(j, turn ? c->impl.fn : cpu_first, c, &x, u);
+    }
+    if (n == 1)
+        w->cold = sum;
+    for (int turn = 0; turn < 2; turn++)
+        for (int64_t u = 0; u < t->n[turn]; u++)
+            t->ns[turn][u] *= w->ns / w->cold;
+    return t;
+}
+
+/* While the session holds what the step has read. */
+static void time_cuts(struct job1 *j)
+{
+    for (int32_t p = 0; p < j->plan->n_phases; p++)
+        for (int n = 1; n <= CORES_MAX && reads_cache(j, p); n *= 2)
+            time_cut(j, p, n);
 }
 
 /* ---------------------------------------------------------------- machines */
@@ -282,8 +400,9 @@ struct thread {
 
 struct sim {
     const struct machine *m;
-    const struct job1 *j;
+    struct job1 *j;
     int n, n_nodes, groups; /* groups: the hand-over by groups */
+    int cut_fine;           /* attention as cut for so many threads */
     int n_groups;
     struct thread th[CORES_MAX];
     int order[CORES_MAX][CORES_MAX]; /* shares in the order in which a thread looks at them */
@@ -293,10 +412,12 @@ struct sim {
     int left[CORES_MAX], left_all; /* chunks not done, of groups and of all */
     double vis[CORES_MAX];         /* when the group can see the phase */
     uint8_t act[CORES_MAX];        /* complexes that have read the phase's input */
-    int32_t cur;
+    int32_t cur; /* turns: 2 i + 1 is phase i, 2 i the scores of its attention */
     int opener;
     struct cpu_cut cut;
+    const struct times *times; /* of the phase's units, NULL: they are alike */
     double busy, serial, end;
+    double began, took[2]; /* turns of all threads: products, attention */
 };
 
 static int share_first(const struct sim *s, int k)
@@ -338,18 +459,46 @@ static double slowness(const struct machine *m, int core)
     return core >= m->cores - m->n_slow ? 2 : 1;
 }
 
-/* What a part of a phase takes a core. */
-static double work_ns(const struct sim *s, const struct work *w, int core, double part, int far)
+/* What some work takes a core: so long by itself, reading so many bytes while a part `active` of
+ * the threads have work, too. */
+static double work_ns(const struct sim *s, int core, double ns, double bytes, int far,
+                      double active)
 {
     int node_has = 0, complex_has = 0;
     for (int v = 0; v < s->n; v++) {
         node_has += s->core_of[v] / s->m->per_node == core / s->m->per_node;
         complex_has += s->core_of[v] / s->m->per_complex == core / s->m->per_complex;
     }
-    double by_node = s->m->gbs_node / node_has, by_complex = s->m->gbs_complex / complex_has;
+    double by_node = s->m->gbs_node / fmax(1, active * node_has);
+    double by_complex = s->m->gbs_complex / fmax(1, active * complex_has);
     double gbs = (by_node < by_complex ? by_node : by_complex) * (far ? far_memory : 1);
-    double by_bytes = w->bytes * part / gbs, by_core = w->ns * part * slowness(s->m, core);
+    double by_bytes = bytes / gbs, by_core = ns * slowness(s->m, core);
     return by_bytes > by_core ? by_bytes : by_core;
+}
+
+/* Units of a turn; sets *times where they are not alike. */
+static int64_t turn_units(struct sim *s, int32_t turn, const struct times **times)
+{
+    *times = reads_cache(s->j, turn / 2) ? time_cut(s->j, turn / 2, 1) : NULL;
+    if (*times && s->cut_fine)
+        *times = time_cut(s->j, turn / 2, s->n);
+    if (*times)
+        return (*times)->n[turn % 2];
+    return turn % 2 ? cpu_phase_units(s->j->plan, s->j->work[turn / 2].ph, &s->j->x) : 0;
+}
+
+/* Units [lo, hi) of the turn that is open, on a core. */
+static double units_ns(const struct sim *s, int64_t lo, int64_t hi, int core, int far)
+{
+    const struct work *w = &s->j->work[s->cur / 2];
+    double part = (double)(hi - lo) / (double)s->cut.n_units, ns = part * w->ns;
+    double active = fmin(1, (double)s->cut.n_chunks / s->n);
+    if (!s->times)
+        return work_ns(s, core, ns, w->bytes * part, far, active);
+    ns = 0;
+    for (int64_t u = lo; u < hi; u++)
+        ns += s->times->ns[s->cur % 2][u];
+    return work_ns(s, core, ns, w->bytes * part / (s->times->n[0] ? 2 : 1), far, active);
 }
 
 /* Thread i has finished phase `after` (-1: begins) at time t: opens the next one. Returns when it
@@ -358,18 +507,20 @@ static double open_next(struct sim *s, int i, int32_t after, double t)
 {
     const struct plan *p = s->j->plan;
     int32_t next = after + 1;
-    for (;; next++) {
-        if (next == p->n_phases)
-            break;
-        int64_t units = cpu_phase_units(p, s->j->work[next].ph, &s->j->x);
+    if (after >= 0)
+        s->took[reads_cache(s->j, after / 2)] += t - s->began;
+    for (; next < 2 * p->n_phases; next++) {
+        const struct phase *ph = s->j->work[next / 2].ph;
+        int64_t units = turn_units(s, next, &s->times);
         if (units > 1) {
-            s->cut = cpu_cut(p, s->j->work[next].ph, units, s->j->step->T, s->n);
+            s->cut = cpu_cut(p, ph, units, s->j->step->T, s->n);
             break;
         }
-        double ns = s->j->work[next].ns * slowness(s->m, s->th[i].core);
+        double ns = units ? s->j->work[next / 2].ns * slowness(s->m, s->th[i].core) : 0;
         s->serial += ns;
         t += ns;
     }
+    s->began = t;
     s->cur = next;
     s->opener = i;
     memset(s->act, 0, sizeof s->act);
@@ -406,7 +557,7 @@ static double open_next(struct sim *s, int i, int32_t after, double t)
         w->t = line_read(s->m, &s->bell[s->groups ? w->group : 0], w->core, s->vis[w->group]);
         w->state = LOOK;
     }
-    if (next == p->n_phases)
+    if (next == 2 * p->n_phases)
         s->end = t;
     return t;
 }
@@ -424,12 +575,12 @@ static void look(struct sim *s, int i)
         return;
     }
     w->phase = s->cur;
-    w->state = s->cur == s->j->plan->n_phases ? OVER : SCAN;
+    w->state = s->cur == 2 * s->j->plan->n_phases ? OVER : SCAN;
     w->q = 0;
     if (w->state == OVER)
         return;
     /* Its input: the first of a complex brings it there. */
-    double lines = s->j->tokens > 1 ? 0 : s->j->work[s->cur].act / 64, ns = ns_complex;
+    double lines = s->j->tokens > 1 ? 0 : s->j->work[s->cur / 2].act / 64, ns = ns_complex;
     int cx = w->core / m->per_complex;
     if (!s->act[cx])
         ns = distance(m, w->core, s->th[s->opener].core);
@@ -479,8 +630,7 @@ static void scan(struct sim *s, int i)
     int64_t c = own ? s->lo[v]++ : --s->hi[v], lo = c * s->cut.chunk, hi = lo + s->cut.chunk;
     hi = hi < s->cut.n_units ? hi : s->cut.n_units;
     int far = s->core_of[v] / s->m->per_node != w->core / s->m->per_node;
-    double ns = work_ns(s, &s->j->work[s->cur], w->core,
-                        (double)(hi - lo) / (double)s->cut.n_units, far);
+    double ns = units_ns(s, lo, hi, w->core, far);
     s->busy += ns;
     w->t += ns;
     w->pending++;
@@ -498,14 +648,18 @@ static int first_in_time(const struct sim *s)
     return best;
 }
 
+enum way { FLAT, GROUPS, CUT, WAYS };
+
 /* Runs a step on n threads; returns its nanoseconds. */
-static double simulate(struct sim *s, const struct machine *m, struct job1 *j, int n, int groups)
+static double simulate(struct sim *s, const struct machine *m, struct job1 *j, int n, int way)
 {
+    int groups = way > FLAT;
     memset(s, 0, sizeof *s);
     s->m = m;
     s->j = j;
     s->n = n;
     s->groups = groups && n > 16;
+    s->cut_fine = way == CUT;
     s->n_nodes = m->cores / m->per_node <= n ? m->cores / m->per_node : 1;
     j->x.n_threads = n;
     j->x.n_nodes = s->n_nodes;
@@ -549,8 +703,8 @@ static double ideal_ns(struct sim *s, const struct job1 *j)
     for (int32_t p = 0; p < j->plan->n_phases; p++) {
         double gbs = 0;
         for (int v = 0; v < s->n; v++) {
-            struct work bytes = {.bytes = j->work[p].bytes};
-            gbs += bytes.bytes > 0 ? bytes.bytes / work_ns(s, &bytes, s->core_of[v], 1, 0) : 0;
+            double bytes = j->work[p].bytes;
+            gbs += bytes > 0 ? bytes / work_ns(s, s->core_of[v], 0, bytes, 0, 1) : 0;
         }
         double by_bytes = gbs > 0 ? j->work[p].bytes / gbs : 0, by_cores = j->work[p].ns / fast;
         sum += by_bytes > by_cores ? by_bytes : by_cores;
@@ -563,22 +717,24 @@ static double ideal_ns(struct sim *s, const struct job1 *j)
 static void table(const struct machine *m, struct job1 *j)
 {
     static struct sim s;
-    printf("\n%s, %s\n  threads  tokens/s flat  of ideal  hand-over   groups  of ideal  hand-over"
-           "  row work\n",
-           m->name, j->name);
+    printf("\n%s, %s: tokens/s, of ideal, handing over, by one thread\n", m->name, j->name);
+    printf("  threads  %22s  %22s  %22s\n", "flat", "groups", "cut");
     for (int n = 1; n <= m->cores; n *= 2) {
-        double ns[2], wait[2], row = 0, ideal = 0;
-        for (int groups = 0; groups < 2; groups++) {
-            ns[groups] = simulate(&s, m, j, n, groups);
-            /* Of the threads' time: what is neither work nor waiting for rows that one thread does.
-             */
-            wait[groups] = 1 - (s.busy + s.serial * n) / (ns[groups] * n);
-            row = s.serial / ns[groups];
-            ideal = ideal_ns(&s, j);
+        printf("  %7d", n);
+        for (int way = 0; way < WAYS; way++) {
+            double ns = simulate(&s, m, j, n, way);
+            /* Of the threads' time: what is neither work nor waiting for what one thread does. */
+            double wait = 1 - (s.busy + s.serial * n) / (ns * n);
+            printf("  %6.0f %3.0f %% %2.0f %% %2.0f %%", 1e9 * j->tokens / ns,
+                   100 * ideal_ns(&s, j) / ns, 100 * wait, 100 * s.serial / ns);
         }
-        printf("  %7d  %13.0f  %6.0f %%  %7.0f %%  %7.0f  %6.0f %%  %7.0f %%  %6.0f %%\n", n,
-               1e9 * j->tokens / ns[0], 100 * ideal / ns[0], 100 * wait[0],
-               1e9 * j->tokens / ns[1], 100 * ideal / ns[1], 100 * wait[1], 100 * row);
+        printf("\n");
+        for (int way = 0; way < WAYS && n == m->cores; way++) {
+            double ns = simulate(&s, m, j, n, way);
+            printf("  %s: %.0f us; products %.0f, attention %.0f, one thread %.0f\n",
+                   (const char *[]){"flat", "groups", "cut"}[way], ns / 1e3, s.took[0] / 1e3,
+                   s.took[1] / 1e3, s.serial / 1e3);
+        }
     }
 }
 
@@ -626,11 +782,13 @@ int main(int argc, char **argv)
     struct job1 prefill = take_job(s, prompt, rows);
     for (int i = 0; i < REPS / 4; i++)
         time_step(s, &prefill, 0, ids, rows);
+    time_cuts(&prefill);
     time_step(s, NULL, 0, ids, depth);
     time_step(s, NULL, depth, ids, 1);
     struct job1 decode = take_job(s, "decode", 1);
     for (int i = 0; i < REPS; i++)
         time_step(s, &decode, depth, ids, 1);
+    time_cuts(&decode);
 
     double line = measure_line(), wake = measure_wake();
     ns_complex = line > 0 ? line : ns_complex;
@@ -648,7 +806,7 @@ int main(int argc, char **argv)
         table(&machines[i], &decode);
         table(&machines[i], &prefill);
         links(&machines[i], &prefill,
-              simulate(&sim, &machines[i], &prefill, machines[i].cores, 1));
+              simulate(&sim, &machines[i], &prefill, machines[i].cores, CUT));
     }
     free(ids);
     free(decode.step);
