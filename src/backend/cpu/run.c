@@ -201,15 +201,10 @@ static uint32_t chunks_of(const struct runner *r, const struct cpu_cut *cut, str
     return chunks_before(r, cut, s.end) - chunks_before(r, cut, s.first);
 }
 
-/* Runs units [lo, hi) of a turn. */
-static void work(struct runner *r, uint32_t turn, int64_t lo, int64_t hi, int ith)
+/* Runs units [lo, hi) of a phase. */
+static void work(struct runner *r, const struct phase *ph, int64_t lo, int64_t hi, int ith)
 {
-    const struct phase *ph = phase_of(r, turn);
     const struct call *calls = &r->x->plan->calls[ph->first];
-    if (turn % 2 == 0) {
-        cpu_first(calls, r->x, lo, hi, ith);
-        return;
-    }
     if (ph->kind == PHASE_CHAIN) {
         for (int32_t k = 0; k < ph->n; k++)
             calls[k].impl.fn(&calls[k], r->x, lo, hi, ith);
@@ -231,6 +226,16 @@ static void work(struct runner *r, uint32_t turn, int64_t lo, int64_t hi, int it
             at += end - first;
         }
     }
+}
+
+/* The same of turn i, which may be a phase's first. */
+static void work_in(struct runner *r, uint32_t i, const struct phase *ph, int64_t lo, int64_t hi,
+                    int ith)
+{
+    if (i % 2)
+        work(r, ph, lo, hi, ith);
+    else
+        cpu_first(&r->x->plan->calls[ph->first], r->x, lo, hi, ith);
 }
 
 /* Takes a chunk of thread v's share for turn i; from the back when stealing. -1: nothing left
@@ -346,7 +351,7 @@ static void advance(struct runner *r, int64_t i, int ith)
             if (n_units > 1)
                 break;
             if (n_units == 1)
-                work(r, next, 0, 1, ith);
+                work_in(r, next, ph, 0, 1, ith);
             next++;
         }
         n_units = cpu_phase_units(p, ph, r->x);
@@ -355,7 +360,7 @@ static void advance(struct runner *r, int64_t i, int ith)
             break;
         }
         if (n_units == 1)
-            work(r, next, 0, 1, ith);
+            work(r, ph, 0, 1, ith);
         account(r, next / 2);
     }
     atomic_store_explicit(&r->done, 0, memory_order_relaxed);
@@ -394,6 +399,7 @@ static uint64_t word_now(const struct runner *r, int ith)
 static int work_on(struct runner *r, uint32_t i, const struct cpu_cut *cut, int k, int j, int v,
                    int own, int ith)
 {
+    const struct phase *ph = phase_of(r, i);
     struct shares s = shares_of(r, k, j);
     for (int n = s.end - s.first; n > 0; n--, v = v + 1 < s.end ? v + 1 : s.first, own = 0) {
         uint32_t done = 0;
@@ -403,7 +409,7 @@ static int work_on(struct runner *r, uint32_t i, const struct cpu_cut *cut, int 
                 return 0;
             }
             int64_t lo = c * cut->chunk, hi = lo + cut->chunk;
-            work(r, i, lo, hi < cut->n_units ? hi : cut->n_units, ith);
+            work_in(r, i, ph, lo, hi < cut->n_units ? hi : cut->n_units, ith);
         }
         arrive(r, i, cut, k, j, s, done, ith);
     }
