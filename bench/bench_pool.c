@@ -66,12 +66,12 @@ static double wall(void)
     return (double)clock_ns();
 }
 
-/* Nanoseconds of a line from core to core: the least of some rounds, of two threads wherever the
- * system puts them; 0: one core. */
+/* Nanoseconds of a line from core to core: the least of many rounds, of two threads wherever
+ * the system puts them, which may be one core while others work here; 0: there is one core. */
 static double measure_line(void)
 {
     double best = 0;
-    for (int round = 0; round < 20 && cores_usable() > 1; round++) {
+    for (int round = 0; round < 60 && cores_usable() > 1; round++) {
         struct pair p = {.n = 20000};
         pthread_t t;
         if (pthread_create(&t, NULL, play, &p))
