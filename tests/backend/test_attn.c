@@ -143,10 +143,13 @@ static void check_same(const struct attn_job *j, const char *what)
               j->d_v, j->n_rows, j->slot0, j->slot1);
 }
 
-/* The job at every level against the reference, which was computed into ref_*. */
+/* The job at every level, with lines asked for into either cache, against the reference, which was
+ * computed into ref_*. */
 static void check_levels(struct attn_job *j, const char *what)
 {
-    for (int l = 0; l < n_levels; l++) {
+    for (int way = 0; way < 2 * n_levels; way++) {
+        const int l = way / 2;
+        struct kern k = *levels[l];
         char name[64];
         int64_t n = (int64_t)j->n_rows * j->g;
         snprintf(name, sizeof name, "%s %s", levels[l]->name, what);
@@ -154,7 +157,8 @@ static void check_levels(struct attn_job *j, const char *what)
         memset(out_l, 0x55, sizeof *out_l * (size_t)n);
         memset(out_o, 0x55, sizeof out_o);
         set_outputs(j, out_m, out_l, out_o);
-        levels[l]->attn(levels[l], j);
+        k.ahead_second = way % 2;
+        k.attn(&k, j);
         check_same(j, name);
         for (int i = 0; i < 64; i++)
             CHECK(bits_of(out_o[n * ((j->d_v + 15) / 16 * 16) + i]) == 0x55555555u);

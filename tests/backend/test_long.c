@@ -1,6 +1,7 @@
 /* test_long.c -- contexts of millions of tokens, by counting: how a step of few rows is cut into
  * work, without the gigabytes it would read; and what becomes of its parts. */
 #include "backend/cpu/cpu.h"
+#include "base/machine/cpu.h"
 #include "graph/ops/attention.h"
 #include "graph/step.h"
 #include "run/session/session.h"
@@ -139,6 +140,7 @@ static void prompts_on_many_threads(void)
     pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
     REQUIRE(s, "%s", m ? err.msg : "no model");
     CHECK(units_of_prompt(s, 64, 512) == 32 * 2 * 4);
+    CHECK(units_of_prompt(s, 64, 500) == 32 * 2 * 4);
     CHECK(units_of_prompt(s, 16, 512) == 32 * 2);
     CHECK(units_of_prompt(s, 17, 512) == 32 * 2 * 2);
     CHECK(units_of_prompt(s, 2, 48) == 3 * 2 * 2);
@@ -255,9 +257,11 @@ static void rows_in_two_turns(void)
 static void logits_of_many_rows(void)
 {
     enum { ROWS = 80, V = 65552, SOME = 7 }; /* the last panel of 64 rows is not full */
-    static const char *const types[] = {"q8_0", "f16"};
+    static const char *const types[] = {"q8_0", "f16", "q8_0"};
     struct pith_error err;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < (cpu_has(CPU_AVX2) ? 3 : 2); i++) {
+        if (i == 2) /* where several tiles go through a panel at once */
+            setenv("PITH_CPU", "avx2", 1);
         struct pith_synth_params p = small_params("llama", 64);
         struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
         p.n_vocab = V;
@@ -287,6 +291,7 @@ static void logits_of_many_rows(void)
         pith_session_close(s);
         pith_model_close(m);
     }
+    unsetenv("PITH_CPU");
 }
 
 int main(void)

@@ -250,16 +250,17 @@ static void gated_products_are_fused(void)
         enum dtype type;
         enum glu_act act;
         int k;
-    } cases[] = {{DT_F32, GLU_SILU, 37},   {DT_F16, GLU_GELU, 50}, {DT_BF16, GLU_RELU2, 34},
-                 {DT_Q8_0, GLU_SILU, 64},  {DT_Q4_0, GLU_GELU_ERF, 96},
-                 {DT_Q4_K, GLU_RELU, 512}, {DT_Q6_K, GLU_SIGMOID, 256}};
+    } cases[] = {{DT_F32, GLU_SILU, 37},      {DT_F16, GLU_GELU, 50},      {DT_BF16, GLU_RELU2, 34},
+                 {DT_Q8_0, GLU_SILU, 64},     {DT_Q4_0, GLU_GELU_ERF, 96}, {DT_Q4_K, GLU_RELU, 512},
+                 {DT_Q6_K, GLU_SIGMOID, 256}, {DT_IQ4_XS, GLU_SILU, 256}};
+    static const int rows[] = {1, 19, 137}; /* the last: more full tiles than go at once */
     static float gate[M * MAX_K], up[M * MAX_K], z[BENCH_ROWS * M], y[BENCH_ROWS * M];
     struct rng rng;
     struct pith_error err;
     rng_init(&rng, 44);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        for (int T = 1; T <= 19; T += 18) {
-            int k = cases[i].k;
+        for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
+            int k = cases[i].k, T = rows[n];
             struct gated_case c = {.act = cases[i].act};
             bench_reset();
             bench_fill(&rng, gate, M * k, 0);

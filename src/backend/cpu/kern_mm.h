@@ -22,7 +22,8 @@ struct kern_mm {
     int *ahead; /* NULL, or how many bytes ahead one and two columns ask for weights: speed alone */
 };
 
-/* level: enum cpu_level. NULL in out may be ahead, pack, pair, and the mm of types never packed. */
+/* level: enum cpu_level. NULL in out may be ahead, pack, pair, many, and the mm of types never
+ * packed. */
 void kern_mm_table(int level, struct kern_mm *out);
 
 /* What the 4-bit codes of iq4_nl and iq4_xs stand for, plus 128, and those of mxfp4 (doubled, see

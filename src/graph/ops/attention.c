@@ -100,11 +100,24 @@ enum {
     TURN_NUMBERS = 192 << 10
 };
 
-/* Of how many query heads of a kv head a chunk is at least. Rows of a prompt are enough for one. */
-static int32_t least_heads(const struct step *s)
+/* Rows that are worked on one by one, whatever tile they lie in: each brings K and V together for
+ * itself. */
+static int by_row(const struct call *c, const struct step *s)
 {
-    int32_t rows = s->n_tiles ? s->T / s->n_tiles : 1;
-    return rows < 1 ? ATTN_CHUNK : (ATTN_CHUNK + rows - 1) / rows;
+    int one = ((const struct attn_op *)c->p)->list;
+    for (int32_t k = 0; k < c->n_states && !one; k++)
+        one = c->state[k]->ratio > 1;
+    for (int32_t i = 0; i < s->n_tiles && !one; i++)
+        one = step_tree(s)[step_seg(s)[step_tile(s)[i]]];
+    return one;
+}
+
+/* Of how many query heads of a kv head a chunk is at least. A full tile's rows are enough for one.
+ */
+static int32_t least_heads(const struct call *c, const struct step *s)
+{
+    int32_t n = s->T && !by_row(c, s) ? ATTN_CHUNK * s->n_tiles / s->T : ATTN_CHUNK;
+    return n < 1 ? 1 : n;
 }
 
 /* Spans of a tile as the shares of threads are weighed by: rows see more the later they stand. */
@@ -200,7 +213,7 @@ struct attn_split attn_split(const struct call *c, const struct exec *x)
         split.by_span = 1;
     }
     int32_t units = split.n_tiles * n_kv * split.n_parts;
-    int32_t chunks = p->n_head / n_kv / least_heads(x->step);
+    int32_t chunks = p->n_head / n_kv / least_heads(c, x->step);
     if (x->n_threads > 1 && units > 0 && units < enough && chunks > 1) {
         int32_t wanted = (enough + units - 1) / units;
         split.n_chunks = wanted < chunks ? wanted : chunks;

@@ -171,7 +171,7 @@ INLINE void multiply_many(const uint8_t *panel, int64_t n, const struct act_tile
 {
     const int block = kind == MANY_32 ? 32 : 256, bytes = kind == MANY_32 ? f.bytes : t.bytes;
     struct ready w[SLICES];
-    uint8_t x[kind == MANY_Q6 ? MANY_K * ACT_TILE : 1] __attribute__((aligned(64)));
+    uint8_t x[MANY_K * ACT_TILE] __attribute__((aligned(64))); /* of q6_K: 128 too large */
     for (int i = 0; i < n_tiles * ACT_TILE * ROWS; i += LANES)
         r_store(y + i, r_zero());
     for (int64_t k0 = 0; k0 < n; k0 += MANY_K) {
