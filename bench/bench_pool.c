@@ -18,8 +18,8 @@
  *     groups   what backend/cpu/run.c does with many threads: shares count in a line of the group,
  *              groups in a line of all; a bell for each group; idle threads stop looking when the
  *              phase is over
- *     cut      the same, and attention cut as it is for so many threads (graph/ops/attention.h): of
- *              a prompt by query heads, of a row in two turns. The others have it as for one thread
+ *     cut      the same, and attention of a prompt cut by query heads, as it is for so many threads
+ *              (graph/ops/attention.h). The others have it as for one thread
  *
  * Units of attention are measured one by one, on one thread, after a walk through more memory than
  * the caches hold where a row decodes; sums of the units of one thread's cut are taken for what the
@@ -122,9 +122,9 @@ static double measure_wake(void)
 
 enum { CUTS = 9 }; /* 1, 2, 4 .. threads */
 
-struct times { /* of the units of attention, in both turns, as cut for some threads */
-    int64_t n[2];
-    double *ns[2];
+struct times { /* of the units of attention, as cut for some threads */
+    int64_t n;
+    double *ns;
 };
 
 struct work {
@@ -245,18 +245,14 @@ static void flush_caches(void)
         (void)*(volatile uint8_t *)(p + i);
 }
 
-typedef void turn_fn(const struct call *c, const struct exec *x, int64_t begin, int64_t end,
-                     int ith);
-
-static double time_unit(const struct job1 *j, turn_fn *fn, const struct call *c,
-                        const struct exec *x, int64_t u)
+static double time_unit(const struct job1 *j, const struct call *c, const struct exec *x, int64_t u)
 {
     double best = INFINITY;
     for (int r = 0; r < 6; r++) {
         if (j->tokens == 1)
             flush_caches();
         double began = wall();
-        fn(c, x, u, u + 1, 0);
+        c->impl.fn(c, x, u, u + 1, 0);
         double ns = wall() - began;
         best = ns < best ? ns : best;
     }
@@ -273,28 +269,24 @@ static struct times *time_cut(struct job1 *j, int32_t phase, int n)
     while (1 << k < n)
         k++;
     struct times *t = &w->cut[k];
-    if (t->n[1])
+    if (t->n)
         return t;
     x.n_threads = n;
     x.n_nodes = 1;
     x.own = n > 1 ? &j->gathers : NULL;
-    t->n[0] = cpu_first_units(c, &x);
-    t->n[1] = c->impl.units(c, &x);
+    t->n = c->impl.units(c, &x);
     for (int i = 0; i < k; i++) /* the same cut as for fewer threads? */
-        if (w->cut[i].n[0] == t->n[0] && w->cut[i].n[1] == t->n[1])
+        if (w->cut[i].n == t->n)
             return *t = w->cut[i], t;
     double sum = 0;
-    for (int turn = 0; turn < 2; turn++) {
-        t->ns[turn] = calloc((size_t)t->n[turn] + 1, sizeof(double));
-        need(t->ns[turn] != NULL, "out of memory");
-        for (int64_t u = 0; u < t->n[turn]; u++)
-            sum += t->ns[turn][u] = time_unit(j, turn ? c->impl.fn : cpu_first, c, &x, u);
-    }
+    t->ns = calloc((size_t)t->n + 1, sizeof(double));
+    need(t->ns != NULL, "out of memory");
+    for (int64_t u = 0; u < t->n; u++)
+        sum += t->ns[u] = time_unit(j, c, &x, u);
     if (n == 1)
         w->cold = sum;
-    for (int turn = 0; turn < 2; turn++)
-        for (int64_t u = 0; u < t->n[turn]; u++)
-            t->ns[turn][u] *= w->ns / w->cold;
+    for (int64_t u = 0; u < t->n; u++)
+        t->ns[u] *= w->ns / w->cold;
     return t;
 }
 
@@ -412,12 +404,12 @@ struct sim {
     int left[CORES_MAX], left_all; /* chunks not done, of groups and of all */
     double vis[CORES_MAX];         /* when the group can see the phase */
     uint8_t act[CORES_MAX];        /* complexes that have read the phase's input */
-    int32_t cur; /* turns: 2 i + 1 is phase i, 2 i the scores of its attention */
+    int32_t cur;                   /* phase */
     int opener;
     struct cpu_cut cut;
     const struct times *times; /* of the phase's units, NULL: they are alike */
     double busy, serial, end;
-    double began, took[2]; /* turns of all threads: products, attention */
+    double began, took[2]; /* phases of all threads: products, attention */
 };
 
 static int share_first(const struct sim *s, int k)
@@ -476,29 +468,25 @@ static double work_ns(const struct sim *s, int core, double ns, double bytes, in
     return by_bytes > by_core ? by_bytes : by_core;
 }
 
-/* Units of a turn; sets *times where they are not alike. */
-static int64_t turn_units(struct sim *s, int32_t turn, const struct times **times)
+/* Units of a phase; sets *times where they are not alike. */
+static int64_t phase_units(struct sim *s, int32_t phase, const struct times **times)
 {
-    *times = reads_cache(s->j, turn / 2) ? time_cut(s->j, turn / 2, 1) : NULL;
-    if (*times && s->cut_fine)
-        *times = time_cut(s->j, turn / 2, s->n);
-    if (*times)
-        return (*times)->n[turn % 2];
-    return turn % 2 ? cpu_phase_units(s->j->plan, s->j->work[turn / 2].ph, &s->j->x) : 0;
+    *times = reads_cache(s->j, phase) ? time_cut(s->j, phase, s->cut_fine ? s->n : 1) : NULL;
+    return *times ? (*times)->n : cpu_phase_units(s->j->plan, s->j->work[phase].ph, &s->j->x);
 }
 
-/* Units [lo, hi) of the turn that is open, on a core. */
+/* Units [lo, hi) of the phase that is open, on a core. */
 static double units_ns(const struct sim *s, int64_t lo, int64_t hi, int core, int far)
 {
-    const struct work *w = &s->j->work[s->cur / 2];
+    const struct work *w = &s->j->work[s->cur];
     double part = (double)(hi - lo) / (double)s->cut.n_units, ns = part * w->ns;
     double active = fmin(1, (double)s->cut.n_chunks / s->n);
-    if (!s->times)
-        return work_ns(s, core, ns, w->bytes * part, far, active);
-    ns = 0;
-    for (int64_t u = lo; u < hi; u++)
-        ns += s->times->ns[s->cur % 2][u];
-    return work_ns(s, core, ns, w->bytes * part / (s->times->n[0] ? 2 : 1), far, active);
+    if (s->times) {
+        ns = 0;
+        for (int64_t u = lo; u < hi; u++)
+            ns += s->times->ns[u];
+    }
+    return work_ns(s, core, ns, w->bytes * part, far, active);
 }
 
 /* Thread i has finished phase `after` (-1: begins) at time t: opens the next one. Returns when it
@@ -508,15 +496,15 @@ static double open_next(struct sim *s, int i, int32_t after, double t)
     const struct plan *p = s->j->plan;
     int32_t next = after + 1;
     if (after >= 0)
-        s->took[reads_cache(s->j, after / 2)] += t - s->began;
-    for (; next < 2 * p->n_phases; next++) {
-        const struct phase *ph = s->j->work[next / 2].ph;
-        int64_t units = turn_units(s, next, &s->times);
+        s->took[reads_cache(s->j, after)] += t - s->began;
+    for (; next < p->n_phases; next++) {
+        const struct phase *ph = s->j->work[next].ph;
+        int64_t units = phase_units(s, next, &s->times);
         if (units > 1) {
             s->cut = cpu_cut(p, ph, units, s->j->step->T, s->n);
             break;
         }
-        double ns = units ? s->j->work[next / 2].ns * slowness(s->m, s->th[i].core) : 0;
+        double ns = units ? s->j->work[next].ns * slowness(s->m, s->th[i].core) : 0;
         s->serial += ns;
         t += ns;
     }
@@ -557,7 +545,7 @@ static double open_next(struct sim *s, int i, int32_t after, double t)
         w->t = line_read(s->m, &s->bell[s->groups ? w->group : 0], w->core, s->vis[w->group]);
         w->state = LOOK;
     }
-    if (next == 2 * p->n_phases)
+    if (next == p->n_phases)
         s->end = t;
     return t;
 }
@@ -575,12 +563,12 @@ static void look(struct sim *s, int i)
         return;
     }
     w->phase = s->cur;
-    w->state = s->cur == 2 * s->j->plan->n_phases ? OVER : SCAN;
+    w->state = s->cur == s->j->plan->n_phases ? OVER : SCAN;
     w->q = 0;
     if (w->state == OVER)
         return;
     /* Its input: the first of a complex brings it there. */
-    double lines = s->j->tokens > 1 ? 0 : s->j->work[s->cur / 2].act / 64, ns = ns_complex;
+    double lines = s->j->tokens > 1 ? 0 : s->j->work[s->cur].act / 64, ns = ns_complex;
     int cx = w->core / m->per_complex;
     if (!s->act[cx])
         ns = distance(m, w->core, s->th[s->opener].core);

@@ -189,69 +189,6 @@ static void spans_merged_by_the_last(void)
     }
 }
 
-/* Units of the first turn of the step's first attention, on so many threads. */
-static int64_t first_units(const struct pith_session *s, int n_threads)
-{
-    struct exec x = {.plan = &s->role[ROLE_DECODER].plan,
-                     .step = s->step,
-                     .n_threads = n_threads,
-                     .n_nodes = 1,
-                     .own = &x};
-    for (int32_t i = 0; i < x.plan->n_calls; i++)
-        if (x.plan->calls[i].op == OP_ATTN)
-            return cpu_first_units(&x.plan->calls[i], &x);
-    return -1;
-}
-
-/* Rows that decode with fewer heads than threads: scores come in a turn of their own, page by page,
- * and a row has the bits that one thread makes, also where it sees two spans and has one turn. */
-static void rows_in_two_turns(void)
-{
-    enum { V = 64, THREADS = 32, SEQS = 2, MOST = 1100 };
-    static const int32_t depths[] = {40, 200, 511, 1000, 1030};
-    static int32_t token[MOST];
-    struct pith_error err;
-    struct pith_synth_params p = small_params("llama", V);
-    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
-    p.n_embd = 512;
-    p.n_head = 2;
-    p.n_ctx = sp.n_ctx = MOST;
-    sp.n_seq = SEQS;
-    for (int i = 0; i < MOST; i++)
-        token[i] = i * 7 % V;
-    float want[sizeof depths / sizeof *depths][SEQS][V];
-    for (int n_threads = 1; n_threads <= THREADS; n_threads += THREADS - 1) {
-        pith_model *m = small_model_on(&p, 512, NULL, n_threads);
-        pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
-        REQUIRE(s, "%s", m ? err.msg : "no model");
-        for (size_t i = 0; i < sizeof depths / sizeof *depths; i++) {
-            int32_t n = depths[i], both[SEQS] = {5, 9}, seq[SEQS] = {0, 1};
-            struct pith_batch b = PITH_BATCH_INIT;
-            for (int32_t q = 0; q < SEQS; q++)
-                REQUIRE(pith_truncate(s, q, 0, &err) == PITH_OK &&
-                            pith_feed(s, q, token + q, (size_t)n, &err) == PITH_OK,
-                        "%s", err.msg);
-            b.n = SEQS;
-            b.token = both;
-            b.seq = seq;
-            b.want = (const uint8_t[]){1, 1};
-            REQUIRE(pith_step(s, &b, &err) == PITH_OK, "%s", err.msg);
-            int64_t pages = n > 384 && n < 1024 ? (n + 64) / 64 : 0;
-            CHECK_MSG(first_units(s, THREADS) == SEQS * pages,
-                      "%d slots: %d units", n, (int)first_units(s, THREADS));
-            CHECK(first_units(s, THREADS - 1) == 0);
-            for (int32_t q = 0; q < SEQS; q++) {
-                if (n_threads == 1)
-                    memcpy(want[i][q], pith_logits(s, q), sizeof want[i][q]);
-                CHECK_MSG(!memcmp(want[i][q], pith_logits(s, q), sizeof want[i][q]),
-                          "%d threads, %d slots, sequence %d", n_threads, n, q);
-            }
-        }
-        pith_session_close(s);
-        pith_model_close(m);
-    }
-}
-
 /* Logits that are more than the caches hold are put past them: each row's are those of the row
  * alone. */
 static void logits_of_many_rows(void)
@@ -300,7 +237,6 @@ int main(void)
     TEST(one_long_among_short);
     TEST(prompts_on_many_threads);
     TEST(spans_merged_by_the_last);
-    TEST(rows_in_two_turns);
     TEST(logits_of_many_rows);
     return test_end();
 }

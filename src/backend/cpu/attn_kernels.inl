@@ -730,19 +730,6 @@ static void attn_queries(const struct attn_job *j, int i, struct attn_tile *t)
     t->q = to;
 }
 
-/* Scores between two calls: out of the tile, or into it. */
-static void attn_keep(const struct attn_job *j, const struct attn_page *page, struct attn_tile *t)
-{
-    const int n = t->n * V_LANES;
-    float *kept = j->kept + (int64_t)(page->p0 - j->kept_from) * j->g;
-    for (int g = t->a / V_LANES; g * V_LANES < t->b; g++) {
-        if (j->turn == KERN_SCORES)
-            __builtin_memcpy(kept + g * n, t->s[g], (size_t)n * sizeof *kept);
-        else
-            __builtin_memcpy(t->s[g], kept + g * n, (size_t)n * sizeof *kept);
-    }
-}
-
 /* Rows row .. end-1, each of which sees a part of the page. */
 static void attn_rows(const struct kern *kern, const struct attn_job *j, int row, int end,
                       const struct attn_page *page)
@@ -762,9 +749,7 @@ static void attn_rows(const struct kern *kern, const struct attn_job *j, int row
          * a lone vector goes on at the pace of memory. */
         t.k_second = kern->ahead_second && t.n > 1 && page->scores != attn_scores_blocks;
         t.v_second = kern->ahead_second && (t.n > 1 || page->scores == attn_scores_blocks);
-        if (j->turn == KERN_VALUES) {
-            attn_keep(j, page, &t);
-        } else if (page->scores == attn_scores_blocks) {
+        if (page->scores == attn_scores_blocks) {
             t.mm = kern->mm[j->k_type];
             t.x = attn_gather(j, i, t.n);
         } else {
@@ -773,12 +758,7 @@ static void attn_rows(const struct kern *kern, const struct attn_job *j, int row
         t.m = j->m + i;
         t.l = j->l + i;
         t.o = j->o + (int64_t)i * d_v16;
-        if (j->turn != KERN_VALUES)
-            page->scores(&t, page->k, with_k);
-        if (j->turn == KERN_SCORES) {
-            attn_keep(j, page, &t);
-            return;
-        }
+        page->scores(&t, page->k, with_k);
         if (j->slopes || j->table)
             attn_weights_near(j, &t, i, page->p0);
         else
@@ -861,10 +841,7 @@ static void attn_slots(const struct kern *kern, const struct attn_job *j, int p0
         return;
     struct attn_page page = j->latent ? attn_turned(j, attn_k(j, p0), from, to)
                                       : attn_as_it_lies(j, attn_k(j, p0), attn_v(j, p0));
-    if (j->turn == KERN_SCORES)
-        page.with_k.bytes = 0;
-    else
-        attn_numbered(j, &page, from, to);
+    attn_numbered(j, &page, from, to);
     page.p0 = p0;
     page.all = whole ? KERN_PAGE : 0;
     for (int row = 0, end; row < j->n_rows; row = end + 1) { /* row `end` sees nothing of it */
@@ -876,7 +853,7 @@ static void attn_slots(const struct kern *kern, const struct attn_job *j, int p0
         if (end == row)
             continue;
         page.with_v = (struct attn_ahead){(const char *)page.v, 0};
-        if (next < j->hi[end - 1] && j->turn == KERN_BOTH)
+        if (next < j->hi[end - 1])
             page.with_v = (struct attn_ahead){(const char *)attn_k(j, next), j->k_bytes};
         attn_look_up(j, end - 1, next + KERN_PAGE);
         attn_rows(kern, j, row, end, &page);
@@ -946,15 +923,14 @@ static void attn_listed(const struct kern *kern, const struct attn_job *j, int f
 
 static void vec_attn(const struct kern *kern, const struct attn_job *j)
 {
-    if (!j->latent && j->turn != KERN_VALUES &&
-        attn_types[j->k_type].scores == attn_scores_blocks)
+    if (!j->latent && attn_types[j->k_type].scores == attn_scores_blocks)
         attn_quantise(kern, j);
     int64_t n = (int64_t)j->n_rows * j->g, d_v16 = (j->d_v + 15) / 16 * 16;
-    for (int64_t i = 0; i < n && j->turn != KERN_SCORES; i++) {
+    for (int64_t i = 0; i < n; i++) {
         j->m[i] = -__builtin_inff();
         j->l[i] = 0;
     }
-    for (int64_t i = 0; i < n * d_v16 && j->turn != KERN_SCORES; i += V_LANES)
+    for (int64_t i = 0; i < n * d_v16; i += V_LANES)
         v_store(j->o + i, v_set(0));
     const int listed = j->list || j->ratio > 1;
     for (int p0 = j->slot0; listed && p0 < j->slot1; p0 += KERN_PAGE)

@@ -26,10 +26,6 @@ struct cpu_gathers {
     _Atomic(int32_t) *n;
     int32_t most; /* counts of a call; units beyond are merged later */
 };
-/* ops/attention.c: where attention goes in two turns (graph/ops/attention.h), units of the first
- * one, all of which are done before any of the call's own; 0: there is one turn. */
-int64_t cpu_first_units(const struct call *c, const struct exec *x);
-void cpu_first(const struct call *c, const struct exec *x, int64_t begin, int64_t end, int ith);
 /* run.c */
 uint64_t cpu_job_bytes(const struct plan *p, int n_threads);
 pith_status cpu_prepare(struct device *d, const struct job_params *p, struct job **out,

@@ -57,15 +57,8 @@ enum {
  * tail: K of the page at slot tail_from + 64 i lies at tail + i (k_bytes + v_bytes), V behind it,
  * and `pages` is not looked at from there on; NULL: there is none.
  * m, l: [n_rows * g]; o: [n_rows * g][d_v16]. The call initialises them (m = -inf, l = 0, o = 0)
- * first.
- * kept: where one row's scores are between two calls, [pages from slot kept_from on][64 g];
- * g is 12 at most, there is neither a list nor a tail, and nothing is latent. KERN_SCORES makes
- * them, of the slots [slot0, slot1), and nothing else. KERN_VALUES reads them instead of K; its V
- * may be some columns of the pages' rows. So threads share the slots of K first, then columns of
- * V. NULL: KERN_BOTH. */
+ * first. */
 enum { KERN_NEAR = 144, KERN_FAR = 128, KERN_TABLE = 2 * KERN_NEAR }; /* as graph/ops/attention.h */
-
-enum kern_attn_turn { KERN_BOTH, KERN_SCORES, KERN_VALUES };
 
 struct attn_job {
     const float *q;
@@ -88,9 +81,6 @@ struct attn_job {
     float cap;
     float *m, *l, *o;
     void *scratch; /* kern_attn_scratch bytes, 64-byte aligned */
-    enum kern_attn_turn turn;
-    float *kept; /* or NULL */
-    int32_t kept_from; /* the first slot of a page */
 };
 
 /* Scores of a sparse indexer: n_head queries of one row with slots [a, b) of the page of K at `k`

@@ -8,26 +8,23 @@
  * thread that comes late finds the phase gone and goes to the current one, and the run ends without
  * those that never come.
  *
- *   share word of thread i:  [turn + 1 : 18][lo : 23][hi : 23]   in chunks of units,   taken by
+ *   share word of thread i:  [phase + 1 : 16][lo : 24][hi : 24]   in chunks of units,   taken by
  *       compare-and-swap, by owner and thieves alike
  *
- * A phase is two turns: most have nothing to do in the first one. Attention of few heads makes its
- * scores there (graph/ops/attention.h). Turn 2 i + 1 is phase i itself; turns end as phases do.
- *
- * A word that still carries an older turn stands for the untouched share of this one, so nobody has
- * to reset words between turns. A turn cannot complete before each non-empty share was claimed
- * through its word, hence a late thread's swap for an old turn fails. A phase of one unit
+ * A word that still carries an older phase stands for the untouched share of this one, so nobody
+ * has to reset words between phases. A phase cannot complete before each non-empty share was
+ * claimed through its word, hence a late thread's swap for an old phase fails. A phase of one unit
  * (row work while decoding) is run at once by the thread that would open it: no hand-over. With
  * several memory nodes shares lie node by node and stealing begins at home. Which thread does what
  * never shows in the bits: units are rows or panels, and no sum is split.
  *
- *   the word of a turn   [turn + 1 : 20][its units : 44]   all that a thread has to be told
+ *   the word of a phase   [phase + 1 : 20][its units : 44]   all that a thread has to be told
  *
  * What is shared by all costs most with many cores (bench/bench_pool.c), so it is little: a thread
  * counts the chunks of its share and adds them once; with many threads to the count of its group
  * (base/machine/pool.h), and who completes the group's adds these to the count of all. The word of
- * a turn is told group by group. Thieves look at their group first, and at other groups only while
- * the turn is not over. */
+ * a phase is told group by group. Thieves look at their group first, and at other groups only while
+ * the phase is not over. */
 #include "backend/cpu/cpu.h"
 
 #include <stdalign.h>
@@ -37,8 +34,8 @@
 #include "base/machine/trace.h"
 #include "graph/ops/adapt.h"
 
-enum { CANCELLED_TURN = (1 << 20) - 2 };
-_Static_assert(2 * PLAN_MAX_CALLS < 1 << 18, "the tag of a share has room for each turn");
+enum { CANCELLED_PHASE = (1 << 20) - 2 };
+_Static_assert(PLAN_MAX_CALLS < 1 << 16, "the tag of a share has room for each phase");
 
 struct share {
     _Atomic(uint64_t) word;
@@ -76,21 +73,21 @@ struct runner {
     int device, n_threads, n_nodes;
     int per_group, n_groups;
     int told;       /* the word is heard of the pool */
-    uint64_t begun; /* the word of the first turn that is not run at once */
+    uint64_t begun; /* the word of the first phase that is not run at once */
     int timed;      /* somebody wants to know what each phase takes: t0 is when it began */
     int traced;
     int64_t t0;
-    alignas(64) _Atomic(uint64_t) now;  /* the word of the turn being worked on; 2 n: finished */
+    alignas(64) _Atomic(uint64_t) now;  /* the word of the phase being worked on; n: finished */
     alignas(64) _Atomic(uint32_t) done; /* its chunks */
 };
 
 enum { UNITS_BITS = 44 };
-static uint64_t turn_word(uint32_t i, int64_t n_units)
+static uint64_t phase_word(uint32_t i, int64_t n_units)
 {
     return (uint64_t)(i + 1) << UNITS_BITS | (uint64_t)n_units;
 }
 
-static uint32_t turn_of(uint64_t word)
+static uint32_t phase_of(uint64_t word)
 {
     return (uint32_t)(word >> UNITS_BITS) - 1;
 }
@@ -100,15 +97,9 @@ static int64_t units_of(uint64_t word)
     return (int64_t)(word & (((uint64_t)1 << UNITS_BITS) - 1));
 }
 
-enum { CHUNK_BITS = 23 }; /* 64 chunks of 1,024 threads, and more */
-static uint64_t word_of(uint32_t turn, uint64_t lo, uint64_t hi)
+static uint64_t word_of(uint32_t phase, uint64_t lo, uint64_t hi)
 {
-    return (uint64_t)(turn + 1) << (2 * CHUNK_BITS) | lo << CHUNK_BITS | hi;
-}
-
-static const struct phase *phase_of(const struct runner *r, uint32_t turn)
-{
-    return &r->x->plan->phases[r->first + (int32_t)(turn / 2)];
+    return (uint64_t)(phase + 1) << 48 | lo << 24 | hi;
 }
 
 static int cancelled(const struct runner *r)
@@ -228,17 +219,7 @@ static void work(struct runner *r, const struct phase *ph, int64_t lo, int64_t h
     }
 }
 
-/* The same of turn i, which may be a phase's first. */
-static void work_in(struct runner *r, uint32_t i, const struct phase *ph, int64_t lo, int64_t hi,
-                    int ith)
-{
-    if (i % 2)
-        work(r, ph, lo, hi, ith);
-    else
-        cpu_first(&r->x->plan->calls[ph->first], r->x, lo, hi, ith);
-}
-
-/* Takes a chunk of thread v's share for turn i; from the back when stealing. -1: nothing left
+/* Takes a chunk of thread v's share for phase i; from the back when stealing. -1: nothing left
  * there. */
 static int64_t claim(struct runner *r, uint32_t i, const struct cpu_cut *cut, int v, int steal)
 {
@@ -246,13 +227,12 @@ static int64_t claim(struct runner *r, uint32_t i, const struct cpu_cut *cut, in
     uint64_t old = atomic_load_explicit(word, memory_order_relaxed);
     for (;;) {
         uint64_t a, b;
-        const uint64_t mask = (1 << CHUNK_BITS) - 1;
-        uint32_t tag = (uint32_t)(old >> (2 * CHUNK_BITS));
+        uint32_t tag = (uint32_t)(old >> 48);
         if (tag > i + 1)
-            return -1; /* the turn is over */
+            return -1; /* the phase is over */
         if (tag == i + 1) {
-            a = old >> CHUNK_BITS & mask;
-            b = old & mask;
+            a = old >> 24 & 0xffffff;
+            b = old & 0xffffff;
         } else {
             a = chunks_before(r, cut, v);
             b = chunks_before(r, cut, v + 1);
@@ -334,26 +314,18 @@ static void clear_gathers(struct runner *r, const struct phase *ph)
             atomic_store_explicit(&g->n[g->at[k] + j], 0, memory_order_relaxed);
 }
 
-/* Called by the thread that finished turn i (or before the first): runs what one thread can do at
+/* Called by the thread that finished phase i (or before the first): runs what one thread can do at
  * once, opens the next. */
 static void advance(struct runner *r, int64_t i, int ith)
 {
     const struct plan *p = r->x->plan;
-    if (i >= 0 && i % 2)
-        account(r, (uint32_t)i / 2);
+    if (i >= 0)
+        account(r, (uint32_t)i);
     uint32_t next = (uint32_t)(i + 1);
-    int stop = 0; /* looked at once: a flag that is taken back must not open a turn unprepared */
+    int stop = 0; /* looked at once: a flag that is taken back must not open a phase unprepared */
     int64_t n_units = 0;
-    for (; next < 2 * (uint32_t)r->n && !(stop = cancelled(r)); next++) {
-        const struct phase *ph = phase_of(r, next);
-        if (next % 2 == 0) {
-            n_units = cpu_first_units(&p->calls[ph->first], r->x);
-            if (n_units > 1)
-                break;
-            if (n_units == 1)
-                work_in(r, next, ph, 0, 1, ith);
-            next++;
-        }
+    for (; next < (uint32_t)r->n && !(stop = cancelled(r)); next++) {
+        const struct phase *ph = &p->phases[r->first + (int32_t)next];
         n_units = cpu_phase_units(p, ph, r->x);
         if (n_units > 1) {
             clear_gathers(r, ph);
@@ -361,10 +333,10 @@ static void advance(struct runner *r, int64_t i, int ith)
         }
         if (n_units == 1)
             work(r, ph, 0, 1, ith);
-        account(r, next / 2);
+        account(r, next);
     }
     atomic_store_explicit(&r->done, 0, memory_order_relaxed);
-    uint64_t word = turn_word(stop ? CANCELLED_TURN : next, n_units);
+    uint64_t word = phase_word(stop ? CANCELLED_PHASE : next, n_units);
     if (i >= 0)
         say(r, word);
     else
@@ -399,26 +371,26 @@ static uint64_t word_now(const struct runner *r, int ith)
 static int work_on(struct runner *r, uint32_t i, const struct cpu_cut *cut, int k, int j, int v,
                    int own, int ith)
 {
-    const struct phase *ph = phase_of(r, i);
+    const struct phase *ph = &r->x->plan->phases[r->first + (int32_t)i];
     struct shares s = shares_of(r, k, j);
     for (int n = s.end - s.first; n > 0; n--, v = v + 1 < s.end ? v + 1 : s.first, own = 0) {
         uint32_t done = 0;
         for (int64_t c; (c = claim(r, i, cut, v, !own)) >= 0; done++) {
             if (cancelled(r)) { /* some thread is always here, so all hear of it */
-                say(r, turn_word(CANCELLED_TURN, 0));
+                say(r, phase_word(CANCELLED_PHASE, 0));
                 return 0;
             }
             int64_t lo = c * cut->chunk, hi = lo + cut->chunk;
-            work_in(r, i, ph, lo, hi < cut->n_units ? hi : cut->n_units, ith);
+            work(r, ph, lo, hi < cut->n_units ? hi : cut->n_units, ith);
         }
         arrive(r, i, cut, k, j, s, done, ith);
     }
     return 1;
 }
 
-/* The rest of turn i, from the thread's own share on: the others of its group, the groups of its
+/* The rest of phase i, from the thread's own share on: the others of its group, the groups of its
  * node, the other nodes. 0: the run is over. */
-static int work_turn(struct runner *r, uint32_t i, const struct cpu_cut *cut, int ith)
+static int work_phase(struct runner *r, uint32_t i, const struct cpu_cut *cut, int ith)
 {
     int nth = ith / r->n_nodes; /* of its node's threads */
     for (int dk = 0; dk < r->n_nodes; dk++) {
@@ -426,7 +398,7 @@ static int work_turn(struct runner *r, uint32_t i, const struct cpu_cut *cut, in
         for (int dj = 0; dj < n; dj++) {
             int j = (nth / r->per_group + dj) % n, own = !dk && !dj;
             struct shares s = shares_of(r, k, j);
-            if (!own && r->told && turn_of(word_now(r, ith)) != i)
+            if (!own && r->told && phase_of(word_now(r, ith)) != i)
                 return 1;
             if (!work_on(r, i, cut, k, j, s.first + nth % r->per_group % (s.end - s.first), own,
                          ith))
@@ -436,19 +408,19 @@ static int work_turn(struct runner *r, uint32_t i, const struct cpu_cut *cut, in
     return 1;
 }
 
-/* Works on turns as they come; returns 1 when all are done, 0 when the current one has no chunk
+/* Works on phases as they come; returns 1 when all are done, 0 when the current one has no chunk
  * left to take. */
 static int worker(void *ctx, int ith)
 {
     struct runner *r = ctx;
     uint64_t word = word_now(r, ith), before;
     do {
-        uint32_t i = turn_of(word);
-        if (i >= 2 * (uint32_t)r->n)
+        uint32_t i = phase_of(word);
+        if (i >= (uint32_t)r->n)
             return 1;
-        struct cpu_cut cut = cpu_cut(r->x->plan, phase_of(r, i), units_of(word), r->x->step->T,
-                                     r->n_threads);
-        if (!work_turn(r, i, &cut, ith))
+        struct cpu_cut cut = cpu_cut(r->x->plan, &r->x->plan->phases[r->first + (int32_t)i],
+                                     units_of(word), r->x->step->T, r->n_threads);
+        if (!work_phase(r, i, &cut, ith))
             return 1;
         before = word;
         word = word_now(r, ith);
@@ -492,12 +464,12 @@ pith_status cpu_submit(struct job *j, const struct run *run, int32_t first, int3
         r.t0 = clock_ns();
     uint32_t fp = fp_enter();
     advance(&r, -1, 0);
-    if (turn_of(atomic_load(&r.now)) < 2 * (uint32_t)n)
+    if (phase_of(atomic_load(&r.now)) < (uint32_t)n)
         pool_share(j->p.pool, x->n_threads, worker, &r);
     fp_leave(fp);
     /* What was run counts, not the flag: it may be raised behind the last phase, and taken back
      * before anybody looks. */
-    if (turn_of(atomic_load(&r.now)) != 2 * (uint32_t)n)
+    if (phase_of(atomic_load(&r.now)) != (uint32_t)n)
         return error_set(err, PITH_CANCELLED,
                          "the step was cancelled; the session is as it was before it");
     return PITH_OK;

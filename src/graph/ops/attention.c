@@ -87,17 +87,12 @@ int attn_in_tree(const struct state *kv, const struct exec *x, int32_t seg)
 }
 
 enum {
-    ATTN_CHUNK = 16, /* rows times query heads of a chunk at least: each reads all K and V */
+    ATTN_CHUNK = 16, /* rows times query heads of a chunk at least: each reads K and V by itself */
     /* Units for each thread that are enough, and where one is longer than so many spans: a thread
      * that is slower than the others, or loses its core, keeps them waiting for a unit at most. */
     ENOUGH = 4,
     LONG = 8,
-    ENOUGH_LONG = 16,
-    /* Two turns: query heads of a kv head at most, as many as a kernel takes at once; numbers of K
-     * and V of a head from which on they are worth that all threads meet once more: on simulated
-     * machines of 64 cores 320 slots of 512 numbers gain nothing (bench_pool). */
-    TURN_HEADS = 12,
-    TURN_NUMBERS = 192 << 10
+    ENOUGH_LONG = 16
 };
 
 /* Rows that are worked on one by one, whatever tile they lie in: each brings K and V together for
@@ -152,48 +147,6 @@ static int enough_units(const struct call *c, const struct exec *x)
     return most <= 1 || most * enough <= sum * n_kv;
 }
 
-/* Numbers of all scores that are kept; they begin in a line of the cache. */
-static int64_t kept_first(const struct value *v, const struct exec *x)
-{
-    return ((int64_t)x->step->T * v->cols + 15) / 16 * 16;
-}
-
-float *attn_kept(const struct call *c, const struct exec *x, int64_t r, int32_t head)
-{
-    const struct attn_op *p = c->p;
-    int32_t n_kv = c->state[0]->n_head_kv, g = p->n_head / n_kv;
-    return (float *)value_ptr(x, &c->dst) + kept_first(&c->dst, x) +
-           (r * n_kv + head) * ATTN_SPAN * g;
-}
-
-/* In how many columns of V and pages the work of a row is divided, where it goes in two turns. */
-static void in_two_turns(const struct call *c, const struct exec *x, struct attn_split *split)
-{
-    const struct attn_op *p = c->p;
-    const struct state *kv = c->state[0];
-    const struct step *s = x->step;
-    const struct value *parts = c->op == OP_ATTN ? &c->dst : &c->src[0];
-    int32_t units = split->n_tiles * kv->n_head_kv, most = 0;
-    if (!x->own || units * ATTN_TURN_THREADS > x->n_threads || split->n_parts > 1 ||
-        split->n_tiles != s->T || c->n_states > 1 || p->list || kv->ratio > 1 ||
-        state_every(kv) > 1 || state_is(kv, STATE_V_IN_K) || kv->d_v % ATTN_COLUMNS ||
-        p->n_head / kv->n_head_kv > TURN_HEADS)
-        return;
-    for (int32_t r = 0; r < s->T; r++) {
-        int32_t lo = step_lo(s, kv->group)[r], hi = step_hi(s, kv->group)[r];
-        int32_t n = hi > lo ? (hi - 1) / STEP_PAGE - lo / STEP_PAGE + 1 : 0;
-        most = n > most ? n : most;
-        if ((n && (hi - 1) / ATTN_SPAN != lo / ATTN_SPAN) || attn_in_tree(kv, x, step_seg(s)[r]))
-            return;
-    }
-    if (most * STEP_PAGE * (kv->d_k + kv->d_v) < TURN_NUMBERS ||
-        kept_first(parts, x) + (int64_t)s->T * p->n_head * ATTN_SPAN >
-            parts->cap_rows * parts->cols)
-        return;
-    split->n_pages = most;
-    split->n_chunks = kv->d_v / ATTN_COLUMNS;
-}
-
 struct attn_split attn_split(const struct call *c, const struct exec *x)
 {
     const struct attn_op *p = c->p;
@@ -218,7 +171,6 @@ struct attn_split attn_split(const struct call *c, const struct exec *x)
         int32_t wanted = (enough + units - 1) / units;
         split.n_chunks = wanted < chunks ? wanted : chunks;
     }
-    in_two_turns(c, x, &split);
     return split;
 }
 

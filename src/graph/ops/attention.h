@@ -8,10 +8,6 @@
 enum {
     ATTN_SPAN = 1024, /* slots of an attention partial: part of the bits */
     ATTN_STATES = 3,  /* in one softmax */
-    /* Two turns (struct attn_split): numbers of V of a chunk, which are a block of any type, and
-     * for how many threads there is one head. */
-    ATTN_COLUMNS = 32,
-    ATTN_TURN_THREADS = 16,
     /* A table of what distances add, of each head: entry ATTN_NEAR + r is of a slot r behind the
      * row's own, r = -ATTN_NEAR .. ATTN_NEAR - 1; from ATTN_FAR on all is equally far. */
     ATTN_NEAR = 144,
@@ -88,19 +84,7 @@ struct attn_split {
     int32_t n_tiles, n_parts;
     int32_t n_chunks; /* of the query heads of a kv head */
     int by_span;      /* 1: spans are units of their own (decode over long contexts) */
-    int32_t n_pages;  /* 0, or the chunks are of the numbers of V, and scores come before: */
 };
-/* Rows that decode and whose heads are few for the threads go in two turns, all threads meeting
- * between them: first scores, a unit for each of n_pages pages that a row may see, then what they
- * weigh, a unit for each chunk of the numbers of V. Every sum is as in one turn. The scores are
- * kept behind the rows of the result: of a row and kv head, by page, [64 query heads]. Of backends
- * that set `own` of struct exec. */
-static inline int64_t attn_score_units(const struct attn_split *split, int32_t n_heads)
-{
-    return (int64_t)split->n_tiles * n_heads * split->n_pages;
-}
-/* The scores of row r and kv head `head`. */
-float *attn_kept(const struct call *c, const struct exec *x, int64_t r, int32_t head);
 struct attn_split attn_split(const struct call *c, const struct exec *x);
 int64_t attn_n_units(const struct call *c, const struct exec *x);
 /* What unit u of the call is of. With several memory nodes units lie head by head, so that a node's

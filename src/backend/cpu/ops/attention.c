@@ -125,10 +125,8 @@ struct attn_work {
     const struct exec *x;
     struct attn_rows_of tile;
     int head_kv, head, g; /* query heads head .. head + g - 1 of all */
-    int first, n_cols;    /* numbers of V [first, first + n_cols) */
-    int64_t dv16;         /* as results lie: n_cols, padded */
+    int64_t dv16;
     struct attn_part total, one;
-    enum kern_attn_turn turn;
     void *scratch;
 };
 
@@ -159,13 +157,6 @@ static struct attn_job job_at(const struct attn_work *w, int32_t k)
     job.l = w->one.l;
     job.o = w->one.o;
     job.scratch = w->scratch;
-    if (w->turn == KERN_BOTH)
-        return job;
-    job.turn = w->turn;
-    job.kept = attn_kept(w->c, w->x, w->tile.row, w->head_kv);
-    job.kept_from = job.lo[0] / STEP_PAGE * STEP_PAGE;
-    job.d_v = w->n_cols;
-    job.v_off += (int64_t)(w->first / dtypes[job.v_type].block * dtypes[job.v_type].block_bytes);
     return job;
 }
 
@@ -302,35 +293,6 @@ static void attn_gather(const struct attn_work *w, const struct attn_split *spli
     }
 }
 
-/* The heads' sums of a row to their places in its partial. */
-static void attn_put(const struct attn_work *w, const float *o, float *y)
-{
-    int64_t all = kv_padded(w->c->state[0]->d_v), n = w->dv16;
-    y += w->head * all + w->first;
-    if (n == all)
-        memcpy(y, o, (size_t)(w->g * n) * sizeof *y);
-    else
-        for (int h = 0; h < w->g; h++)
-            memcpy(y + h * all, o + h * n, (size_t)n * sizeof *y);
-}
-
-/* What chunk i of a unit has: some query heads, or numbers of V. */
-static void attn_chunk(struct attn_work *w, const struct attn_split *split, int i)
-{
-    const struct state *kv = w->c->state[0];
-    int g = ((const struct attn_op *)w->c->p)->n_head / kv->n_head_kv;
-    w->head = w->head_kv * g;
-    w->g = g;
-    if (split->n_pages) {
-        w->turn = KERN_VALUES;
-        w->first = i * ATTN_COLUMNS;
-        w->dv16 = w->n_cols = ATTN_COLUMNS;
-    } else {
-        w->head += g * i / split->n_chunks;
-        w->g = w->head_kv * g + g * (i + 1) / split->n_chunks - w->head;
-    }
-}
-
 /* One unit: a tile's rows with query heads of one kv head over one span, or over all of them in
  * order, state by state. */
 static void attn_unit(const struct call *c, const struct exec *x, int64_t u, int ith)
@@ -339,8 +301,13 @@ static void attn_unit(const struct call *c, const struct exec *x, int64_t u, int
     const struct state *kv = c->state[0];
     struct attn_split split = attn_split(c, x);
     struct attn_unit unit = attn_unit_at(&split, kv->n_head_kv, x->n_nodes, u);
-    struct attn_work w = {.c = c, .x = x, .head_kv = unit.head, .dv16 = kv_padded(kv->d_v)};
-    attn_chunk(&w, &split, unit.chunk);
+    int g = p->n_head / kv->n_head_kv, h0 = g * unit.chunk / split.n_chunks;
+    struct attn_work w = {.c = c,
+                          .x = x,
+                          .head_kv = unit.head,
+                          .head = unit.head * g + h0,
+                          .g = g * (unit.chunk + 1) / split.n_chunks - h0,
+                          .dv16 = kv_padded(kv->d_v)};
     attn_tile(c, x, unit.tile, &w.tile);
     int64_t n_vec = (int64_t)w.tile.n_rows * w.g, dv16 = w.dv16;
     float *scratch = scratch_of(x, ith);
@@ -357,11 +324,10 @@ static void attn_unit(const struct call *c, const struct exec *x, int64_t u, int
     for (int32_t r = 0; r < w.tile.n_rows; r++) {
         float *y = (float *)value_ptr(x, &c->dst) +
                    ((int64_t)(w.tile.row + r) * split.n_parts + unit.part) * c->dst.cols;
-        if (w.first == 0) {
-            memcpy(y + w.head, w.total.m + r * w.g, (size_t)w.g * sizeof *y);
-            memcpy(y + p->n_head + w.head, w.total.l + r * w.g, (size_t)w.g * sizeof *y);
-        }
-        attn_put(&w, w.total.o + r * w.g * dv16, y + 2 * p->n_head);
+        memcpy(y + w.head, w.total.m + r * w.g, (size_t)w.g * sizeof *y);
+        memcpy(y + p->n_head + w.head, w.total.l + r * w.g, (size_t)w.g * sizeof *y);
+        memcpy(y + 2 * p->n_head + w.head * dv16, w.total.o + r * w.g * dv16,
+               (size_t)(w.g * dv16) * sizeof *y);
     }
     attn_gather(&w, &split, u);
 }
@@ -370,35 +336,6 @@ static OP_FN(cpu_attn)
 {
     for (int64_t u = begin; u < end; u++)
         attn_unit(c, x, u, ith);
-}
-
-int64_t cpu_first_units(const struct call *c, const struct exec *x)
-{
-    if (c->op != OP_ATTN || c->impl.fn != cpu_attn || x->n_threads < ATTN_TURN_THREADS)
-        return 0;
-    struct attn_split split = attn_split(c, x);
-    return attn_score_units(&split, c->state[0]->n_head_kv);
-}
-
-/* A unit is a page that a row may see, with all query heads of a kv head. */
-void cpu_first(const struct call *c, const struct exec *x, int64_t begin, int64_t end, int ith)
-{
-    const struct state *kv = c->state[0];
-    struct attn_split split = attn_split(c, x), pages = split;
-    pages.n_parts = split.n_pages;
-    pages.n_chunks = 1;
-    for (int64_t u = begin; u < end; u++) {
-        struct attn_unit unit = attn_unit_at(&pages, kv->n_head_kv, x->n_nodes, u);
-        struct attn_work w = {.c = c, .x = x, .head_kv = unit.head, .scratch = scratch_of(x, ith)};
-        attn_chunk(&w, &split, 0);
-        w.turn = KERN_SCORES;
-        attn_tile(c, x, unit.tile, &w.tile);
-        struct attn_job job = job_at(&w, 0);
-        job.slot0 = job.kept_from + unit.part * STEP_PAGE;
-        job.slot1 = job.slot0 + STEP_PAGE;
-        if (job.slot0 < job.hi[0])
-            kern_of(c)->attn(kern_of(c), &job);
-    }
 }
 
 static OP_FN(cpu_attn_merge)
