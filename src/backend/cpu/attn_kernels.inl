@@ -746,9 +746,10 @@ static void attn_rows(const struct kern *kern, const struct attn_job *j, int row
         t.cap = j->cap;
         attn_ranges(j, page, i, &t);
         /* What the two ask for by turns wants one level, what matrix products read wants the first;
-         * a lone vector goes on at the pace of memory. */
-        t.k_second = kern->ahead_second && t.n > 1 && page->scores != attn_scores_blocks;
-        t.v_second = kern->ahead_second && (t.n > 1 || page->scores == attn_scores_blocks);
+         * a lone vector goes on at the pace of memory. Pages of a prompt are near already. */
+        const int second = kern->ahead_second && last - first <= ATTN_TILE;
+        t.k_second = second && t.n > 1 && page->scores != attn_scores_blocks;
+        t.v_second = second && (t.n > 1 || page->scores == attn_scores_blocks);
         if (page->scores == attn_scores_blocks) {
             t.mm = kern->mm[j->k_type];
             t.x = attn_gather(j, i, t.n);

@@ -205,7 +205,7 @@ static void multiply_tile(const struct call *c, const struct exec *x, int64_t be
     }
 }
 
-enum { MOST_TILES = 8 }; /* that go through a panel at once */
+enum { MOST_TILES = 8, KEPT_TILES = 32 }; /* that go through a panel at once; that it finds made */
 
 static void take_tiles(const struct call *c, const struct exec *x, int64_t t, int n,
                        struct act_tile *a)
@@ -232,7 +232,7 @@ static void multiply(const struct call *c, const struct exec *x, int64_t begin, 
                      int64_t first, int64_t n_tiles, int ith, int gated)
 {
     _Alignas(64) float y[MOST_TILES * ACT_TILE * 16], y2[MOST_TILES * ACT_TILE * 16];
-    struct act_tile a[MOST_TILES];
+    struct act_tile a[KEPT_TILES];
     const struct kern *k = kern_of(c);
     const struct cpu_panels w = cpu_panels(c), w2 = second_panels(c, gated);
     const enum dtype type = c->w->type;
@@ -248,7 +248,7 @@ static void multiply(const struct call *c, const struct exec *x, int64_t begin, 
     const int far = goes_far(c, x);
     for (int64_t t0 = first; t0 < n_tiles; t0 += block) {
         const int64_t t1 = t0 + block < n_tiles ? t0 + block : n_tiles;
-        const int kept = t1 - t0 <= MOST_TILES; /* those of a decode step, above all */
+        const int kept = t1 - t0 <= KEPT_TILES;
         if (kept)
             take_tiles(c, x, t0, (int)(t1 - t0), a);
         for (int64_t p = begin; p < end; p++) {
