@@ -292,7 +292,7 @@ int main(int argc, char **argv)
     int checks = argc > 4 && !strcmp(argv[4], "check"), code = 0;
     int32_t n = argc > 5 ? atoi(argv[5]) : 16, n_threads = argc > 4 && !checks ? atoi(argv[4]) : 0;
     b.depth = argc > 2 ? atoi(argv[2]) : 0;
-    if (argc < 4 || b.depth < 1 || n < 1 || n_threads < 0) {
+    if (argc < 4 || b.depth < 1 || n < 1 || n > UBATCH || n_threads < 0) {
         fprintf(stderr, "bench_depth MODEL DEPTH TYPE [threads [tokens]]\n"
                         "bench_depth MODEL DEPTH TYPE check\n");
         return 1;
@@ -317,9 +317,9 @@ int main(int argc, char **argv)
         need(fill(b.s, b.depth, NULL, &err), &err);
         printf("%s, %s, %d threads; %d positions put in %.1f s\n", b.info.type, pith_isa(),
                b.s->n_threads, b.depth, seconds(CLOCK_MONOTONIC) - began);
+        run_once(&b, UBATCH / 8, 1, &cpus); /* pages for all: single tokens would slide windows on */
         run_once(&b, WARM, 0, &cpus);
         test(&b, n, 0);
-        run_once(&b, 2 * PREFILL_ROWS, 1, &cpus);
         test(&b, UBATCH, 1);
     }
     pith_session_close(b.s);
