@@ -119,7 +119,7 @@ def test_made_by():
         text = re.sub(r"\s*\n\s*", " ", open(page, encoding="utf-8").read())
         for code in re.findall(r"`([^`]+)`", text):
             wrong = []
-            for kind, name in re.findall(r"build/(bench|tests)/(\w+)", code):
+            for kind, name in re.findall(r"build/(bench|tests)/([\w/]+)", code):
                 there = os.path.exists("bench/%s.c" % name) if kind == "bench" else name in tests
                 wrong += [] if there else [name]
                 n += 1
