@@ -317,7 +317,7 @@ int main(int argc, char **argv)
         need(fill(b.s, b.depth, NULL, &err), &err);
         printf("%s, %s, %d threads; %d positions put in %.1f s\n", b.info.type, pith_isa(),
                b.s->n_threads, b.depth, seconds(CLOCK_MONOTONIC) - began);
-        run_once(&b, UBATCH / 8, 1, &cpus); /* pages for all: single tokens would slide windows on */
+        run_once(&b, UBATCH / 8, 1, &cpus); /* pages for all, before windows slide */
         run_once(&b, WARM, 0, &cpus);
         test(&b, n, 0);
         test(&b, UBATCH, 1);
