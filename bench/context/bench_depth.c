@@ -302,7 +302,7 @@ int main(int argc, char **argv)
     b.m = pith_model_open(argv[1], &mp, &err);
     need(b.m ? pith_model_get_info(b.m, &b.info, &err) : err.code, &err);
     b.params = (struct pith_session_params)PITH_SESSION_PARAMS_INIT;
-    b.params.n_ctx = b.depth + (n > UBATCH ? n : UBATCH);
+    b.params.n_ctx = b.depth + UBATCH;
     b.params.cache_type_k = b.params.cache_type_v = argv[3];
     b.params.n_threads = n_threads;
     b.params.pooling = PITH_POOL_NONE;

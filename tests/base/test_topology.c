@@ -336,6 +336,25 @@ static void models_on_nodes(void)
     model_on_nodes("qwen3moe");
 }
 
+/* A model of these parameters over two nodes, of which the second has all processors but the first;
+ * NULL: a check has failed. */
+static pith_model *open_on_two_nodes(const char *path, const struct pith_synth_params *sp)
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    two_nodes();
+    put("devices/system/node/node%d/cpulist", 0, "0\n");
+    put("devices/system/node/node%d/cpulist", 2, "1-1023\n");
+    CHECK_MSG(pith_synth(path, sp, &err) == PITH_OK, "%s", err.msg);
+    setenv("PITH_SYSFS", folder, 1);
+    mp.n_threads = 3;
+    mp.numa = PITH_NUMA_SPREAD;
+    pith_model *m = pith_model_open(path, &mp, &err);
+    unsetenv("PITH_SYSFS");
+    CHECK_MSG(m, "%s", err.msg);
+    return m;
+}
+
 static int large_pages_exist(void)
 {
     return access("/sys/kernel/mm/transparent_hugepage", F_OK) == 0;
@@ -366,12 +385,7 @@ static int has_small_pages(const void *p)
 static void weights_on_nodes(void)
 {
     char path[128];
-    struct pith_error err = {PITH_OK, ""};
     struct pith_synth_params sp = PITH_SYNTH_PARAMS_INIT;
-    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
-    two_nodes();
-    put("devices/system/node/node%d/cpulist", 0, "0\n");
-    put("devices/system/node/node%d/cpulist", 2, "1-1023\n");
     snprintf(path, sizeof path, "%s/moe.gguf", folder);
     sp.arch = "qwen3moe";
     sp.n_expert = 6;
@@ -379,13 +393,8 @@ static void weights_on_nodes(void)
     sp.type = "q8_0";
     sp.n_embd = 256;
     sp.n_vocab = N_VOCAB;
-    REQUIRE(pith_synth(path, &sp, &err) == PITH_OK, "%s", err.msg);
-    setenv("PITH_SYSFS", folder, 1);
-    mp.n_threads = 3;
-    mp.numa = PITH_NUMA_SPREAD;
-    pith_model *m = pith_model_open(path, &mp, &err);
-    unsetenv("PITH_SYSFS");
-    REQUIRE(m, "%s", err.msg);
+    pith_model *m = open_on_two_nodes(path, &sp);
+    REQUIRE(m, "no model");
     int n_experts = 0, n_plain = 0;
     for (int32_t i = 0; i < m->n_tensors && m->n_nodes == 2; i++) {
         const struct placement *at = &m->tensors[i]->at[0];
@@ -615,21 +624,12 @@ static void sessions_on_nodes(void)
     char path[128];
     struct pith_error err = {PITH_OK, ""};
     struct pith_synth_params sp = PITH_SYNTH_PARAMS_INIT;
-    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
-    two_nodes();
-    put("devices/system/node/node%d/cpulist", 0, "0\n");
-    put("devices/system/node/node%d/cpulist", 2, "1-1023\n");
     snprintf(path, sizeof path, "%s/kv.gguf", folder);
     sp.arch = "llama";
     sp.n_embd = 128;
     sp.n_vocab = N_VOCAB;
-    REQUIRE(pith_synth(path, &sp, &err) == PITH_OK, "%s", err.msg);
-    setenv("PITH_SYSFS", folder, 1);
-    mp.n_threads = 3;
-    mp.numa = PITH_NUMA_SPREAD;
-    pith_model *m = pith_model_open(path, &mp, &err);
+    pith_model *m = open_on_two_nodes(path, &sp);
     pith_session *s = m ? pith_session_open(m, NULL, &err) : NULL;
-    unsetenv("PITH_SYSFS");
     REQUIRE(s, "%s", err.msg);
     if (m->n_nodes == 2) { /* with one processor there is one node */
         struct cache_group *g = &s->cache.group[0];
