@@ -53,7 +53,8 @@ static double seconds(clockid_t clock)
 
 /* ---------------------------------------------------------------- the context */
 
-/* A step of Knuth's 64-bit generator, its bits mixed. */
+/* A step of Knuth's 64-bit generator, its bits mixed. Not base/rng.h's, whose numbers are the same
+ * everywhere and cost many times as much: a long context has a thousand million of them. */
 static uint64_t next_bits(uint64_t *state)
 {
     uint64_t x = *state = *state * 6364136223846793005u + 1442695040888963407u;
