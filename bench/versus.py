@@ -12,10 +12,12 @@ of
 
     roof, peer, ours, peer, ours, roof
 
-The roof is the read bandwidth that `pith bench` measures; a block whose two roofs differ by more
-than 10 % is dropped and repeated. Figures are means of the repeats in a run, then the median of the
-kept blocks; a ratio is ours / peer. Of a cell that kept none, the range of what was dropped stands
-in brackets. Steal is the share of the processors' time that the host gave to others. Beside the
+Both programs are open all the while and take turns, since the memory of a shared machine may change
+its speed every few seconds: ours is build/bench/turns/turn (`make build/bench/turns/turn`), which
+measures the roof, too. A block whose two roofs (bandwidth of reads) differ by more than 10 % is
+dropped and repeated. Figures are the median of the kept blocks; a ratio is ours / peer. What the
+machine allows for a test is asked of `pith bench`, then scaled to the roofs of the block. Of a cell
+that kept none, the range of what was dropped stands in brackets. Steal is the share of the processors' time that the host gave to others. Beside the
 ratio stands what the peer's fastest fork published for a type (FORK), and ours / fork: other
 machines, so a hint.
 
@@ -34,7 +36,8 @@ processor time, and no roof is asked for. Its cells should have an --out of thei
 
 The peer lives in a private environment (--venv), made on the first call; building it takes
 minutes."""
-import argparse, datetime, json, os, re, statistics, subprocess, sys, tempfile, time
+import argparse, datetime, json, os, re, statistics, subprocess, sys, tempfile
+import threading, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VENV = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "pith",
@@ -53,6 +56,7 @@ AVX2_BUILD = "-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGG
 LONG = 2048  # tokens from which a cell is too slow to look for all settings
 ROOF_SLACK = 1.10
 PEER_BATCH = 2048
+PAUSE_S = 0.05  # threads of one side may spin for a while after a turn
 
 
 class Failed(Exception):
@@ -98,8 +102,8 @@ def peer_open(L, model, seqs, n_ctx, threads, flash, repack):
     return m, ctx
 
 
-def peer_main(model, test, threads, flash, repack, reps):
-    """One line of JSON: tokens/s of each repeat, or what cannot be set."""
+def peer_main(model, test, threads, flash, repack):
+    """As bench/turns/turn.c: "ready", or what cannot be set; then a turn for each line."""
     kind, n, seqs, depth = parse_test(test)
     import llama_cpp as L
 
@@ -109,7 +113,7 @@ def peer_main(model, test, threads, flash, repack, reps):
     try:
         m, ctx = peer_open(L, model, seqs, depth + n + 64, threads, flash, repack)
     except KeyError as e:
-        return print(json.dumps({"unset": e.args[0]}))
+        return print(f"unset {e.args[0]}")
     n_vocab = L.llama_vocab_n_tokens(L.llama_model_get_vocab(m))
     memory = L.llama_get_memory(ctx)
     batch = L.llama_batch_init(PEER_BATCH, 0, seqs)
@@ -147,21 +151,20 @@ def peer_main(model, test, threads, flash, repack, reps):
     for s in range(seqs if depth else 0):
         step([(s, i, token(i)) for i in range(depth)], False)
     work(min(n, 512 if kind == "pp" else 8))  # warm-up
-    tps, cpu = [], []
-    for _ in range(reps):
-        rewind()
-        began, worked = time.perf_counter(), time.process_time()
+    rewind()
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        began, worked = time.perf_counter_ns(), time.process_time_ns()
         work(n)
-        tps.append(n * seqs / (time.perf_counter() - began))
-        cpu.append(n * seqs / (time.process_time() - worked))
-    print(json.dumps({"tps": tps, "cpu": cpu}))
+        print(time.perf_counter_ns() - began, time.process_time_ns() - worked, flush=True)
+        rewind()
 
 
 # ---------------------------------------------------------------- running both
 
 def run(cmd, limit_s):
     try:
-        p = subprocess.run(cmd, capture_output=True, text=True, timeout=limit_s)
+        p = subprocess.run([str(x) for x in cmd], capture_output=True, text=True, timeout=limit_s)
     except subprocess.TimeoutExpired:
         raise Failed(f"over {limit_s} s")
     if p.returncode:
@@ -176,36 +179,87 @@ def ticks():
     return n[7], sum(n)
 
 
+class Held:
+    """A program that is open and waits for turns: bench/turns/turn, or the peer in peer_main."""
+
+    def __init__(self, args, limit_s=1800):
+        self.limit_s, self.errors = limit_s, tempfile.TemporaryFile("w+")
+        self.p = subprocess.Popen([str(x) for x in args], stdin=subprocess.PIPE, text=True,
+                                  stdout=subprocess.PIPE, stderr=self.errors)
+        self.first = self.line()
+
+    def line(self):
+        stop = threading.Timer(self.limit_s, self.p.kill)
+        stop.start()
+        text = self.p.stdout.readline()
+        stop.cancel()
+        if text:
+            return text.strip()
+        status = self.p.wait()
+        self.errors.seek(0)
+        raise Failed(f"{os.path.basename(self.p.args[0])}: status {status}: "
+                     f"{self.errors.read().strip()[-300:]}")
+
+    def ask(self, what=""):
+        self.p.stdin.write(what + "\n")
+        self.p.stdin.flush()
+        return [float(x) for x in self.line().split()]
+
+    def close(self):
+        self.p.stdin.close()
+        self.p.wait()
+        self.p.stdout.close()
+        self.errors.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
 class Runner:
     def __init__(self, a):
         self.a = a
         self.python = a.python or os.path.join(a.venv, "bin", "python")
         self.unset = set()
 
-    def ours(self, model, test):
-        """Tokens/s and the row of pith bench."""
+    def limits(self, model, test):
+        """What pith bench says the machine allows, and which of its figures that goes by."""
         kind, n, seqs, depth = parse_test(test)
-        cmd = [self.a.pith, "bench", model, "-t", str(self.a.threads), "--repeat", str(self.a.reps),
-               "--json"]
-        cmd += ["-d", str(depth), "-np",
-                str(seqs)] + (["-p", str(n), "-n", "0"] if kind == "pp"
-                              else ["-p", "0", "-n", str(n)])
-        row = json.loads(run(cmd, self.a.limit))[0]
-        return row["cpu_tps" if self.a.busy else "tps"], row
+        counts = ["-p", n, "-n", 0] if kind == "pp" else ["-p", 0, "-n", 4]
+        rows = json.loads(run([self.a.pith, "bench", model, "-t", self.a.threads, "--repeat", 1,
+                               "-d", depth, "-np", seqs if kind == "pp" or seqs == 1 else f"1,{seqs}",
+                               *counts, "--json"], self.a.limit))
+        row, one = rows[-1], rows[0]
+        if kind == "pp" or row["limit_tps"] < 0.97 * seqs * one["limit_tps"] and seqs > 1:
+            by = "f32_gops" if row["type"] in ("f16", "bf16", "f32") else "int8_gops"
+        else:
+            by = "read_gbs"
+        return row["limit_tps"] / row[by], ("read_gbs", "int8_gops", "f32_gops").index(by)
 
-    def roof(self):
-        with tempfile.TemporaryDirectory() as d:
-            run([self.a.pith, "synth", os.path.join(d, "m.gguf")], self.a.limit)
-            return self.ours(os.path.join(d, "m.gguf"), "tg1")[1]["read_gbs"]
+    def ours(self, model, test):
+        kind, n, seqs, depth = parse_test(test)
+        work = [n, 0] if kind == "pp" else [0, n]
+        side = Held([self.a.turn, model, self.a.threads, seqs, depth, *work], self.a.limit)
+        side.ask()  # warm-up
+        return side
 
     def peer(self, model, test, flags):
-        out = run([self.python, os.path.abspath(__file__), "--peer", model, test, *map(str, flags),
-                   str(self.a.reps)], self.a.limit)
-        out = json.loads(out.strip().splitlines()[-1])
-        if "unset" in out:
-            self.unset.add(out["unset"])
-            return 0.0
-        return statistics.mean(out["cpu" if self.a.busy else "tps"])
+        """None: flags cannot be set."""
+        side = Held([self.python, os.path.abspath(__file__), "--peer", model, test, *flags],
+                    self.a.limit)
+        if side.first == "ready":
+            return side
+        side.close()
+        self.unset.add(side.first.removeprefix("unset "))
+        return None
+
+    def speed(self, side, test):
+        """Tokens/s, the mean of the repeats; of processor time when others are busy, too."""
+        kind, n, seqs, _ = parse_test(test)
+        return statistics.mean(1e9 * n * seqs / side.ask()[self.a.busy]
+                               for _ in range(self.a.reps))
 
     def best_flags(self, model, test, short):
         """The peer's fastest (threads, flash attention, repack). short: the flags of the short cell
@@ -221,27 +275,33 @@ class Runner:
         tried = {}
         for flags in rows:
             try:
-                tried[flags] = self.peer(model, test, flags)
+                side = self.peer(model, test, flags)
+                tried[flags] = self.speed(side, test) if side else 0.0
+                if side:
+                    side.close()
             except Failed as e:
                 say(f"  peer with {flags_text(flags)}: {e}")
         if not any(tried.values()):
             raise Failed("the peer ran with no setting")
         return max(tried, key=tried.get), {flags_text(k): v for k, v in tried.items()}
 
-    def block(self, model, test, flags):
+    def block(self, test, ours, peer, limits):
         began = ticks()
-        first = 1 if self.a.busy else self.roof()
+        first = ours.ask("roof")
         p, o = [], []
         for _ in range(2):
-            p.append(self.peer(model, test, flags))
-            tps, row = self.ours(model, test)
-            o.append(tps)
-        last = 1 if self.a.busy else self.roof()
+            p.append(self.speed(peer, test))
+            time.sleep(PAUSE_S)
+            o.append(self.speed(ours, test))
+            time.sleep(PAUSE_S)
+        last = ours.ask("roof")
         stolen, all_ticks = (b - a for a, b in zip(began, ticks()))
-        return {"roofs": [first, last], "steal": stolen / max(1, all_ticks),
+        per, by = limits
+        return {"roofs": [first[0], last[0]], "steal": stolen / max(1, all_ticks),
                 "peer": statistics.mean(p), "ours": statistics.mean(o),
-                "runs": {"peer": p, "ours": o}, "share": row["share"],
-                "int8_gops": row["int8_gops"]}
+                "runs": {"peer": p, "ours": o},
+                "share": statistics.mean(o) / (per * (first[by] + last[by]) / 2),
+                "int8_gops": statistics.mean((first[1], last[1]))}
 
 
 def flags_text(flags):
@@ -418,20 +478,22 @@ def run_cell(a, r, data, results, model, test):
             cell["flags"], cell["settings"] = r.best_flags(model, test, short)
             save(results, data)
             say(f"{key}: peer's best: {flags_text(cell['flags'])}")
-        while len(cell["blocks"]) < a.blocks and tried < a.tries:
-            b = r.block(model, test, cell["flags"])
-            tried += 1
-            alike = max(b["roofs"]) <= ROOF_SLACK * min(b["roofs"])
-            if alike:
-                cell["blocks"].append({"commit": data["commit"], **b})
-            else:
-                cell["dropped"] += 1
-                cell.setdefault("lost", []).append({"commit": data["commit"], **b})
-            say(f"{key}: ours {b['ours']:.1f}, peer {b['peer']:.1f}, ratio "
-                f"{b['ours'] / b['peer']:.2f}, roofs {b['roofs'][0]:.1f} and "
-                f"{b['roofs'][1]:.1f}, steal {100 * b['steal']:.1f} %"
-                f"{'' if alike else ': dropped'}")
-            save(results, data)
+        limits = r.limits(model, test)
+        with r.ours(model, test) as ours, r.peer(model, test, cell["flags"]) as peer:
+            while len(cell["blocks"]) < a.blocks and tried < a.tries:
+                b = r.block(test, ours, peer, limits)
+                tried += 1
+                alike = a.busy or max(b["roofs"]) <= ROOF_SLACK * min(b["roofs"])
+                if alike:
+                    cell["blocks"].append({"commit": data["commit"], **b})
+                else:
+                    cell["dropped"] += 1
+                    cell.setdefault("lost", []).append({"commit": data["commit"], **b})
+                say(f"{key}: ours {b['ours']:.1f}, peer {b['peer']:.1f}, ratio "
+                    f"{b['ours'] / b['peer']:.2f}, roofs {b['roofs'][0]:.1f} and "
+                    f"{b['roofs'][1]:.1f}, steal {100 * b['steal']:.1f} %"
+                    f"{'' if alike else ': dropped'}")
+                save(results, data)
     except (Failed, OSError) as e:
         cell["error"] = str(e)
         say(f"{key}: {e}")
@@ -447,11 +509,12 @@ def main():
     ap.add_argument("--blocks", type=int, default=3, help="blocks to keep for each cell")
     ap.add_argument("--tries", type=int, default=8,
                     help="most blocks tried for a cell in this call")
-    ap.add_argument("--reps", type=int, default=3, help="repeats in a run")
+    ap.add_argument("--reps", type=int, default=1, help="repeats in a run")
     ap.add_argument("-t", "--threads", type=int, default=len(os.sched_getaffinity(0)))
     ap.add_argument("--peer-threads", help="thread counts tried for the peer, default 1 and all")
     ap.add_argument("--out", default=os.path.join(ROOT, "build", "versus"))
     ap.add_argument("--pith", default=os.path.join(ROOT, "build", "pith"))
+    ap.add_argument("--turn", default=os.path.join(ROOT, "build", "bench", "turns", "turn"))
     ap.add_argument("--venv", help=f"default: {os.path.basename(VENV)} in the cache of pith")
     ap.add_argument("--avx2", action="store_true", help="both sides without AVX-512")
     ap.add_argument("--python", help="interpreter that has llama_cpp, instead of the environment's")
@@ -481,9 +544,8 @@ def main():
         data["peer"] = ensure_peer(a)
         data["date"] = datetime.date.today().isoformat()
         data["commit"] = run([a.pith, "version"], 60).split("(")[-1].split(")")[0]
-        with tempfile.TemporaryDirectory() as d:
-            run([a.pith, "synth", os.path.join(d, "m.gguf")], 60)
-            row = r.ours(os.path.join(d, "m.gguf"), "tg1")[1]
+        row = json.loads(run([a.pith, "bench", a.models[0], "-t", a.threads, "-p", 0, "-n", 1,
+                              "--repeat", 1, "--json"], a.limit))[0]
         data["machine"] = f"{row['device']}, {row['isa']}, {a.threads} threads"
         for model in a.models:
             # short ones first: long ones take their settings
@@ -494,7 +556,7 @@ def main():
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--peer"]:
-        peer_main(sys.argv[2], sys.argv[3], *map(int, sys.argv[4:8]))
+        peer_main(sys.argv[2], sys.argv[3], *map(int, sys.argv[4:7]))
     elif sys.argv[1:2] == ["--plot"]:
         plot_main(sys.argv[2], sys.argv[3])
     else:

@@ -4,11 +4,14 @@
  *
  * Opens the model, puts DEPTH tokens into each sequence and writes "ready". Then for each line of
  * its input: PREFILL tokens of each sequence at once and STEPS steps of one token of each; the
- * nanoseconds of that go to its output as a line, and the sequences are as before. While it waits
- * for a line nothing of it runs. turns.py runs two such programs by turns. It takes nothing
- * but the public header, so it can be built in the tree of an older commit, too. */
+ * nanoseconds of that, and those of processors, go to its output as a line, and the sequences are
+ * as before. The line "roof" measures the machine instead: GB/s of reads, int8's and f32's Gop/s.
+ * While it waits for a line nothing of it runs. turns.py runs two such programs by turns, versus.py
+ * one of them beside the peer. It takes nothing but the public header, so it can be built in the
+ * tree of an older commit, too. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "pith.h"
@@ -40,24 +43,34 @@ static void feed(struct turn *t, int32_t n)
     need(t, pith_step(t->s, &b, &t->err) == PITH_OK);
 }
 
-static long long clock_now(void)
+static long long clock_now(clockid_t clock)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
 static void take(struct turn *t, int32_t depth, int32_t prefill, int32_t steps)
 {
-    long long began = clock_now();
+    long long began = clock_now(CLOCK_MONOTONIC), worked = clock_now(CLOCK_PROCESS_CPUTIME_ID);
     if (prefill)
         feed(t, prefill);
     for (int32_t i = 0; i < steps; i++)
         feed(t, 1);
-    printf("%lld\n", clock_now() - began);
+    printf("%lld %lld\n", clock_now(CLOCK_MONOTONIC) - began,
+           clock_now(CLOCK_PROCESS_CPUTIME_ID) - worked);
     fflush(stdout);
     for (int32_t q = 0; q < t->n_seqs; q++)
         need(t, pith_truncate(t->s, q, depth, &t->err) == PITH_OK);
+}
+
+static void measure(struct turn *t, int32_t n_threads)
+{
+    enum { MS = 250 }; /* each, as pith bench */
+    struct pith_machine roof = {.size = sizeof roof};
+    need(t, pith_machine_measure(n_threads, MS, &roof, &t->err) == PITH_OK);
+    printf("%.3f %.3f %.3f\n", roof.read_gbs, roof.int8_gops, roof.f32_gops);
+    fflush(stdout);
 }
 
 int main(int argc, char **argv)
@@ -95,8 +108,12 @@ int main(int argc, char **argv)
         feed(&t, depth - at < BATCH ? depth - at : BATCH);
     printf("ready\n");
     fflush(stdout);
-    while (fgets(line, sizeof line, stdin))
-        take(&t, depth, prefill, steps);
+    while (fgets(line, sizeof line, stdin)) {
+        if (!strcmp(line, "roof\n"))
+            measure(&t, n_threads);
+        else
+            take(&t, depth, prefill, steps);
+    }
     pith_session_close(t.s);
     pith_model_close(m);
     free(t.token);

@@ -19,49 +19,27 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from pairs import heading, line
-from versus import parse_test
-
-
-class Side:
-    """One program, open and waiting."""
-
-    def __init__(self, program, model, threads, seqs, depth, prefill, steps):
-        args = [program, model, threads, seqs, depth, prefill, steps]
-        self.p = subprocess.Popen([str(a) for a in args], stdin=subprocess.PIPE,
-                                  stdout=subprocess.PIPE, text=True)
-        if self.p.stdout.readline() != "ready\n":
-            self.p.wait()
-            sys.exit(f"turns: {program} ended with status {self.p.returncode}")
-
-    def turn(self):
-        self.p.stdin.write("\n")
-        self.p.stdin.flush()
-        return int(self.p.stdout.readline())
-
-    def close(self):
-        self.p.stdin.close()
-        self.p.wait()
+from versus import Failed, Held, parse_test
 
 
 def launch(a, test):
     """Pairs of nanoseconds, [before, after]."""
     kind, n, seqs, depth = parse_test(test)
     prefill, steps = (n, 0) if kind == "pp" else (0, a.steps)
-    sides = [Side(p, a.model, a.threads, seqs, depth, prefill, steps)
+    sides = [Held([p, a.model, a.threads, seqs, depth, prefill, steps])
              for p in (a.before, a.after)]
     for _ in range(2):
         for s in sides:
-            s.turn()
+            s.ask()
     rows = []
     for made in range(a.pairs):
         got = [0, 0]
         for k in ((0, 1), (1, 0))[made % 2]:
-            got[k] = sides[k].turn()
+            got[k] = sides[k].ask()[0]
         rows.append(got)
     for s in sides:
         s.close()
@@ -108,4 +86,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Failed as e:
+        sys.exit(f"turns: {e}")
