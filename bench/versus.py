@@ -17,8 +17,8 @@ its speed every few seconds: ours is build/bench/turns/turn (`make build/bench/t
 measures the roof, too. A block whose two roofs (bandwidth of reads) differ by more than 10 % is
 dropped and repeated. Figures are the median of the kept blocks; a ratio is ours / peer. What the
 machine allows for a test is asked of `pith bench`, then scaled to the roofs of the block. Of a cell
-that kept none, the range of what was dropped stands in brackets. Steal is the share of the processors' time that the host gave to others. Beside the
-ratio stands what the peer's fastest fork published for a type (FORK), and ours / fork: other
+that kept none, the range of what was dropped stands in brackets. Steal is the share of the
+processors' time that the host gave to others. Beside the ratio stands what the peer's fastest fork published for a type (FORK), and ours / fork: other
 machines, so a hint.
 
 Everything is kept in OUT/results.json after each block, and a later call goes on from there: cells
@@ -229,8 +229,8 @@ class Runner:
         kind, n, seqs, depth = parse_test(test)
         counts = ["-p", n, "-n", 0] if kind == "pp" else ["-p", 0, "-n", 4]
         rows = json.loads(run([self.a.pith, "bench", model, "-t", self.a.threads, "--repeat", 1,
-                               "-d", depth, "-np", seqs if kind == "pp" or seqs == 1 else f"1,{seqs}",
-                               *counts, "--json"], self.a.limit))
+                               "-d", depth, "-np",
+                               seqs if kind == "pp" or seqs == 1 else f"1,{seqs}", *counts, "--json"], self.a.limit))
         row, one = rows[-1], rows[0]
         if kind == "pp" or row["limit_tps"] < 0.97 * seqs * one["limit_tps"] and seqs > 1:
             by = "f32_gops" if row["type"] in ("f16", "bf16", "f32") else "int8_gops"
