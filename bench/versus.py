@@ -18,7 +18,8 @@ measures the roof, too. A block whose two roofs (bandwidth of reads) differ by m
 dropped and repeated. Figures are the median of the kept blocks; a ratio is ours / peer. What the
 machine allows for a test is asked of `pith bench`, then scaled to the roofs of the block. Of a cell
 that kept none, the range of what was dropped stands in brackets. Steal is the share of the
-processors' time that the host gave to others. Beside the ratio stands what the peer's fastest fork published for a type (FORK), and ours / fork: other
+processors' time that the host gave to others. Beside the ratio stands what the peer's fastest fork
+published for a type (FORK), and ours / fork: other
 machines, so a hint.
 
 Everything is kept in OUT/results.json after each block, and a later call goes on from there: cells
@@ -230,7 +231,8 @@ class Runner:
         counts = ["-p", n, "-n", 0] if kind == "pp" else ["-p", 0, "-n", 4]
         rows = json.loads(run([self.a.pith, "bench", model, "-t", self.a.threads, "--repeat", 1,
                                "-d", depth, "-np",
-                               seqs if kind == "pp" or seqs == 1 else f"1,{seqs}", *counts, "--json"], self.a.limit))
+                               seqs if kind == "pp" or seqs == 1 else f"1,{seqs}",
+                               *counts, "--json"], self.a.limit))
         row, one = rows[-1], rows[0]
         if kind == "pp" or row["limit_tps"] < 0.97 * seqs * one["limit_tps"] and seqs > 1:
             by = "f32_gops" if row["type"] in ("f16", "bf16", "f32") else "int8_gops"
