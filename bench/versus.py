@@ -19,8 +19,7 @@ dropped and repeated. Figures are the median of the kept blocks; a ratio is ours
 machine allows for a test is asked of `pith bench`, then scaled to the roofs of the block. Of a cell
 that kept none, the range of what was dropped stands in brackets. Steal is the share of the
 processors' time that the host gave to others. Beside the ratio stands what the peer's fastest fork
-published for a type (FORK), and ours / fork: other
-machines, so a hint.
+published for a type (FORK), and ours / fork: other machines, so a hint.
 
 Everything is kept in OUT/results.json after each block, and a later call goes on from there: cells
 that have their blocks are not run again (--again starts them anew). OUT/results.md and
@@ -33,12 +32,11 @@ attention is looked for.
 AVX-512 (AVX2_BUILD) into an environment of its own. Its cells should have an --out of their own.
 
 --busy is for a machine that others use, too: one thread on both sides, tokens per second of its
-processor time, and no roof is asked for. Its cells should have an --out of their own.
+processor time, and roofs need not be alike. Its cells should have an --out of their own.
 
 The peer lives in a private environment (--venv), made on the first call; building it takes
 minutes."""
-import argparse, datetime, json, os, re, statistics, subprocess, sys, tempfile
-import threading, time
+import argparse, datetime, json, os, re, statistics, subprocess, sys, tempfile, threading, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VENV = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "pith",
@@ -202,12 +200,18 @@ class Held:
                      f"{self.errors.read().strip()[-300:]}")
 
     def ask(self, what=""):
-        self.p.stdin.write(what + "\n")
-        self.p.stdin.flush()
+        try:
+            self.p.stdin.write(what + "\n")
+            self.p.stdin.flush()
+        except BrokenPipeError:
+            pass  # it has ended, and line() says how
         return [float(x) for x in self.line().split()]
 
     def close(self):
-        self.p.stdin.close()
+        try:
+            self.p.stdin.close()
+        except BrokenPipeError:
+            pass
         self.p.wait()
         self.p.stdout.close()
         self.errors.close()
@@ -226,7 +230,7 @@ class Runner:
         self.unset = set()
 
     def limits(self, model, test):
-        """What pith bench says the machine allows, and which of its figures that goes by."""
+        """Tokens/s for each unit of a roof, as pith bench has it, and which of turn's three."""
         kind, n, seqs, depth = parse_test(test)
         counts = ["-p", n, "-n", 0] if kind == "pp" else ["-p", 0, "-n", 4]
         rows = json.loads(run([self.a.pith, "bench", model, "-t", self.a.threads, "--repeat", 1,
@@ -234,11 +238,10 @@ class Runner:
                                seqs if kind == "pp" or seqs == 1 else f"1,{seqs}",
                                *counts, "--json"], self.a.limit))
         row, one = rows[-1], rows[0]
-        if kind == "pp" or row["limit_tps"] < 0.97 * seqs * one["limit_tps"] and seqs > 1:
-            by = "f32_gops" if row["type"] in ("f16", "bf16", "f32") else "int8_gops"
-        else:
-            by = "read_gbs"
-        return row["limit_tps"] / row[by], ("read_gbs", "int8_gops", "f32_gops").index(by)
+        by = 0
+        if kind == "pp" or row["limit_tps"] < 0.97 * seqs * one["limit_tps"]:
+            by = 2 if row["type"] in ("f16", "bf16", "f32") else 1
+        return row["limit_tps"] / row[("read_gbs", "int8_gops", "f32_gops")[by]], by
 
     def ours(self, model, test):
         kind, n, seqs, depth = parse_test(test)
@@ -248,14 +251,14 @@ class Runner:
         return side
 
     def peer(self, model, test, flags):
-        """None: flags cannot be set."""
         side = Held([self.python, os.path.abspath(__file__), "--peer", model, test, *flags],
                     self.a.limit)
         if side.first == "ready":
             return side
         side.close()
-        self.unset.add(side.first.removeprefix("unset "))
-        return None
+        what = side.first.removeprefix("unset ")
+        self.unset.add(what)
+        raise Failed(f"{what} cannot be set through the package")
 
     def speed(self, side, test):
         """Tokens/s, the mean of the repeats; of processor time when others are busy, too."""
@@ -277,13 +280,11 @@ class Runner:
         tried = {}
         for flags in rows:
             try:
-                side = self.peer(model, test, flags)
-                tried[flags] = self.speed(side, test) if side else 0.0
-                if side:
-                    side.close()
+                with self.peer(model, test, flags) as side:
+                    tried[flags] = self.speed(side, test)
             except Failed as e:
                 say(f"  peer with {flags_text(flags)}: {e}")
-        if not any(tried.values()):
+        if not tried:
             raise Failed("the peer ran with no setting")
         return max(tried, key=tried.get), {flags_text(k): v for k, v in tried.items()}
 
@@ -538,6 +539,8 @@ def main():
     for m in a.models:
         if not os.access(m, os.R_OK):
             sys.exit(f"versus: {m}: cannot be read")
+    if a.models and not os.access(a.turn, os.X_OK):
+        sys.exit(f"versus: {a.turn}: no such program; make build/bench/turns/turn")
     os.makedirs(a.out, exist_ok=True)
     results = os.path.join(a.out, "results.json")
     data = load(results)

@@ -51,7 +51,7 @@ def main():
     a, rest = arguments(__doc__, "shapes", SHAPES, list(SHAPES))
     if "--quick" in rest:
         rest.remove("--quick")
-        rest = ["--blocks", "1", "--tries", "1", "--reps", "1", "--peer-threads",
+        rest = ["--blocks", "1", "--tries", "1", "--peer-threads",
                 str(len(os.sched_getaffinity(0))), *rest]
     status = 0
     for name in a.names:
