@@ -615,13 +615,18 @@ static void scan(struct sim *s, int i)
         return;
     }
     w->t = line_write(s->m, &s->share[v], w->core, w->t);
-    int64_t c = own ? s->lo[v]++ : --s->hi[v], lo = c * s->cut.chunk, hi = lo + s->cut.chunk;
+    int n = (int)cpu_cut_take(&s->cut, (uint32_t)(s->hi[v] - s->lo[v]));
+    int64_t lo = (own ? s->lo[v] : s->hi[v] - n) * s->cut.chunk, hi = lo + n * s->cut.chunk;
+    if (own)
+        s->lo[v] += n;
+    else
+        s->hi[v] -= n;
     hi = hi < s->cut.n_units ? hi : s->cut.n_units;
     int far = s->core_of[v] / s->m->per_node != w->core / s->m->per_node;
     double ns = units_ns(s, lo, hi, w->core, far);
     s->busy += ns;
     w->t += ns;
-    w->pending++;
+    w->pending += n;
     w->of = v;
     w->state = s->groups ? SCAN : PUBLISH; /* each chunk, or a share once it is empty */
 }

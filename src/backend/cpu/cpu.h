@@ -54,7 +54,12 @@ void experts_told(const struct experts *e, struct pith_read_ahead *out); /* adds
 struct cpu_cut {
     int64_t n_units, chunk;
     uint32_t n_chunks;
+    int halves; /* of a share half of what is left is taken at a time, not one chunk */
 };
+static inline uint32_t cpu_cut_take(const struct cpu_cut *c, uint32_t left)
+{
+    return c->halves ? (left + 1) / 2 : 1;
+}
 int64_t cpu_phase_units(const struct plan *p, const struct phase *ph, const struct exec *x);
 struct cpu_cut cpu_cut(const struct plan *p, const struct phase *ph, int64_t n_units,
                        int64_t n_rows, int n_threads);

@@ -4,7 +4,7 @@
  * whoever finishes the last one opens the next phase. Each thread owns a static share of the units
  * (so that it streams one contiguous part of the weights), takes chunks from the front of it, and
  * when it is empty steals chunks from the back of the others'. A thread that was descheduled
- * therefore delays a phase only by the one chunk it holds (and the pool trades cores with it); a
+ * therefore delays a phase only by the chunks it holds (and the pool trades cores with it); a
  * thread that comes late finds the phase gone and goes to the current one, and the run ends without
  * those that never come.
  *
@@ -132,17 +132,17 @@ static int reads_pairs(const struct plan *p, const struct phase *ph)
 
 /* Small enough that a stolen or interrupted chunk does not hurt, large enough that claiming is
  * free; whole tiles of 16 rows where there are many, since two rows of a tile share lines. What
- * reads the cache has units of any length, so they are dealt one by one while there are few. One
- * tile of rows stays in the cache from chunk to chunk, so these are finer where two streams are
- * read: threads whose cores are not equally fast, or share them with others, end together. One
- * stream is read faster the longer it is (docs/notes.md), so these are coarser. */
+ * reads the cache has units of any length, so they are dealt one by one while there are few. With
+ * one tile of rows memory sets the pace, and weights come faster the longer a stream of them is:
+ * threads take halves of what is left, and in the end as little as lets those end together whose
+ * cores are not equally fast. Where two streams are read that is less (docs/notes.md). */
 struct cpu_cut cpu_cut(const struct plan *p, const struct phase *ph, int64_t n_units,
                        int64_t n_rows, int n_threads)
 {
     struct cpu_cut c = {.n_units = n_units};
     enum { CHAIN = 4, STREAM = 4, TILES = 8, FINE = 32 }; /* of a thread */
     enum op op = p->calls[ph->first].op;
-    int one_tile = n_rows <= ACT_TILE && op_has(op, OP_PRODUCT);
+    int one_tile = c.halves = n_rows <= ACT_TILE && op_has(op, OP_PRODUCT);
     int fine = op_has(op, OP_READS_STATE) || (one_tile && reads_pairs(p, ph));
     int each = ph->kind == PHASE_CHAIN ? CHAIN : fine ? FINE : one_tile ? STREAM : TILES;
     c.chunk = n_units / (n_threads * each);
@@ -219,30 +219,34 @@ static void work(struct runner *r, const struct phase *ph, int64_t lo, int64_t h
     }
 }
 
-/* Takes a chunk of thread v's share for phase i; from the back when stealing. -1: nothing left
- * there. */
-static int64_t claim(struct runner *r, uint32_t i, const struct cpu_cut *cut, int v, int steal)
+struct taken { /* chunks */
+    uint32_t first, n;
+};
+
+/* Takes of thread v's share for phase i; from the back when stealing. n 0: nothing is left. */
+static struct taken claim(struct runner *r, uint32_t i, const struct cpu_cut *cut, int v,
+                          int steal)
 {
     _Atomic(uint64_t) *word = &r->share[v].word;
     uint64_t old = atomic_load_explicit(word, memory_order_relaxed);
     for (;;) {
-        uint64_t a, b;
-        uint32_t tag = (uint32_t)(old >> 48);
+        uint32_t a, b, tag = (uint32_t)(old >> 48);
         if (tag > i + 1)
-            return -1; /* the phase is over */
+            return (struct taken){0}; /* the phase is over */
         if (tag == i + 1) {
-            a = old >> 24 & 0xffffff;
-            b = old & 0xffffff;
+            a = (uint32_t)(old >> 24) & 0xffffff;
+            b = (uint32_t)old & 0xffffff;
         } else {
             a = chunks_before(r, cut, v);
             b = chunks_before(r, cut, v + 1);
         }
         if (a >= b)
-            return -1;
-        uint64_t now = steal ? word_of(i, a, b - 1) : word_of(i, a + 1, b);
+            return (struct taken){0};
+        uint32_t n = cpu_cut_take(cut, b - a);
+        uint64_t now = steal ? word_of(i, a, b - n) : word_of(i, a + n, b);
         if (atomic_compare_exchange_weak_explicit(word, &old, now, memory_order_acq_rel,
                                                   memory_order_relaxed))
-            return (int64_t)(steal ? b - 1 : a);
+            return (struct taken){steal ? b - n : a, n};
     }
 }
 
@@ -375,12 +379,12 @@ static int work_on(struct runner *r, uint32_t i, const struct cpu_cut *cut, int 
     struct shares s = shares_of(r, k, j);
     for (int n = s.end - s.first; n > 0; n--, v = v + 1 < s.end ? v + 1 : s.first, own = 0) {
         uint32_t done = 0;
-        for (int64_t c; (c = claim(r, i, cut, v, !own)) >= 0; done++) {
+        for (struct taken c; (c = claim(r, i, cut, v, !own)).n; done += c.n) {
             if (cancelled(r)) { /* some thread is always here, so all hear of it */
                 say(r, phase_word(CANCELLED_PHASE, 0));
                 return 0;
             }
-            int64_t lo = c * cut->chunk, hi = lo + cut->chunk;
+            int64_t lo = c.first * cut->chunk, hi = lo + c.n * cut->chunk;
             work(r, ph, lo, hi < cut->n_units ? hi : cut->n_units, ith);
         }
         arrive(r, i, cut, k, j, s, done, ith);

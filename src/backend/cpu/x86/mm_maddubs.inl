@@ -247,7 +247,8 @@ INLINE void mm32_slices(R *acc, const uint8_t *w, const int8_t *x, const float *
 }
 
 /* Few columns run at the pace of memory; how far ahead to ask for it is up to the processor. Where
- * that is far, weights of 4 and 5 bits take twice as much (Zen 3, docs/notes.md). */
+ * that is far, weights of 4 and 5 bits take twice as much (Zen 3, docs/notes.md), and 256-blocks
+ * that are not read in pairs keep to what many columns do. */
 enum { SHORT_AHEAD = 256 };
 static int columns_ahead = SHORT_AHEAD;
 #define COLUMNS_AHEAD columns_ahead
@@ -268,10 +269,10 @@ INLINE void prefetch32(const uint8_t *p, const int bytes, const struct form32 f,
 
 /* The i-th of n shares of a block of S slices. */
 INLINE void prefetch256(const uint8_t *w, const struct form256 t, int i, const int n, int s0,
-                        const int S)
+                        const int S, const int NC)
 {
     const int share = t.bytes / (n * SLICES);
-    if (t.close && columns_ahead > SHORT_AHEAD)
+    if (LANES == 8 && NC < 3 && (t.close || columns_ahead == SHORT_AHEAD))
         prefetch_close(w + share * (i * SLICES + s0), share * S, bytes_ahead(t.bits));
     else
         prefetch_share(w, t.bytes, i, n, s0, S);
@@ -479,7 +480,7 @@ INLINE void mm256_slices(R *acc, const uint8_t *w, const int8_t *x, const float 
                 UNROLL for (int second = 0; second < 2; second++)
                 {
                     const int part = 2 * i + second;
-                    prefetch256(w, t, part, 8, s0, S);
+                    prefetch256(w, t, part, 8, s0, S, NC);
                     EACH_SLICE(s) scale[s] = part_scale(w, t.bits, part, s0 + s);
                     part32(&k, v, x + 32 * nc * part, scale, t, second, S, NC);
                 }
@@ -490,7 +491,7 @@ INLINE void mm256_slices(R *acc, const uint8_t *w, const int8_t *x, const float 
                 { /* quarter i is (half of 128, j); its field f is part j + 2f of that half */
                     const int part = 8 * h + (i & 1) + 2 * f;
                     const int8_t *xp = x + 32 * nc * (part >> 1) + 16 * (i & 1);
-                    prefetch256(w, t, 4 * i + f, 16, s0, S);
+                    prefetch256(w, t, 4 * i + f, 16, s0, S, NC);
                     EACH_SLICE(s) scale[s] = part_scale(w, t.bits, part, s0 + s);
                     part16(&k, v, shifts, xp, scale, t, f, S, NC);
                 }
