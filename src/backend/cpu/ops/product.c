@@ -243,7 +243,7 @@ static void multiply(const struct call *c, const struct exec *x, int64_t begin, 
     act_fn act = gated ? cpu_act(k, ((const struct glu_op *)c->p)->act) : NULL;
     if (c->layout != LAYOUT_PANELS)
         block = n_tiles; /* a panel made on the fly is made once */
-    const int64_t least = k->many[type] ? 2 : 1; /* long rows, too, are worth one decoding */
+    const int64_t least = k->many[type] ? 4 : 1; /* long rows, too, are worth one decoding */
     block = block < least ? least : block;
     const int far = goes_far(c, x);
     for (int64_t t0 = first; t0 < n_tiles; t0 += block) {

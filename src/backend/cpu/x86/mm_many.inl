@@ -92,42 +92,79 @@ INLINE void ready_q6(struct ready *to, const uint8_t *w, int64_t n, const struct
         }
 }
 
-/* acc[c] = fma(scale * d[c], sum[c], acc[c]) of 8 columns, whose results lie 16 rows apart. */
+/* acc[c] = fma(scale * d[c], sum[c], acc[c]) of a column, of 8 whose results lie 16 rows apart. */
+INLINE void end_sum(float *y, vi sum, R scale, float d)
+{
+    r_store(y, r_fma(r_mul(scale, r_set(d)), r_from_int(sum), r_load(y)));
+}
+
 INLINE void end_sums(float *y, const vi *sum, R scale, const float *d, const int step)
 {
     enum { NC = HALF };
     __asm__("" : "+r"(y), "+r"(d)); /* one register each, not one a column */
-    COLUMNS(c)
-    r_store(y + ROWS * c,
-            r_fma(r_mul(scale, r_set(d[step * c])), r_from_int(sum[c]), r_load(y + ROWS * c)));
+    COLUMNS(c) end_sum(y + ROWS * c, sum[c], scale, d[step * c]);
 }
 
 /* Loads behind it stay there: gcc otherwise begins with all weights, and sums go to memory. */
 #define HERE() __asm__ volatile("" : : : "memory")
 
+/* Two columns, instruction by instruction, in this order. */
+#define TOGETHER(a, b) __asm__ volatile("" : "+x"(a), "+x"(b))
+
+/* Sum e of eight columns of a tile, over `parts` parts of 32. Each column's sum e - 1, whose scales
+ * are d (NULL: there is none), ends where this one begins: all eight at once would wait for the
+ * ports of fma while those of maddubs are free. */
+INLINE void sum_bytes(float *y, vi *sum, const struct ready *w, int64_t e, const int parts,
+                      const int8_t *x, const float *d, const int step)
+{
+    enum { NC = HALF };
+    const R scale = d ? w->scale[e - 1] : r_zero();
+    const vi start = w->start[e];
+    if (d)
+        __asm__("" : "+r"(y), "+r"(d));
+    for (int p = 0; p < parts; p++, x += 32 * ACT_TILE) {
+        const int64_t part = parts * e + p;
+        const vi factor = parts > 1 ? w->factor[part] : vi_set16(1);
+        UNROLL for (int g = 0; g < 8; g++)
+        {
+            HERE();
+            const vi size = w->size[8 * part + g], sign = w->sign[8 * part + g];
+            UNROLL for (int c = 0; c < NC; c += 2)
+            {
+                const int begins = g == 0 && p == 0;
+                if (d && begins) {
+                    end_sum(y + ROWS * c, sum[c], scale, d[step * c]);
+                    end_sum(y + ROWS * (c + 1), sum[c + 1], scale, d[step * (c + 1)]);
+                    HERE();
+                }
+                const int8_t *xc = x + 32 * c + 4 * g;
+                vi a = vi_xor(quad(xc), sign), b = vi_xor(quad(xc + 32), sign);
+                TOGETHER(a, b);
+                a = vi_maddubs(size, a), b = vi_maddubs(size, b);
+                TOGETHER(a, b);
+                a = vi_madd16(a, factor), b = vi_madd16(b, factor);
+                TOGETHER(a, b);
+                sum[c] = vi_add32(begins ? start : sum[c], a);
+                sum[c + 1] = vi_add32(begins ? start : sum[c + 1], b);
+                TOGETHER(sum[c], sum[c + 1]);
+            }
+        }
+    }
+}
+
 /* Eight columns of a tile times n integer sums of `parts` parts of 32 each. */
 INLINE void many_bytes(float *y, const struct ready *w, int64_t n, const int parts,
                        const int8_t *x, const float *d)
 {
-    enum { NC = HALF };
-    for (int64_t e = 0; e < n; e++) {
-        vi sum[NC];
-        COLUMNS(c) sum[c] = w->start[e];
-        for (int64_t part = parts * e; part < parts * (e + 1); part++, x += 32 * ACT_TILE) {
-            const vi factor = parts > 1 ? w->factor[part] : vi_set16(1);
-            UNROLL for (int g = 0; g < 8; g++)
-            {
-                HERE();
-                const struct groups one = {.size = {{w->size[8 * part + g]}},
-                                           .sign = {{w->sign[8 * part + g]}}};
-                add_groups(sum, 0, &one, 1, BY_XOR, &factor, x + 4 * g, 1, NC);
-            }
-        }
-        if (parts == 1)
-            end_sums(y, sum, w->scale[e], d + ACT_TILE * e, 1);
-        else
-            end_sums(y, sum, w->scale[e], d + 2 * ACT_TILE * (e / 2) + e % 2, 2);
+    const int step = parts == 1 ? 1 : 2;
+    vi sum[HALF];
+    sum_bytes(y, sum, w, 0, parts, x, NULL, step);
+    for (int64_t e = 1; e < n; e++) {
+        x += 32 * ACT_TILE * parts;
+        sum_bytes(y, sum, w, e, parts, x, d, step);
+        d += parts == 1 ? ACT_TILE : e % 2 ? 1 : 2 * ACT_TILE - 1;
     }
+    end_sums(y, sum, w->scale[n - 1], d, step);
 }
 
 /* x is 128 too large; n integer sums of 8 parts of 16. */
