@@ -110,7 +110,7 @@ INLINE void mm_number(const struct piece *p, int v0, const enum number type, con
         static piece_fn *const fn[] = {0,        name##_1, name##_2, name##_3,                     \
                                        name##_4, name##_5, name##_6};                              \
         const int widest = type == BF16 && LANES < 16 ? 4 : 6;                                     \
-        walk_tile(fn, widest, widest, widest, panel, n,                                            \
+        walk_tile(fn, widest, EVEN, EVEN, panel, n,                                                \
                   NUMBER_CHUNK / (type == F16 ? P64_F16 : P64_F32), a, y);                         \
     }
 NUMBER_TYPE(f32, F32)
