@@ -157,7 +157,7 @@ INLINE void many_bytes(float *y, const struct ready *w, int64_t n, const int par
                        const int8_t *x, const float *d)
 {
     const int step = parts == 1 ? 1 : 2;
-    vi sum[HALF];
+    vi sum[HALF] = {{0}}; /* each begins anew, which not every compiler sees */
     sum_bytes(y, sum, w, 0, parts, x, NULL, step);
     for (int64_t e = 1; e < n; e++) {
         x += 32 * ACT_TILE * parts;
