@@ -75,7 +75,7 @@ INLINE void ready_q6(struct ready *to, const uint8_t *w, int64_t n, const struct
                     const uint8_t *v = w + t.header + t.chunk * i + 4 * LANES * s;
                     const int part = 8 * h + (i & 1) + 2 * f;
                     const vi scale = part_scale(w, t.bits, part, s);
-                    vi sum;
+                    vi sum = vi_zero();
                     UNROLL for (int g = 0; g < 4; g++)
                     {
                         const vi q = vi_sub8(code16(v, vi_zero(), t, f, g), vi_set8(32));
@@ -157,7 +157,7 @@ INLINE void many_bytes(float *y, const struct ready *w, int64_t n, const int par
                        const int8_t *x, const float *d)
 {
     const int step = parts == 1 ? 1 : 2;
-    vi sum[HALF] = {{0}}; /* each begins anew, which not every compiler sees */
+    vi sum[HALF];
     sum_bytes(y, sum, w, 0, parts, x, NULL, step);
     for (int64_t e = 1; e < n; e++) {
         x += 32 * ACT_TILE * parts;
