@@ -3,8 +3,8 @@
  *
  *     bench_mm [level|all [type|all [repeats [ahead]]]]
  *
- * K = 4096; ahead: bytes, instead of cpu_prefetch_ahead's (AVX2 levels, one and two columns). For
- * each level and type, best of the repeats:
+ * K = 4096; ahead: bytes, instead of cpu_prefetch_ahead's (AVX2 levels, one and two columns; over
+ * 256 256-blocks ask so in pairs alone). For each level and type, best of the repeats:
  *     pair:   one column, two panels at once, half of the weights apart: GB/s of weights in memory
  *     n:      that many columns: GB/s of weights in memory (three times the last-level cache),
  *             Gop/s of the same, and Gop/s with

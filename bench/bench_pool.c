@@ -14,7 +14,7 @@
  * (assumed), or by a neighbour of the same complex. Threads are simulated action by action, in
  * order of time:
  *
- *     flat     a chunk counts in a line of all; one bell for all; idle threads look at every share
+ *     flat     a take counts in a line of all; one bell for all; idle threads look at every share
  *     groups   what backend/cpu/run.c does with many threads: shares count in a line of the group,
  *              groups in a line of all; a bell for each group; idle threads stop looking when the
  *              phase is over
@@ -383,7 +383,7 @@ static double line_write(const struct machine *m, struct line *l, int core, doub
 enum doing { LOOK, SCAN, PUBLISH, WAIT, OVER };
 
 struct thread {
-    double t, wants;   /* wants: work of the chunk in its hands */
+    double t, wants;   /* wants: work of what is in its hands */
     enum doing state;
     int core, node, group, share;
     int32_t phase;
@@ -615,7 +615,7 @@ static void scan(struct sim *s, int i)
         return;
     }
     w->t = line_write(s->m, &s->share[v], w->core, w->t);
-    int n = (int)cpu_cut_take(&s->cut, (uint32_t)(s->hi[v] - s->lo[v]));
+    int n = (int)cpu_cut_part(&s->cut, (uint32_t)(s->hi[v] - s->lo[v]));
     int64_t lo = (own ? s->lo[v] : s->hi[v] - n) * s->cut.chunk, hi = lo + n * s->cut.chunk;
     if (own)
         s->lo[v] += n;
@@ -628,7 +628,7 @@ static void scan(struct sim *s, int i)
     w->t += ns;
     w->pending += n;
     w->of = v;
-    w->state = s->groups ? SCAN : PUBLISH; /* each chunk, or a share once it is empty */
+    w->state = s->groups ? SCAN : PUBLISH; /* each take, or a share once it is empty */
 }
 
 static int first_in_time(const struct sim *s)

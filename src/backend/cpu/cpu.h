@@ -54,11 +54,12 @@ void experts_told(const struct experts *e, struct pith_read_ahead *out); /* adds
 struct cpu_cut {
     int64_t n_units, chunk;
     uint32_t n_chunks;
-    int halves; /* of a share half of what is left is taken at a time, not one chunk */
+    uint32_t most; /* chunks that are taken at a time, if half of what is left is not less */
 };
-static inline uint32_t cpu_cut_take(const struct cpu_cut *c, uint32_t left)
+/* Chunks that are taken at once of a share that has `left`. */
+static inline uint32_t cpu_cut_part(const struct cpu_cut *c, uint32_t left)
 {
-    return c->halves ? (left + 1) / 2 : 1;
+    return (left + 1) / 2 < c->most ? (left + 1) / 2 : c->most;
 }
 int64_t cpu_phase_units(const struct plan *p, const struct phase *ph, const struct exec *x);
 struct cpu_cut cpu_cut(const struct plan *p, const struct phase *ph, int64_t n_units,

@@ -19,7 +19,8 @@ struct kern_mm {
     uint64_t (*roof_read)(const void *p, size_t n);
     double (*roof_int8)(int64_t rounds);
     double (*roof_f32)(int64_t rounds);
-    int *ahead; /* NULL, or how many bytes ahead one and two columns ask for weights: speed alone */
+    int *ahead; /* NULL, or how many bytes ahead one and two columns ask for weights; 256-blocks
+                * that are read one panel at a time do so up to 256 only. Speed alone */
 };
 
 /* level: enum cpu_level. NULL in out may be ahead, pack, pair, many, and the mm of types never

@@ -71,7 +71,7 @@ struct form256 {
     int log2_bias;         /* 0: none */
     const uint8_t *values; /* what codes stand for, bias included; NULL: themselves */
     float unit;            /* of d; 0: one */
-    int close;             /* 1: asked for close ahead even where that is far */
+    int close;             /* 1: few columns ask kern_mm.h's `ahead` even where that is far */
 };
 static const uint8_t iq3_xxs_values[16] = {KERN_VALUES_IQ3_XXS},
                      iq3_s_values[16] = {KERN_VALUES_IQ3_S}, iq2_values[16] = {KERN_VALUES_IQ2};

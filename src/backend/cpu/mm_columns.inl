@@ -56,8 +56,9 @@ struct piece {
 typedef void piece_fn(const struct piece *p);
 
 /* fn[nc]: the instance for nc columns, for nc = 1 .. few without a gap and perhaps `some` and
- * `many`, which may be the same, or EVEN. The tile is cut into pieces of `many`, of `some`, then
- * even shares of at most `few`. With 4, 8 and 8: 13 = 8 + 3 + 2; with 6, EVEN, EVEN: 5 + 4 + 4. */
+ * `many`, which may be the same; EVEN: there is none. The tile is cut into pieces of `many`, of
+ * `some`, then even shares of at most `few`. With 4, 8 and 8: 13 = 8 + 3 + 2; with 6, EVEN and
+ * EVEN: 13 = 5 + 4 + 4. */
 enum { EVEN = ACT_TILE + 1 };
 INLINE void walk_tile(piece_fn *const fn[], int few, int some, int many, const void *panel,
                       int64_t n_blocks, int64_t chunk, const struct act_tile *a, float *y)

@@ -130,25 +130,39 @@ static int reads_pairs(const struct plan *p, const struct phase *ph)
     return c->w && kern && kern->pair[c->w->type];
 }
 
-/* Small enough that a stolen or interrupted chunk does not hurt, large enough that claiming is
+/* Chunks at a time that hold a step of one tile of rows to so many bytes: what a thread has taken
+ * nobody can take from it, and it looks at the flag that cancels only when it takes more. */
+static uint32_t chunks_at_once(const struct call *c, int64_t chunk)
+{
+    enum { BYTES = 8 << 20 };
+    const uint64_t row = dtype_row_bytes(c->w->type, tensor_k(c->w));
+    const uint64_t unit = 2 * (uint64_t)dtypes[c->w->type].pack_rows * row; /* two panels at most */
+    const uint64_t n = BYTES / (unit * (uint64_t)chunk + 1);
+    return n < 1 ? 1 : (uint32_t)n;
+}
+
+/* Chunks are so small that a stolen or interrupted one does not hurt, so large that claiming is
  * free; whole tiles of 16 rows where there are many, since two rows of a tile share lines. What
  * reads the cache has units of any length, so they are dealt one by one while there are few. With
- * one tile of rows memory sets the pace, and weights come faster the longer a stream of them is:
- * threads take halves of what is left, and in the end as little as lets those end together whose
- * cores are not equally fast. Where two streams are read that is less (docs/notes.md). */
+ * one tile of rows memory sets the pace, and weights come faster the longer a stream of them is
+ * (docs/notes.md): a thread takes half of what is left of a share, down to one chunk. The last ones
+ * let threads end together whose cores are not equally fast; they are finer where two streams are
+ * read. */
 struct cpu_cut cpu_cut(const struct plan *p, const struct phase *ph, int64_t n_units,
                        int64_t n_rows, int n_threads)
 {
-    struct cpu_cut c = {.n_units = n_units};
+    struct cpu_cut c = {.n_units = n_units, .most = 1};
     enum { CHAIN = 4, STREAM = 4, TILES = 8, FINE = 32 }; /* of a thread */
     enum op op = p->calls[ph->first].op;
-    int one_tile = c.halves = n_rows <= ACT_TILE && op_has(op, OP_PRODUCT);
+    int one_tile = n_rows <= ACT_TILE && op_has(op, OP_PRODUCT);
     int fine = op_has(op, OP_READS_STATE) || (one_tile && reads_pairs(p, ph));
     int each = ph->kind == PHASE_CHAIN ? CHAIN : fine ? FINE : one_tile ? STREAM : TILES;
     c.chunk = n_units / (n_threads * each);
     if (ph->kind == PHASE_CHAIN && c.chunk > ACT_TILE / 2)
         c.chunk = (c.chunk + ACT_TILE - 1) / ACT_TILE * ACT_TILE;
     c.chunk = c.chunk < 1 ? 1 : c.chunk;
+    if (one_tile && p->calls[ph->first].w)
+        c.most = chunks_at_once(&p->calls[ph->first], c.chunk);
     c.n_chunks = (uint32_t)((n_units + c.chunk - 1) / c.chunk); /* 64 a thread at most */
     return c;
 }
@@ -223,7 +237,7 @@ struct taken { /* chunks */
     uint32_t first, n;
 };
 
-/* Takes of thread v's share for phase i; from the back when stealing. n 0: nothing is left. */
+/* Takes chunks of thread v's share for phase i, from the back when stealing; n 0: none is left. */
 static struct taken claim(struct runner *r, uint32_t i, const struct cpu_cut *cut, int v,
                           int steal)
 {
@@ -242,7 +256,7 @@ static struct taken claim(struct runner *r, uint32_t i, const struct cpu_cut *cu
         }
         if (a >= b)
             return (struct taken){0};
-        uint32_t n = cpu_cut_take(cut, b - a);
+        uint32_t n = cpu_cut_part(cut, b - a);
         uint64_t now = steal ? word_of(i, a, b - n) : word_of(i, a + n, b);
         if (atomic_compare_exchange_weak_explicit(word, &old, now, memory_order_acq_rel,
                                                   memory_order_relaxed))

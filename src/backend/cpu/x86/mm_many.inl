@@ -92,12 +92,13 @@ INLINE void ready_q6(struct ready *to, const uint8_t *w, int64_t n, const struct
         }
 }
 
-/* acc[c] = fma(scale * d[c], sum[c], acc[c]) of a column, of 8 whose results lie 16 rows apart. */
+/* y = fma(scale * d, sum, y) of one column. */
 INLINE void end_sum(float *y, vi sum, R scale, float d)
 {
     r_store(y, r_fma(r_mul(scale, r_set(d)), r_from_int(sum), r_load(y)));
 }
 
+/* The same of 8 columns, whose results lie 16 rows apart. */
 INLINE void end_sums(float *y, const vi *sum, R scale, const float *d, const int step)
 {
     enum { NC = HALF };
@@ -108,19 +109,19 @@ INLINE void end_sums(float *y, const vi *sum, R scale, const float *d, const int
 /* Loads behind it stay there: gcc otherwise begins with all weights, and sums go to memory. */
 #define HERE() __asm__ volatile("" : : : "memory")
 
-/* Two columns, instruction by instruction, in this order. */
+/* Both are there before anything behind it begins: two columns go on instruction by instruction. */
 #define TOGETHER(a, b) __asm__ volatile("" : "+x"(a), "+x"(b))
 
-/* Sum e of eight columns of a tile, over `parts` parts of 32. Each column's sum e - 1, whose scales
- * are d (NULL: there is none), ends where this one begins: all eight at once would wait for the
+/* Sum e of eight columns of a tile, over `parts` parts of 32. Where there is a sum before it, whose
+ * scales are d, each column's ends where this one begins: all eight at once would wait for the
  * ports of fma while those of maddubs are free. */
 INLINE void sum_bytes(float *y, vi *sum, const struct ready *w, int64_t e, const int parts,
-                      const int8_t *x, const float *d, const int step)
+                      const int8_t *x, const float *d, const int step, const int before)
 {
     enum { NC = HALF };
-    const R scale = d ? w->scale[e - 1] : r_zero();
+    const R scale = before ? w->scale[e - 1] : r_zero();
     const vi start = w->start[e];
-    if (d)
+    if (before)
         __asm__("" : "+r"(y), "+r"(d));
     for (int p = 0; p < parts; p++, x += 32 * ACT_TILE) {
         const int64_t part = parts * e + p;
@@ -132,7 +133,7 @@ INLINE void sum_bytes(float *y, vi *sum, const struct ready *w, int64_t e, const
             UNROLL for (int c = 0; c < NC; c += 2)
             {
                 const int begins = g == 0 && p == 0;
-                if (d && begins) {
+                if (before && begins) {
                     end_sum(y + ROWS * c, sum[c], scale, d[step * c]);
                     end_sum(y + ROWS * (c + 1), sum[c + 1], scale, d[step * (c + 1)]);
                     HERE();
@@ -158,10 +159,11 @@ INLINE void many_bytes(float *y, const struct ready *w, int64_t n, const int par
 {
     const int step = parts == 1 ? 1 : 2;
     vi sum[HALF];
-    sum_bytes(y, sum, w, 0, parts, x, NULL, step);
+    sum_bytes(y, sum, w, 0, parts, x, d, step, 0);
     for (int64_t e = 1; e < n; e++) {
         x += 32 * ACT_TILE * parts;
-        sum_bytes(y, sum, w, e, parts, x, d, step);
+        sum_bytes(y, sum, w, e, parts, x, d, step, 1);
+        /* of 256-blocks two scales of a column lie side by side */
         d += parts == 1 ? ACT_TILE : e % 2 ? 1 : 2 * ACT_TILE - 1;
     }
     end_sums(y, sum, w->scale[n - 1], d, step);
