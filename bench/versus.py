@@ -15,11 +15,12 @@ of
 Both programs are open all the while and take turns, since the memory of a shared machine may change
 its speed every few seconds: ours is build/bench/turns/turn (`make build/bench/turns/turn`), which
 measures the roof, too. A block whose two roofs (bandwidth of reads) differ by more than 10 % is
-dropped and repeated. Figures are the median of the kept blocks; a ratio is ours / peer. What the
-machine allows for a test is asked of `pith bench`, then scaled to the roofs of the block. Of a cell
-that kept none, the range of what was dropped stands in brackets. Steal is the share of the
-processors' time that the host gave to others. Beside the ratio stands what the peer's fastest fork
-published for a type (FORK), and ours / fork: other machines, so a hint.
+dropped and repeated. Figures are the median of the kept blocks, a ratio is that of the blocks'
+ratios, ours / peer; beside it and the share stand their least and most. What the machine allows for
+a test is asked of `pith bench`, then scaled to the roofs of the block. Of a cell that kept none,
+the range of what was dropped stands in brackets. Steal is the share of the processors' time that
+the host gave to others. Beside the ratio stands what the peer's fastest fork published for a type
+(FORK), and ours / fork: other machines, so a hint.
 
 Everything is kept in OUT/results.json after each block, and a later call goes on from there: cells
 that have their blocks are not run again (--again starts them anew). OUT/results.md and
@@ -340,12 +341,15 @@ def summary(cell):
     kept = cell.get("blocks") or cell.get("lost")
     if not kept:
         return None
-    o, p = (statistics.median(b[k] for b in kept) for k in ("ours", "peer"))
-    return {"ours": o, "peer": p, "ratio": o / p if p else 0,
+    ratios = [b["ours"] / b["peer"] if b["peer"] else 0 for b in kept]
+    shares = [100 * b["share"] for b in kept]
+    return {"ours": statistics.median(b["ours"] for b in kept),
+            "peer": statistics.median(b["peer"] for b in kept),
+            "ratio": statistics.median(ratios), "ratios": spread(ratios, "{:.2f}"),
             "kept": bool(cell.get("blocks")),
             "roof": statistics.median(sum(b["roofs"]) / 2 for b in kept),
             "steal": [b["steal"] for b in kept if "steal" in b],
-            "share": statistics.median(b["share"] for b in kept)}
+            "share": statistics.median(shares), "shares": spread(shares, "{:.0f}")}
 
 
 def spread(values, form="{:.1f}"):
@@ -375,8 +379,8 @@ def markdown(data):
         if s and s["kept"]:
             beside = f"{fork:.2f} | {s['ratio'] / fork:.2f}" if fork else "- | -"
             lines.append(f"| {cell['model']} | {cell['test']} | {s['ours']:.1f} | "
-                         f"{s['peer']:.1f} | {s['ratio']:.2f} | {beside} | "
-                         f"{100 * s['share']:.0f} % | "
+                         f"{s['peer']:.1f} | {s['ratio']:.2f} ({s['ratios']}) | {beside} | "
+                         f"{s['share']:.0f} % ({s['shares']}) | "
                          f"{s['roof']:.1f} | {steal} | {len(cell['blocks'])} of {tried} | "
                          f"{flags_text(cell['flags'])} |")
         elif s:
