@@ -20,7 +20,7 @@ struct kern_mm {
     double (*roof_int8)(int64_t rounds);
     double (*roof_f32)(int64_t rounds);
     int *ahead; /* NULL, or how many bytes ahead one and two columns ask for weights; 256-blocks
-                * that are read one panel at a time do so up to 256 only. Speed alone */
+                 * that are read one panel at a time do so up to 256 only. Speed alone */
 };
 
 /* level: enum cpu_level. NULL in out may be ahead, pack, pair, many, and the mm of types never

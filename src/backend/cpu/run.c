@@ -135,8 +135,7 @@ static int reads_pairs(const struct plan *p, const struct phase *ph)
 static uint32_t chunks_at_once(const struct call *c, int64_t chunk)
 {
     enum { BYTES = 8 << 20 };
-    const uint64_t row = dtype_row_bytes(c->w->type, tensor_k(c->w));
-    const uint64_t unit = 2 * (uint64_t)dtypes[c->w->type].pack_rows * row; /* two panels at most */
+    const uint64_t unit = 2 * dtype_panel_bytes(c->w->type, tensor_k(c->w)); /* two at most */
     const uint64_t n = BYTES / (unit * (uint64_t)chunk + 1);
     return n < 1 ? 1 : (uint32_t)n;
 }
