@@ -7,7 +7,8 @@
  * to core, and waking a sleeper. Everything else is a described machine (machines[]): lines between
  * complexes and sockets are medians of AMD EPYC 7R13 (github.com/nviennot/core-to-core-latency: 107
  * and 197 ns), memory is 80 % of 8 channels of DDR4-3200 a socket, a complex reads 50 GB/s: an
- * assumption, from the width of its link. Cores are as the ones here.
+ * assumption, from the width of its link; a node's link to the others brings 50 GB/s, assumed, too.
+ * Cores are as the ones here.
  *
  * A line has an owner and readers. Who writes it pays for the farthest of them, and nobody else
  * has it meanwhile; a read is served after those before it, for READ_SERVE of their latency
@@ -20,6 +21,9 @@
  *              phase is over
  *     cut      the same, and attention of a prompt cut by query heads, as it is for so many threads
  *              (graph/ops/attention.h). The others have it as for one thread
+ *     copies   the same, and each memory node has a copy of what products of a prompt read
+ *              (backend/cpu/copies.c). With the others each complex of cores brings it over the
+ *              link of its node, all but the part that lies there
  *
  * Units of attention are measured one by one, on one thread, after a walk through more memory than
  * the caches hold where a row decodes; sums of the units of one thread's cut are taken for what the
@@ -143,7 +147,7 @@ struct job1 { /* one kind of step */
     struct step *step; /* a copy */
     struct work *work; /* [plan->n_phases] */
     double tokens;
-    struct cpu_gathers gathers;
+    struct cpu_own own;
 };
 
 static void need(int ok, const char *what)
@@ -190,7 +194,7 @@ static struct job1 take_job(pith_session *s, const char *name, double tokens)
     need(none != NULL, "out of memory");
     for (int32_t i = 0; i < j.plan->n_calls; i++)
         none[i] = -1;
-    j.gathers.at = none;
+    j.own.gathers.at = none;
     for (int32_t i = 0; i < j.plan->n_phases; i++) {
         struct work *w = &j.work[i];
         w->ph = &j.plan->phases[i];
@@ -273,7 +277,7 @@ static struct times *time_cut(struct job1 *j, int32_t phase, int n)
         return t;
     x.n_threads = n;
     x.n_nodes = 1;
-    x.own = n > 1 ? &j->gathers : NULL;
+    x.own = n > 1 ? &j->own : NULL;
     t->n = c->impl.units(c, &x);
     for (int i = 0; i < k; i++) /* the same cut as for fewer threads? */
         if (w->cut[i].n == t->n)
@@ -320,6 +324,7 @@ static const double ns_socket = 107, ns_far = 197;
 static double read_serve = 0.5; /* of a read's latency that the next reader waits */
 enum { STORE_NS = 4, HIT_NS = 2, OWN_NS = 6, LINES_AT_ONCE = 8 };
 static const double far_memory = 0.5; /* of the bandwidth, for chunks of another node */
+static const double gbs_link = 50;    /* of a node */
 
 static double distance(const struct machine *m, int a, int b)
 {
@@ -395,6 +400,7 @@ struct sim {
     struct job1 *j;
     int n, n_nodes, groups; /* groups: the hand-over by groups */
     int cut_fine;           /* attention as cut for so many threads */
+    int copies;             /* a node brings what products read once */
     int n_groups;
     struct thread th[CORES_MAX];
     int order[CORES_MAX][CORES_MAX]; /* shares in the order in which a thread looks at them */
@@ -475,6 +481,17 @@ static int64_t phase_units(struct sim *s, int32_t phase, const struct times **ti
     return *times ? (*times)->n : cpu_phase_units(s->j->plan, s->j->work[phase].ph, &s->j->x);
 }
 
+/* Bytes of a product's activations that come over the link of a node. */
+static double linked(const struct sim *s, int32_t phase)
+{
+    if (!s->j->plan->calls[s->j->work[phase].ph->first].w)
+        return 0;
+    const int of_node = s->m->per_node / s->m->per_complex;
+    const double once = s->j->work[phase].act * (s->n_nodes - 1) / s->n_nodes;
+    const int complexes = (s->n / s->n_nodes + s->m->per_complex - 1) / s->m->per_complex;
+    return once * (s->copies ? 1 : complexes < of_node ? complexes : of_node);
+}
+
 /* Units [lo, hi) of the phase that is open, on a core. */
 static double units_ns(const struct sim *s, int64_t lo, int64_t hi, int core, int far)
 {
@@ -486,7 +503,10 @@ static double units_ns(const struct sim *s, int64_t lo, int64_t hi, int core, in
         for (int64_t u = lo; u < hi; u++)
             ns += s->times->ns[u];
     }
-    return work_ns(s, core, ns, w->bytes * part, far, active);
+    ns = work_ns(s, core, ns, w->bytes * part, far, active);
+    /* Threads use the link together, each for its part of the units; of one row see look. */
+    double by_link = s->j->tokens > 1 ? linked(s, s->cur) / gbs_link * part * s->n * active : 0;
+    return by_link > ns ? by_link : ns;
 }
 
 /* Thread i has finished phase `after` (-1: begins) at time t: opens the next one. Returns when it
@@ -641,7 +661,8 @@ static int first_in_time(const struct sim *s)
     return best;
 }
 
-enum way { FLAT, GROUPS, CUT, WAYS };
+enum way { FLAT, GROUPS, CUT, COPIES, WAYS };
+static const char *const ways[] = {"flat", "groups", "cut", "copies"};
 
 /* Runs a step on n threads; returns its nanoseconds. */
 static double simulate(struct sim *s, const struct machine *m, struct job1 *j, int n, int way)
@@ -652,7 +673,8 @@ static double simulate(struct sim *s, const struct machine *m, struct job1 *j, i
     s->j = j;
     s->n = n;
     s->groups = groups && n > 16;
-    s->cut_fine = way == CUT;
+    s->cut_fine = way >= CUT;
+    s->copies = way == COPIES;
     s->n_nodes = m->cores / m->per_node <= n ? m->cores / m->per_node : 1;
     j->x.n_threads = n;
     j->x.n_nodes = s->n_nodes;
@@ -711,7 +733,10 @@ static void table(const struct machine *m, struct job1 *j)
 {
     static struct sim s;
     printf("\n%s, %s: tokens/s, of ideal, handing over, by one thread\n", m->name, j->name);
-    printf("  threads  %22s  %22s  %22s\n", "flat", "groups", "cut");
+    printf("  threads");
+    for (int way = 0; way < WAYS; way++)
+        printf("  %22s", ways[way]);
+    printf("\n");
     for (int n = 1; n <= m->cores; n *= 2) {
         printf("  %7d", n);
         for (int way = 0; way < WAYS; way++) {
@@ -725,27 +750,24 @@ static void table(const struct machine *m, struct job1 *j)
         for (int way = 0; way < WAYS && n == m->cores; way++) {
             double ns = simulate(&s, m, j, n, way);
             printf("  %s: %.0f us; products %.0f, attention %.0f, one thread %.0f\n",
-                   (const char *[]){"flat", "groups", "cut"}[way], ns / 1e3, s.took[0] / 1e3,
+                   ways[way], ns / 1e3, s.took[0] / 1e3,
                    s.took[1] / 1e3, s.serial / 1e3);
         }
     }
 }
 
-/* Bytes of activations over the links between nodes in a step, as they are and with a copy in each
- * node, and what a link of 50 GB/s a node would take. */
-static void links(const struct machine *m, const struct job1 *j, double step_ns)
+/* Bytes of activations over all links in a step, without copies and with. */
+static void links(struct sim *s)
 {
-    double act = 0;
-    int nodes = m->cores / m->per_node, complexes = m->per_node / m->per_complex;
-    if (nodes == 1)
-        return;
-    for (int32_t p = 0; p < j->plan->n_phases; p++)
-        act += j->work[p].act;
-    double once = act * (nodes - 1), now = once * complexes;
-    printf("  activations over links: %.1f MB a step, %.1f with a copy in each node: %.1f and "
-           "%.1f %% of the step at 50 GB/s a node\n",
-           now / 1e6, once / 1e6, 100 * now / nodes / 50 / step_ns,
-           100 * once / nodes / 50 / step_ns);
+    double bytes[2] = {0, 0};
+    for (int k = 0; k < 2; k++)
+        for (int32_t p = 0; p < s->j->plan->n_phases; p++) {
+            s->copies = k;
+            bytes[k] += linked(s, p) * s->n_nodes;
+        }
+    if (s->n_nodes > 1)
+        printf("  activations over links: %.1f MB a step, %.1f with copies\n", bytes[0] / 1e6,
+               bytes[1] / 1e6);
 }
 
 int main(int argc, char **argv)
@@ -798,8 +820,8 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
         table(&machines[i], &decode);
         table(&machines[i], &prefill);
-        links(&machines[i], &prefill,
-              simulate(&sim, &machines[i], &prefill, machines[i].cores, CUT));
+        simulate(&sim, &machines[i], &prefill, machines[i].cores, COPIES);
+        links(&sim);
     }
     free(ids);
     free(decode.step);

@@ -239,8 +239,8 @@ struct backend {
                  int64_t n, void *out);
     /* Makes ready to run the device's phases of a plan, any number of times: what can be resolved,
      * recorded or allocated beforehand is, here and not in a step. job_bytes: host memory that
-     * takes. */
-    uint64_t (*job_bytes)(const struct plan *p, int n_threads);
+     * takes, with so many threads over so many memory nodes. */
+    uint64_t (*job_bytes)(const struct plan *p, int n_threads, int n_nodes);
     /* Memory of the device that takes beside the plan's values, with steps of so many bytes and
      * pools of so many slabs. NULL: none, or nobody knows. */
     uint64_t (*job_memory)(struct device *d, struct plan *p, uint64_t step_bytes,

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "backend/cpu/cpu.h"
 #include "base/mem.h"
 #include "base/machine/pool.h"
 #include "base/machine/topology.h"
@@ -281,7 +282,7 @@ static int logits_of(const char *path, const struct pith_model_params *mp, float
 }
 
 /* Whatever threads there are and wherever they and the weights lie, the bits are the same. */
-static void model_on_nodes(const char *arch)
+static void model_on_nodes(const char *arch, const char *type)
 {
     char path[128], report[8192];
     float want[N_VOCAB], got[N_VOCAB];
@@ -294,9 +295,9 @@ static void model_on_nodes(const char *arch)
     sp.arch = arch;
     sp.n_expert = strcmp(arch, "llama") ? 6 : 0;
     sp.n_expert_used = sp.n_expert / 2;
-    sp.type = "q8_0";
-    sp.n_embd = 128;
-    sp.n_ff = 352;
+    sp.type = type;
+    sp.n_embd = strcmp(type, "q4_K") ? 128 : 256;
+    sp.n_ff = strcmp(type, "q4_K") ? 352 : 512;
     sp.n_vocab = N_VOCAB;
     REQUIRE(pith_synth(path, &sp, &err) == PITH_OK, "%s", err.msg);
     struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
@@ -319,9 +320,9 @@ static void model_on_nodes(const char *arch)
         mp.numa = rows[i].numa;
         mp.affinity = rows[i].affinity;
         memset(got, 0, sizeof got);
-        CHECK_MSG(logits_of(path, &mp, got, report, sizeof report, &err), "%s, row %zu: %s", arch,
-                  i, err.msg);
-        CHECK_MSG(!memcmp(want, got, sizeof want), "%s, row %zu: other bits", arch, i);
+        CHECK_MSG(logits_of(path, &mp, got, report, sizeof report, &err), "%s %s, row %zu: %s",
+                  arch, type, i, err.msg);
+        CHECK_MSG(!memcmp(want, got, sizeof want), "%s %s, row %zu: other bits", arch, type, i);
         char counts[64];
         snprintf(counts, sizeof counts, "%d threads (prefill %d;", rows[i].decode,
                  rows[i].prefill ? rows[i].prefill : rows[i].decode);
@@ -332,8 +333,90 @@ static void model_on_nodes(const char *arch)
 
 static void models_on_nodes(void)
 {
-    model_on_nodes("llama");
-    model_on_nodes("qwen3moe");
+    model_on_nodes("llama", "q8_0");
+    model_on_nodes("llama", "q4_K");
+    model_on_nodes("llama", "f16");
+    model_on_nodes("llama", "bf16");
+    model_on_nodes("qwen3moe", "q8_0");
+}
+
+/* Each part of a tile whose value has that format, side by side; returns the bytes. */
+static size_t tile_parts(const struct act_tile *t, const struct value *v, uint8_t *out)
+{
+    const size_t n = (size_t)t->nc * (size_t)v->cols;
+    const struct {
+        const void *p;
+        size_t bytes;
+    } parts[] = {{t->q, n},
+                 {t->d, v->fmt == ACT_A32 ? n / 8 : n / 32},
+                 {t->s32, n / 8},
+                 {t->s16, n / 8},
+                 {t->h, n * 2}};
+    size_t at = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i].p) {
+            memcpy(out + at, parts[i].p, parts[i].bytes);
+            at += parts[i].bytes;
+        }
+    for (int i = 0; t->f && i < t->nc; i++, at += (size_t)v->cols * 4)
+        memcpy(out + at, t->f + i * t->ld, (size_t)v->cols * 4);
+    return at;
+}
+
+/* Where a tile's parts begin, whatever they are. */
+static const void *tile_at(const struct act_tile *t)
+{
+    return t->q ? (const void *)t->q : t->h ? (const void *)t->h : (const void *)t->f;
+}
+
+/* A turn's value has a copy in each node, made once and the same bytes; other values are read where
+ * they are. */
+static void activations_of_nodes(void)
+{
+    enum { ROWS = 40, COLS = 512, TILES = 3, BYTES = 2 * ROWS * (COLS + 16) * 4 };
+    static const enum act_kind fmts[] = {ACT_A32, ACT_A256, ACT_BF16, ACT_F32};
+    static uint8_t memory[2 * BYTES], want[16 * COLS * 4], got[16 * COLS * 4];
+    for (size_t f = 0; f < sizeof fmts / sizeof *fmts; f++) {
+        const struct value v = {.fmt = fmts[f],
+                                .rows = ROWS_T,
+                                .rows_mul = 1,
+                                .cols = COLS,
+                                .ld = COLS + 16,
+                                .cap_rows = ROWS};
+        struct value other = v;
+        other.offset = BYTES;
+        struct call call = {.op = OP_MATMUL, .n_src = 1};
+        call.src[0] = v;
+        struct plan plan = {.calls = &call, .n_calls = 1};
+        struct step step = {.T = ROWS};
+        struct cpu_own own = {.copies = NULL};
+        struct exec x = {.step = &step, .plan = &plan, .base[0] = memory, .own = &own};
+        CHECK(copies_bytes(&plan, 1) == 0 && copies_bytes(&plan, 3) > 0);
+        CHECK(copies_new(&plan, 1, &own.copies, NULL) == PITH_OK && !own.copies);
+        REQUIRE(copies_new(&plan, 3, &own.copies, NULL) == PITH_OK && own.copies, "no copies");
+        for (int turn = 0; turn < 3; turn++) {
+            for (size_t i = 0; i < sizeof memory; i++)
+                memory[i] = (uint8_t)(i * 7 + i / 251 + (size_t)turn);
+            copies_turn(own.copies, &x, &call);
+            for (int i = 0; i < TILES; i++) {
+                struct act_tile there = value_tile(&x, &v, i);
+                struct act_tile first = copies_tile(&x, &v, i, 1), last = first;
+                size_t n = tile_parts(&there, &v, want);
+                CHECK(tile_at(&first) != tile_at(&there) && tile_parts(&first, &v, got) == n);
+                CHECK_MSG(!memcmp(want, got, n), "format %d, tile %d", (int)v.fmt, i);
+                memory[(const uint8_t *)tile_at(&there) - memory] ^= 1;
+                last = copies_tile(&x, &v, i, 4); /* the same node, one thread on */
+                tile_parts(&last, &v, got);
+                CHECK(tile_at(&last) == tile_at(&first) && !memcmp(want, got, n));
+                last = copies_tile(&x, &v, i, 2); /* another node's is made now */
+                CHECK(tile_at(&last) != tile_at(&first) && tile_at(&last) != tile_at(&there));
+                last = copies_tile(&x, &other, i, 1);
+                there = value_tile(&x, &other, i);
+                CHECK(tile_at(&last) == tile_at(&there));
+            }
+        }
+        copies_free(own.copies);
+    }
 }
 
 /* A model of these parameters over two nodes, of which the second has all processors but the first;
@@ -654,6 +737,7 @@ int main(void)
     TEST(places);
     TEST(pool_at_places);
     TEST(models_on_nodes);
+    TEST(activations_of_nodes);
     TEST(weights_on_nodes);
     TEST(bad_parameters);
     TEST(measured_counts);

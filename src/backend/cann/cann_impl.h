@@ -166,7 +166,7 @@ void cn_fill_inputs(const struct cn_job *j, const struct step *s, const struct c
                     const struct cn_inputs *at, uint8_t *out);
 
 /* run.c */
-uint64_t cn_job_bytes(const struct plan *p, int n_threads);
+uint64_t cn_job_bytes(const struct plan *p, int n_threads, int n_nodes);
 pith_status cn_prepare(struct device *d, const struct job_params *p, struct job **out,
                        struct pith_error *err);
 void cn_finish(struct job *j);

@@ -26,8 +26,13 @@ struct cpu_gathers {
     _Atomic(int32_t) *n;
     int32_t most; /* counts of a call; units beyond are merged later */
 };
+/* What exec's `own` is here. */
+struct cpu_own {
+    struct cpu_gathers gathers;
+    struct copies *copies; /* NULL: there is one memory node */
+};
 /* run.c */
-uint64_t cpu_job_bytes(const struct plan *p, int n_threads);
+uint64_t cpu_job_bytes(const struct plan *p, int n_threads, int n_nodes);
 pith_status cpu_prepare(struct device *d, const struct job_params *p, struct job **out,
                         struct pith_error *err);
 void cpu_finish(struct job *j);
@@ -37,6 +42,18 @@ pith_status cpu_submit(struct job *j, const struct run *r, int32_t first, int32_
                        struct pith_error *err);
 pith_status cpu_wait(struct job *j, struct pith_error *err);
 void cpu_read_ahead(const struct job *j, struct pith_read_ahead *out);
+
+/* copies.c: activations that products of a prompt read, beside each memory node's threads. */
+struct copies;
+uint64_t copies_bytes(const struct plan *p, int n_nodes);
+/* *out NULL: the plan, or one node, wants none. */
+pith_status copies_new(const struct plan *p, int n_nodes, struct copies **out,
+                       struct pith_error *err);
+void copies_free(struct copies *c); /* NULL allowed */
+/* A phase begins with this call; before any thread works on it, c NULL allowed. */
+void copies_turn(struct copies *c, const struct exec *x, const struct call *first);
+/* value_tile, or the same of the node of thread `ith`. */
+struct act_tile copies_tile(const struct exec *x, const struct value *v, int64_t i, int ith);
 
 /* ops/experts.c: experts in pages of a file are asked for ahead of their products. */
 struct experts;

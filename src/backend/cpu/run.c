@@ -57,7 +57,7 @@ struct job {
     struct arrived *arrived;          /* [threads of the pool]: of groups, at most as many */
     struct adapter_at *adapters;      /* as they were at generation `adapted` */
     uint32_t adapted;
-    struct cpu_gathers gathers;
+    struct cpu_own own;
     int32_t *gathers_at;
 };
 
@@ -325,7 +325,7 @@ static void say(struct runner *r, uint64_t word)
 /* No part of the phase's attention is made yet. (Where it is one unit nobody looks.) */
 static void clear_gathers(struct runner *r, const struct phase *ph)
 {
-    const struct cpu_gathers *g = r->x->own;
+    const struct cpu_gathers *g = &((const struct cpu_own *)r->x->own)->gathers;
     for (int32_t k = ph->first; k < ph->first + ph->n; k++)
         for (int32_t j = 0; g->at[k] >= 0 && j < g->most; j++)
             atomic_store_explicit(&g->n[g->at[k] + j], 0, memory_order_relaxed);
@@ -344,6 +344,7 @@ static void advance(struct runner *r, int64_t i, int ith)
     for (; next < (uint32_t)r->n && !(stop = cancelled(r)); next++) {
         const struct phase *ph = &p->phases[r->first + (int32_t)next];
         n_units = cpu_phase_units(p, ph, r->x);
+        copies_turn(((const struct cpu_own *)r->x->own)->copies, r->x, &p->calls[ph->first]);
         if (n_units > 1) {
             clear_gathers(r, ph);
             break;
@@ -545,25 +546,25 @@ static size_t gathers_bytes(const struct plan *p, int n_threads)
            (size_t)p->n_calls * sizeof(int32_t) + 1;
 }
 
-uint64_t cpu_job_bytes(const struct plan *p, int n_threads)
+uint64_t cpu_job_bytes(const struct plan *p, int n_threads, int n_nodes)
 {
     return sizeof(struct job) + adapters_table(p->params.n_sets, p->n_adapted) +
            gathers_bytes(p, n_threads) +
            (uint64_t)n_threads *
                (sizeof(struct share) + sizeof(struct arrived) + scratch_bytes(p)) +
-           experts_bytes(p);
+           copies_bytes(p, n_nodes) + experts_bytes(p);
 }
 
 static void set_gathers(struct job *j, const struct plan *p, int n_threads)
 {
-    struct cpu_gathers *g = &j->gathers;
+    struct cpu_gathers *g = &j->own.gathers;
     int32_t n = 0;
     g->most = GATHERS * n_threads;
     g->at = j->gathers_at;
     g->n = (_Atomic(int32_t) *)(j->gathers_at + p->n_calls);
     for (int32_t i = 0; i < p->n_calls; i++)
         j->gathers_at[i] = p->calls[i].op == OP_ATTN ? g->most * n++ : -1;
-    j->x.own = g;
+    j->x.own = &j->own;
 }
 
 /* The one slab of units that is reserved whole. */
@@ -593,6 +594,11 @@ pith_status cpu_prepare(struct device *d, const struct job_params *p, struct job
         cpu_finish(j);
         return error_set(err, PITH_NOMEM, "out of memory for the scratch of %d threads", n);
     }
+    pith_status st = copies_new(p->plan, p->n_nodes, &j->own.copies, err);
+    if (st != PITH_OK) {
+        cpu_finish(j);
+        return st;
+    }
     j->p = *p;
     j->d = d->priv;
     set_gathers(j, p->plan, n);
@@ -616,6 +622,7 @@ void cpu_finish(struct job *j)
     if (!j)
         return;
     experts_free(j->experts);
+    copies_free(j->own.copies);
     mem_free(j->share);
     mem_free(j->arrived);
     mem_free(j->x.scratch);

@@ -191,7 +191,7 @@ pith_status cu_wgmma_maps(struct cu_gpu *v, const struct gpu_launch *l, struct c
 uint32_t cu_wgmma_shared(int tile); /* bytes of shared memory that a block asks for */
 
 /* run.c */
-uint64_t cu_job_bytes(const struct plan *p, int n_threads);
+uint64_t cu_job_bytes(const struct plan *p, int n_threads, int n_nodes);
 uint64_t cu_job_memory(struct device *d, struct plan *p, uint64_t step_bytes,
                        uint64_t n_slabs);
 pith_status cu_prepare(struct device *d, const struct job_params *p, struct job **out,

@@ -56,7 +56,7 @@ int far_toss(struct far_device *f);
 int64_t far_delay_ns(void);
 
 /* far_run.c */
-uint64_t far_job_bytes(const struct plan *p, int n_threads);
+uint64_t far_job_bytes(const struct plan *p, int n_threads, int n_nodes);
 uint64_t far_job_memory(struct device *d, struct plan *p, uint64_t step_bytes,
                         uint64_t n_slabs);
 pith_status far_prepare(struct device *d, const struct job_params *p, struct job **out,

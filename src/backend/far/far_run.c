@@ -32,9 +32,9 @@ struct job {
     struct job *next; /* of the device */
 };
 
-uint64_t far_job_bytes(const struct plan *p, int n_threads)
+uint64_t far_job_bytes(const struct plan *p, int n_threads, int n_nodes)
 {
-    (void)n_threads;
+    (void)n_threads, (void)n_nodes;
     return sizeof(struct job) + p->scratch_bytes + adapters_table(p->params.n_sets, p->n_adapted);
 }
 

@@ -26,9 +26,9 @@ struct recordings vulkan_counts(void)
                                NULL};
 }
 
-uint64_t vk_job_bytes(const struct plan *p, int n_threads)
+uint64_t vk_job_bytes(const struct plan *p, int n_threads, int n_nodes)
 {
-    (void)n_threads;
+    (void)n_threads, (void)n_nodes;
     return sizeof(struct job) + gpu_job_bytes(p);
 }
 

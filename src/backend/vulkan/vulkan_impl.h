@@ -220,7 +220,7 @@ int vk_coded(const struct device *d, const struct tensor *w); /* see backend.h *
 int vk_impl(const struct device *d, const struct node *n, struct op_impl *out);
 
 /* run.c */
-uint64_t vk_job_bytes(const struct plan *p, int n_threads);
+uint64_t vk_job_bytes(const struct plan *p, int n_threads, int n_nodes);
 uint64_t vk_job_memory(struct device *d, struct plan *p, uint64_t step_bytes,
                        uint64_t n_slabs);
 pith_status vk_prepare(struct device *d, const struct job_params *p, struct job **out,

@@ -328,7 +328,8 @@ static uint64_t scratch_bytes(const struct pith_session *s)
         const struct plan *p = &s->role[i].plan;
         for (int d = 0; d < s->model->n_devices; d++)
             if (p->act_bytes[d])
-                n += s->model->devices[d]->backend->job_bytes(p, pool_n_threads(s->model->pool)) *
+                n += s->model->devices[d]->backend->job_bytes(p, pool_n_threads(s->model->pool),
+                                                              s->model->n_nodes) *
                      n_runs(s, i);
     }
     return n;

@@ -127,6 +127,7 @@ struct attn_work {
     int head_kv, head, g; /* query heads head .. head + g - 1 of all */
     int64_t dv16;
     struct attn_part total, one;
+    int begun; /* total is of something */
     void *scratch;
 };
 
@@ -160,10 +161,32 @@ static struct attn_job job_at(const struct attn_work *w, int32_t k)
     return job;
 }
 
-/* Runs a job whose first row is row r of the tile, and merges what it makes. */
-static void attn_do(const struct attn_work *w, const struct attn_job *job, int32_t r)
+/* The partial of nothing. */
+static void attn_begin(struct attn_work *w)
+{
+    int64_t n_vec = (int64_t)w->tile.n_rows * w->g;
+    w->begun = 1;
+    for (int64_t i = 0; i < n_vec; i++)
+        w->total.m[i] = -__builtin_inff(), w->total.l[i] = 0;
+    memset(w->total.o, 0, (size_t)(n_vec * w->dv16) * sizeof *w->total.o);
+}
+
+/* Runs a job whose first row is row r of the tile, and merges what it makes; the first one of all
+ * rows is the total itself. */
+static void attn_do(struct attn_work *w, const struct attn_job *job, int32_t r)
 {
     const struct kern *k = kern_of(w->c);
+    if (!w->begun && job->n_rows == w->tile.n_rows) {
+        struct attn_job first = *job;
+        first.m = w->total.m;
+        first.l = w->total.l;
+        first.o = w->total.o;
+        w->begun = 1;
+        k->attn(k, &first);
+        return;
+    }
+    if (!w->begun)
+        attn_begin(w);
     k->attn(k, job);
     for (int64_t v = 0; v < (int64_t)job->n_rows * w->g; v++) {
         int64_t to = (int64_t)r * w->g + v;
@@ -193,7 +216,7 @@ static void attn_fetch(const struct attn_work *w, const struct attn_job *job, in
 
 /* A span of a tree's rows in which ancestors lie: row by row, these side by side behind what was
  * there before. */
-static void attn_tree_span(const struct attn_work *w, const struct attn_job *job, int32_t k,
+static void attn_tree_span(struct attn_work *w, const struct attn_job *job, int32_t k,
                            int32_t base)
 {
     const struct step *s = w->x->step;
@@ -224,7 +247,7 @@ static void attn_tree_span(const struct attn_work *w, const struct attn_job *job
 
 /* Span i of state k, of all rows together or, where one has a list or few slots have rows, row by
  * row. */
-static void attn_span(const struct attn_work *w, int32_t k, int32_t i)
+static void attn_span(struct attn_work *w, int32_t k, int32_t i)
 {
     const struct attn_op *p = w->c->p;
     struct attn_job job = job_at(w, k);
@@ -273,7 +296,8 @@ static void attn_span(const struct attn_work *w, int32_t k, int32_t i)
  * have nothing to add then. */
 static void attn_gather(const struct attn_work *w, const struct attn_split *split, int64_t u)
 {
-    const struct cpu_gathers *g = w->x->own;
+    const struct cpu_own *own = w->x->own;
+    const struct cpu_gathers *g = own ? &own->gathers : NULL;
     const struct call *c = w->c;
     int64_t unit = u / split->n_parts, dv16 = w->dv16, cols = c->dst.cols;
     int n_head = ((const struct attn_op *)c->p)->n_head;
@@ -314,13 +338,12 @@ static void attn_unit(const struct call *c, const struct exec *x, int64_t u, int
     w.total = part_at(scratch, n_vec, dv16);
     w.one = part_at(scratch + n_vec * (dv16 + 2), n_vec, dv16);
     w.scratch = (uint8_t *)scratch + attn_parts(n_vec, dv16);
-    for (int64_t i = 0; i < n_vec; i++)
-        w.total.m[i] = -__builtin_inff(), w.total.l[i] = 0;
-    memset(w.total.o, 0, (size_t)(n_vec * dv16) * sizeof *w.total.o);
     for (int32_t k = 0, part = 0; k < c->n_states; k++)
         for (int32_t i = 0; i < w.tile.spans[k]; i++, part++)
             if (!split.by_span || part == unit.part)
                 attn_span(&w, k, i);
+    if (!w.begun)
+        attn_begin(&w);
     for (int32_t r = 0; r < w.tile.n_rows; r++) {
         float *y = (float *)value_ptr(x, &c->dst) +
                    ((int64_t)(w.tile.row + r) * split.n_parts + unit.part) * c->dst.cols;

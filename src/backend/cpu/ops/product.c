@@ -207,11 +207,11 @@ static void multiply_tile(const struct call *c, const struct exec *x, int64_t be
 
 enum { MOST_TILES = 8, KEPT_TILES = 32 }; /* that go through a panel at once; that it finds made */
 
-static void take_tiles(const struct call *c, const struct exec *x, int64_t t, int n,
+static void take_tiles(const struct call *c, const struct exec *x, int64_t t, int n, int ith,
                        struct act_tile *a)
 {
     for (int i = 0; i < n; i++)
-        a[i] = value_tile(x, &c->src[0], t + i);
+        a[i] = copies_tile(x, &c->src[0], t + i, ith);
 }
 
 /* A panel times n tiles, of which the last may have fewer columns; tile i's results at
@@ -250,7 +250,7 @@ static void multiply(const struct call *c, const struct exec *x, int64_t begin, 
         const int64_t t1 = t0 + block < n_tiles ? t0 + block : n_tiles;
         const int kept = t1 - t0 <= KEPT_TILES;
         if (kept)
-            take_tiles(c, x, t0, (int)(t1 - t0), a);
+            take_tiles(c, x, t0, (int)(t1 - t0), ith, a);
         for (int64_t p = begin; p < end; p++) {
             const void *panel = cpu_panel(&w, 0, p, scratch), *panel2 = NULL;
             if (act)
@@ -258,7 +258,7 @@ static void multiply(const struct call *c, const struct exec *x, int64_t begin, 
             for (int64_t t = t0; t < t1; t += at_once) {
                 const int n = (int)(t1 - t < at_once ? t1 - t : at_once);
                 if (!kept)
-                    take_tiles(c, x, t, n, a);
+                    take_tiles(c, x, t, n, ith, a);
                 const struct act_tile *from = kept ? a + (t - t0) : a;
                 multiply_tiles(k, type, panel, kk, from, n, y);
                 if (act) {
