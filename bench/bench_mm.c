@@ -183,7 +183,9 @@ int main(int argc, char **argv)
             continue;
         printf("-- %s\n", cpu_level_name((enum cpu_level)l));
         if (m.ahead)
-            *m.ahead = argc > 4 ? atoi(argv[4]) : cpu_prefetch_ahead();
+            *m.ahead = cpu_prefetch_ahead();
+        if (m.ahead && argc > 4)
+            *m.ahead = (struct cpu_ahead){atoi(argv[4]), atoi(argv[4]) > 256};
         roofs(&m);
         for (int t = 0; t < DT_COUNT; t++)
             if (m.mm[t] && (!strcmp(type, "all") || !strcmp(type, dtypes[t].name)))

@@ -48,6 +48,15 @@ enum { CORES_MAX = 128, GROUP = 8, REPS = 40 };
 
 /* ---------------------------------------------------------------- measured here */
 
+static inline void pause_core(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 struct pair {
     _Alignas(128) _Atomic(uint32_t) ball;
     _Alignas(128) _Atomic(uint32_t) go;
@@ -59,7 +68,7 @@ static void *play(void *arg)
     struct pair *p = arg;
     for (uint32_t i = 0; i < p->n; i++) {
         while (atomic_load_explicit(&p->ball, memory_order_acquire) != 2 * i + 1)
-            cpu_pause();
+            pause_core();
         atomic_store_explicit(&p->ball, 2 * i + 2, memory_order_release);
     }
     return NULL;
@@ -86,7 +95,7 @@ static double measure_line(void)
                 began = wall();
             atomic_store_explicit(&p.ball, 2 * i + 1, memory_order_release);
             while (atomic_load_explicit(&p.ball, memory_order_acquire) != 2 * i + 2)
-                cpu_pause();
+                pause_core();
         }
         double ns = (wall() - began) / (1.8 * p.n);
         pthread_join(t, NULL);

@@ -465,7 +465,7 @@ static long rounds(void)
 static void one_type(enum dtype type)
 {
     const struct dtype_traits *t = &dtypes[type];
-    REQUIRE(kernels_complete(type), "%s is packed but a level has no kernel for it", t->name);
+    REQUIRE(kernels_complete(type), "%s: a level has no product, or does not pack it", t->name);
     rng_init(&rng, 1000u + (unsigned)type);
     if (t->block > 1) {
         /* every mode with every mode, K short and long in turn; the longest crosses the kernels'

@@ -794,6 +794,12 @@ static void check_finds_bad_scales(void)
                       (long long)found, b);
         }
     }
+    for (int t = 0; t < DT_COUNT; t++) { /* which types the cases forget */
+        int seen = t == DT_IQ1_M || !dtypes[t].dot || dtypes[t].block == 0;
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+            seen |= (int)cases[i].t == t;
+        CHECK_MSG(seen, "%s has scales that no case spoils", dtypes[t].name);
+    }
     /* iq1_m keeps the four nibbles of its scale apart */
     dtypes[DT_IQ1_M].quant(x, blocks, 256);
     CHECK(dtype_check(DT_IQ1_M, blocks, 256) == -1);

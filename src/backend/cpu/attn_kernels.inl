@@ -32,7 +32,7 @@
  * Where many vectors read a page, V of block types becomes numbers once, in scratch: with 16
  * registers a row of it would be taken apart for every 6 of them.
  *
- * A type of K or V is a load function and a row of `attn_types`. */
+ * A type of K or V is a load function and its place in ATTN_NUMBERS or ATTN_BLOCKS. */
 
 enum { ATTN_TILE = 12, ATTN_GROUPS = KERN_PAGE / V_LANES };
 enum attn_bias { ATTN_PLAIN, ATTN_SLOPES, ATTN_TABLES };
@@ -111,11 +111,10 @@ SIMD_FN V attn_load_q8_0(const uint8_t *row, int i)
  * those below, made of the same factors. */
 #ifdef R_LOOKS_UP
 SIMD_FN V attn_by_table(const uint8_t *b, const int codes, const int high, const int minimum,
-                        const int8_t *values)
+                        const int bias, const int8_t *values)
 {
-    static const int8_t from_8[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7},
-                        from_0[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    const V x = v_from_b(b_load(values ? values : minimum ? from_0 : from_8));
+    static const int8_t from_0[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const V x = v_from_b(b_sub(b_load(values ? values : from_0), bias));
     const V d = v_set_f16(attn_u16(b));
     const V table = minimum ? v_fma(d, x, v_set_f16(attn_u16(b + 2))) : v_mul(d, x);
     return (V){{r_look_up(table.r[0], b_load(b + codes), high)}};
@@ -131,7 +130,7 @@ SIMD_FN V attn_load_nibbles(const uint8_t *row, int i, const int fifths, const i
     const uint8_t *b = row + (i >> 1) * (codes + 16);
 #ifdef R_LOOKS_UP
     if (!fifths)
-        return attn_by_table(b, codes, i & 1, minimum, values);
+        return attn_by_table(b, codes, i & 1, minimum, bias, values);
 #endif
     B w = b_nibbles(b_load(b + codes), i & 1);
     if (fifths)
@@ -569,17 +568,12 @@ struct attn_type {
     /* Rows first .. last - 1 as n vectors of numbers each; block types. */
     void (*number)(const uint8_t *rows, int64_t row, int first, int last, int n, float *out);
 };
-static const struct attn_type attn_types[DT_COUNT] = {
-    [DT_F32] = {attn_scores_f32, attn_values_f32, attn_turn_f32, NULL},
-    [DT_F16] = {attn_scores_f16, attn_values_f16, attn_turn_f16, NULL},
-    [DT_BF16] = {attn_scores_bf16, attn_values_bf16, attn_turn_bf16, NULL},
-    [DT_Q8_0] = {attn_scores_blocks, attn_values_q8_0, attn_turn_q8_0, attn_number_q8_0},
-    [DT_Q5_1] = {attn_scores_blocks, attn_values_q5_1, attn_turn_q5_1, attn_number_q5_1},
-    [DT_Q5_0] = {attn_scores_blocks, attn_values_q5_0, attn_turn_q5_0, attn_number_q5_0},
-    [DT_Q4_1] = {attn_scores_blocks, attn_values_q4_1, attn_turn_q4_1, attn_number_q4_1},
-    [DT_Q4_0] = {attn_scores_blocks, attn_values_q4_0, attn_turn_q4_0, attn_number_q4_0},
-    [DT_IQ4_NL] = {attn_scores_blocks, attn_values_iq4_nl, attn_turn_iq4_nl, attn_number_iq4_nl},
-};
+#define ATTN_NUMBERS_ROW(type, TYPE)                                                               \
+    [DT_##TYPE] = {attn_scores_##type, attn_values_##type, attn_turn_##type, NULL},
+#define ATTN_BLOCKS_ROW(type, TYPE)                                                                \
+    [DT_##TYPE] = {attn_scores_blocks, attn_values_##type, attn_turn_##type, attn_number_##type},
+static const struct attn_type attn_types[DT_COUNT] = {ATTN_NUMBERS(ATTN_NUMBERS_ROW)
+                                                          ATTN_BLOCKS(ATTN_BLOCKS_ROW)};
 
 /* ---- queries: a tile of them side by side; for K of block types in A32, in tiles of ATTN_TILE
  * vectors one after the other, and room for one tile behind them */

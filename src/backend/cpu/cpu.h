@@ -93,13 +93,4 @@ pith_status cpu_measure_threads(struct device *d, struct pool *pool, const int32
                                 int n_counts, int rounds, int ms, double (*rates)[2],
                                 struct pith_error *err);
 
-static inline void cpu_pause(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 #endif

@@ -2,8 +2,6 @@
  * another in rising order. */
 #include "backend/cpu/kern_mm.h"
 
-#include "base/machine/cpu.h"
-
 static void overlay(struct kern_mm *out, const struct kern_mm *t)
 {
     for (int i = 0; i < DT_COUNT; i++) {

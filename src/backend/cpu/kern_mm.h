@@ -7,6 +7,7 @@
 #define PITH_CPU_KERN_MM_H
 
 #include "backend/cpu/kern.h"
+#include "base/machine/cpu.h"
 
 struct kern_mm {
     kern_mm_fn *mm[DT_COUNT];
@@ -19,8 +20,7 @@ struct kern_mm {
     uint64_t (*roof_read)(const void *p, size_t n);
     double (*roof_int8)(int64_t rounds);
     double (*roof_f32)(int64_t rounds);
-    int *ahead; /* NULL, or how many bytes ahead one and two columns ask for weights; 256-blocks
-                 * that are read one panel at a time do so up to 256 only. Speed alone */
+    struct cpu_ahead *ahead; /* NULL, or how one and two columns ask for weights. Speed alone */
 };
 
 /* level: enum cpu_level. NULL in out may be ahead, pack, pair, many, and the mm of types never

@@ -38,7 +38,7 @@ INLINE vi nibble(vi v, const int high)
 /* 32-blocks: [16 f16 d]([16 f16 m])[codes]([fifth bits]) */
 struct form32 {
     int bytes;
-    int code_bits;         /* of a code as stored */
+    int code_bits;         /* of a code as stored: 4, 5 or 8, others are decoded nowhere */
     int weight_bits;       /* of the unsigned weight it stands for */
     int log2_bias;         /* 0: none */
     const uint8_t *values; /* of 4-bit codes that are indices, bias included; NULL: they are none */

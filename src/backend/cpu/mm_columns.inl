@@ -22,6 +22,8 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 #define COLUMNS(c) UNROLL for (int c = 0; c < NC; c++)
+/* Loads and stores stay on their side of it. */
+#define BARRIER() __asm__ volatile("" : : : "memory")
 
 /* Asks for `bytes` of the panel (or the next one): FAR ahead into the second-level cache, NEAR
  * ahead into the first. It pays where a loop computes for long between two lines of weights, so
@@ -36,6 +38,10 @@ INLINE void prefetch(const uint8_t *p, const int bytes)
         __builtin_prefetch(p + NEAR + i, 0, 3);
     }
 }
+
+/* How few columns ask for weights (base/machine/cpu.h), which with 8 lanes run at the pace of
+ * memory. Set when tables are made, where the table has it. */
+static __attribute__((unused)) struct cpu_ahead columns_ahead = {256, 0};
 
 /* Asks for them `ahead` bytes ahead, into the first-level cache. */
 INLINE void prefetch_close(const uint8_t *p, const int bytes, const int ahead)

@@ -8,8 +8,8 @@
  * The level says before the include:
  *     SIGNED_WEIGHTS    1: the quad's weights are signed, so bytes and values are taken without a
  *                       bias; 0: unsigned. Codes fit both.
- *     TOGETHER          columns that one call of dot takes: 1, or 2 where the instruction
- *                       multiplies by two at once
+ *     TOGETHER          columns that one call of dot takes: more than one where the instruction
+ *                       multiplies by several at once, or is long in coming
  *     dot(sum, q, x, n, columns)    sum[j] += the products of n groups (8 or 4) with the 4n bytes
  *         at x + 32j, j < columns <= TOGETHER
  *     dot16(sum, a, b)  sum + the products of both int16 of each lane

@@ -81,10 +81,8 @@ INLINE void mm_number(const struct piece *p, int v0, const enum number type, con
     for (int64_t k = p->b0; k < p->b1; k++, w += step_bytes) {
         if (NC >= (LANES == 8 ? 2 : type == F32 ? 5 : 3))
             prefetch(w, step_bytes / VECTORS * NV);
-#ifdef COLUMNS_AHEAD
-        else if (LANES == 8 && COLUMNS_AHEAD > SHORT_AHEAD)
-            prefetch_close(w, step_bytes / VECTORS * NV, COLUMNS_AHEAD);
-#endif
+        else if (LANES == 8 && columns_ahead.far)
+            prefetch_close(w, step_bytes / VECTORS * NV, columns_ahead.bytes);
         number_step(acc, w, x, k, type, NV, NC);
     }
     COLUMNS(c)

@@ -96,18 +96,6 @@ static void vec_mul(const float *x, const float *y, float *z, int64_t n)
     map(map_mul, x, y, z, n, 0, 0);
 }
 
-static void vec_put_far(const float *y, int columns, int64_t n, float *out, int64_t ld)
-{
-    for (int i = 0; i < columns; i++, y += n, out += ld)
-        for (int64_t r = 0; r < n; r += V_LANES)
-            v_stream(out + r, v_load(y + r));
-}
-
-static void vec_put_end(void)
-{
-    stream_end();
-}
-
 static void vec_div(const float *x, const float *y, float *z, int64_t n)
 {
     map(map_div, x, y, z, n, 0, 0);
@@ -123,7 +111,7 @@ static void vec_axpy(float a, const float *x, float *y, int64_t n)
     map(map_axpy, x, y, y, n, a, 0);
 }
 
-/* Columns [j, j + 64) and [j, j + 16) of it. */
+/* 64 columns of it. */
 static void mix_wide(const float *x, const float *w, int64_t k, int64_t n, float *y)
 {
     V a = v_load(y), b = v_load(y + 16), c = v_load(y + 32), d = v_load(y + 48);
@@ -707,6 +695,18 @@ static void vec_conv(const struct conv_job *j)
 }
 
 /* ---- halves */
+
+static void vec_put_far(const float *y, int columns, int64_t n, float *out, int64_t ld)
+{
+    for (int i = 0; i < columns; i++, y += n, out += ld)
+        for (int64_t r = 0; r < n; r += V_LANES)
+            v_stream(out + r, v_load(y + r));
+}
+
+static void vec_put_end(void)
+{
+    stream_end();
+}
 
 static void vec_f32_to_f16(const float *x, uint16_t *y, int64_t n)
 {

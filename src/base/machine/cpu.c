@@ -154,10 +154,9 @@ static enum zen zen(void)
 
 /* Zen 1 to 3 read a third more of one stream when asked for 512 to 2,048 bytes ahead; Zen 4 a
  * quarter less (docs/benchmarks.md). */
-int cpu_prefetch_ahead(void)
+struct cpu_ahead cpu_prefetch_ahead(void)
 {
-    enum { SHORT = 256, LONG = 1024 };
-    return zen() == ZEN_1_TO_3 ? LONG : SHORT;
+    return zen() == ZEN_1_TO_3 ? (struct cpu_ahead){1024, 1} : (struct cpu_ahead){256, 0};
 }
 
 /* Zen 4 reads pages of a cache up to a third faster so; Zen 5 was much slower, which waited for the
@@ -191,7 +190,7 @@ static int has_amx(void)
 #if defined(__x86_64__)
     static _Atomic(int) kept; /* 1 + whether it is there; 0: not known yet. All find the same. */
     if (!kept)
-        kept = 1 + (cpu_detect() == CPU_AVX512BF16 && detect_amx());
+        kept = 1 + (cpu_detect() >= CPU_AVX512BF16 && detect_amx());
     return kept - 1;
 #else
     return 0;

@@ -36,9 +36,15 @@ int cpu_has(enum cpu_level l);
  * architecture, is PITH_RANGE and lists the known. */
 pith_status cpu_level(enum cpu_level *out, struct pith_error *err);
 const char *cpu_brand(void); /* "AMD EPYC", static */
-/* Bytes ahead of a stream that runs at the memory's pace for which this processor is best asked: a
- * property of its prefetchers. */
-int cpu_prefetch_ahead(void);
+/* How this processor is best asked for streams that run at the memory's pace: a property of its
+ * prefetchers. */
+struct cpu_ahead {
+    int bytes; /* ahead of what is read */
+    /* 1: weights of few bits want twice as many, one column of f16 wants them, too, and blocks of
+     * 256 that are read one panel at a time are asked for as for many columns. */
+    int far;
+};
+struct cpu_ahead cpu_prefetch_ahead(void);
 /* 1: lines that are asked for long ahead come faster into the second-level cache than into the
  * first. */
 int cpu_prefetch_second(void);

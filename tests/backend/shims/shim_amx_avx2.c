@@ -9,16 +9,6 @@
 enum { SIGNED_WEIGHTS = 1, TOGETHER = 1 };
 #define FEWER kern_mm_avx2
 
-INLINE vi vi_mul32(vi a, vi b)
-{
-    return _mm256_mullo_epi32(a, b);
-}
-
-INLINE vi vi_s16_to_32(const void *p)
-{
-    return _mm256_cvtepi16_epi32(_mm_loadu_si128(p));
-}
-
 INLINE void dot(vi *sum, const vi *q, const int8_t *x, const int n, const int columns)
 {
     (void)sum, (void)q, (void)x, (void)n, (void)columns;

@@ -19,10 +19,9 @@
  *
  * Products are begun PARTS ahead of the vectors that take them, in the other half of a buffer.
  *
- * The intrinsics of gcc 12 do not say that they read memory: SETTLE says it. */
+ * The intrinsics of gcc 12 do not say that they read memory: BARRIER says it. */
 
 enum { FEW = 8, PARTS = 4, PARTS_16 = 8 };
-#define SETTLE() __asm__ volatile("" : : : "memory")
 
 typedef int32_t sums_of_part[ACT_TILE][ROWS] __attribute__((aligned(64)));
 
@@ -41,7 +40,7 @@ INLINE void tiles_begin(int columns, const int quads)
         shape.bytes[i] = shape.bytes[6 + i] = GROUP;
         shape.bytes[4 + i] = (uint16_t)(4 * quads);
     }
-    SETTLE();
+    BARRIER();
     _tile_loadconfig(&shape);
 }
 
@@ -57,12 +56,12 @@ INLINE void tiles_begin(int columns, const int quads)
 /* to = A B; neighbours take turns with the tiles. */
 INLINE void multiply(sums_of_part to, const int8_t *x, const void *w, const int turn)
 {
-    SETTLE();
+    BARRIER();
     if (turn)
         MULTIPLY(1, 5, 7, to, x, w);
     else
         MULTIPLY(0, 4, 6, to, x, w);
-    SETTLE();
+    BARRIER();
 }
 
 /* Groups of one slice, less what their codes are above the weights. */

@@ -15,16 +15,6 @@
 
 enum { SIGNED_WEIGHTS = 0, TOGETHER = 8 };
 
-INLINE vi vi_mul32(vi a, vi b)
-{
-    return _mm256_mullo_epi32(a, b);
-}
-
-INLINE vi vi_s16_to_32(const void *p)
-{
-    return _mm256_cvtepi16_epi32(_mm_loadu_si128(p));
-}
-
 INLINE void dot(vi *sum, const vi *q, const int8_t *x, const int n, const int columns)
 {
     UNROLL for (int g = 0; g < n; g++)

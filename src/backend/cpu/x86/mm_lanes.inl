@@ -29,13 +29,14 @@ INLINE int32_t store_16_bytes(int8_t *q, __m128i bytes)
     return _mm_cvtsi128_si32(sum) + _mm_extract_epi16(sum, 4) - 16 * 128;
 }
 
-/* out[0] and out[4]: -16 times the sums of the 16 bytes at x and of the 16 behind them. */
 /* 32 bytes as unsigned ones, 128 more than they are. */
 INLINE void plus_128(void *out, const int8_t *x)
 {
     _mm256_store_si256(
         out, _mm256_xor_si256(_mm256_loadu_si256((const void *)x), _mm256_set1_epi8(-128)));
 }
+
+/* out[0] and out[4]: -16 times the sums of the 16 bytes at x and of the 16 behind them. */
 INLINE void minus_sums_of_16(int32_t out[8], const int8_t *x)
 {
     const __m256i v =

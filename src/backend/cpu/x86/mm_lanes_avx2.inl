@@ -52,6 +52,14 @@ INLINE vi vi_add32(vi a, vi b)
 {
     return _mm256_add_epi32(a, b);
 }
+INLINE vi vi_mul32(vi a, vi b)
+{
+    return _mm256_mullo_epi32(a, b);
+}
+INLINE vi vi_s16_to_32(const void *p)
+{
+    return _mm256_cvtepi16_epi32(_mm_loadu_si128(p));
+}
 INLINE vi vi_sub32(vi a, vi b)
 {
     return _mm256_sub_epi32(a, b);

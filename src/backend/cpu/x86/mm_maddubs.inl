@@ -246,17 +246,11 @@ INLINE void mm32_slices(R *acc, const uint8_t *w, const int8_t *x, const float *
     }
 }
 
-/* Few columns run at the pace of memory; how far ahead to ask for it is up to the processor. Where
- * that is far, weights of 4 and 5 bits take twice as much (Zen 3, docs/notes.md), and 256-blocks
- * that are not read in pairs keep to what many columns do. Zen 3 and 4 alone were measured. */
-enum { SHORT_AHEAD = 256 };
-static int columns_ahead = SHORT_AHEAD;
-#define COLUMNS_AHEAD columns_ahead
-
+/* Few columns run at the pace of memory; how far ahead to ask for it is up to the processor
+ * (docs/notes.md). Zen 3 and 4 alone were measured. */
 INLINE int bytes_ahead(const int bits)
 {
-    const int far = columns_ahead > SHORT_AHEAD && bits < 8;
-    return far ? 2 * columns_ahead : columns_ahead;
+    return columns_ahead.far && bits < 8 ? 2 * columns_ahead.bytes : columns_ahead.bytes;
 }
 
 INLINE void prefetch32(const uint8_t *p, const int bytes, const struct form32 f, const int NC)
@@ -272,7 +266,7 @@ INLINE void prefetch256(const uint8_t *w, const struct form256 t, int i, const i
                         const int S, const int NC)
 {
     const int share = t.bytes / (n * SLICES);
-    if (LANES == 8 && NC < 3 && (t.close || columns_ahead <= SHORT_AHEAD))
+    if (LANES == 8 && NC < 3 && (t.close || !columns_ahead.far))
         prefetch_close(w + share * (i * SLICES + s0), share * S, bytes_ahead(t.bits));
     else
         prefetch_share(w, t.bytes, i, n, s0, S);

@@ -106,11 +106,8 @@ INLINE void end_sums(float *y, const vi *sum, R scale, const float *d, const int
     COLUMNS(c) end_sum(y + ROWS * c, sum[c], scale, d[step * c]);
 }
 
-/* Loads behind it stay there: gcc otherwise begins with all weights, and sums go to memory. */
-#define HERE() __asm__ volatile("" : : : "memory")
-
 /* Both are there before anything behind it begins: two columns go on instruction by instruction. */
-#define TOGETHER(a, b) __asm__ volatile("" : "+x"(a), "+x"(b))
+#define PIN2(a, b) __asm__ volatile("" : "+x"(a), "+x"(b))
 
 /* Sum e of eight columns of a tile, over `parts` parts of 32. Where there is a sum before it, whose
  * scales are d, each column's ends where this one begins: all eight at once would wait for the
@@ -128,7 +125,7 @@ INLINE void sum_bytes(float *y, vi *sum, const struct ready *w, int64_t e, const
         const vi factor = parts > 1 ? w->factor[part] : vi_set16(1);
         UNROLL for (int g = 0; g < 8; g++)
         {
-            HERE();
+            BARRIER(); /* gcc otherwise begins with all weights, and sums go to memory */
             const vi size = w->size[8 * part + g], sign = w->sign[8 * part + g];
             UNROLL for (int c = 0; c < NC; c += 2)
             {
@@ -136,18 +133,18 @@ INLINE void sum_bytes(float *y, vi *sum, const struct ready *w, int64_t e, const
                 if (before && begins) {
                     end_sum(y + ROWS * c, sum[c], scale, d[step * c]);
                     end_sum(y + ROWS * (c + 1), sum[c + 1], scale, d[step * (c + 1)]);
-                    HERE();
+                    BARRIER();
                 }
                 const int8_t *xc = x + 32 * c + 4 * g;
                 vi a = vi_xor(quad(xc), sign), b = vi_xor(quad(xc + 32), sign);
-                TOGETHER(a, b);
+                PIN2(a, b);
                 a = vi_maddubs(size, a), b = vi_maddubs(size, b);
-                TOGETHER(a, b);
+                PIN2(a, b);
                 a = vi_madd16(a, factor), b = vi_madd16(b, factor);
-                TOGETHER(a, b);
+                PIN2(a, b);
                 sum[c] = vi_add32(begins ? start : sum[c], a);
                 sum[c + 1] = vi_add32(begins ? start : sum[c + 1], b);
-                TOGETHER(sum[c], sum[c + 1]);
+                PIN2(sum[c], sum[c + 1]);
             }
         }
     }
@@ -181,7 +178,7 @@ INLINE void many_q6(float *y, const struct ready *w, int64_t n, const uint8_t *x
             const vi factor = w->factor[part];
             UNROLL for (int g = 0; g < 4; g += 2)
             {
-                HERE();
+                BARRIER();
                 const vi q0 = w->size[4 * part + g], q1 = w->size[4 * part + g + 1];
                 COLUMNS(c)
                 {
@@ -249,10 +246,10 @@ INLINE void multiply_many(const uint8_t *panel, int64_t n, const struct act_tile
     {                                                                                              \
         multiply_many(panel, n, a, n_tiles, y, kind, f32, f256);                                   \
     }
-MANY(many_q8_0, MANY_32, Q8_0, Q6_K)
-MANY(many_iq4_nl, MANY_32, IQ4_NL, Q6_K)
-MANY(many_iq4_xs, MANY_PARTS, Q8_0, IQ4_XS)
-MANY(many_q6_K, MANY_Q6, Q8_0, Q6_K)
+MANY(many_q8_0, MANY_32, Q8_0, (struct form256){0})
+MANY(many_iq4_nl, MANY_32, IQ4_NL, (struct form256){0})
+MANY(many_iq4_xs, MANY_PARTS, (struct form32){0}, IQ4_XS)
+MANY(many_q6_K, MANY_Q6, (struct form32){0}, Q6_K)
 
 #define KERN_MM_MANY                                                                               \
     [DT_Q8_0] = many_q8_0, [DT_IQ4_NL] = many_iq4_nl, [DT_IQ4_XS] = many_iq4_xs,                   \
