@@ -58,7 +58,7 @@ void cli_draw(const char *text, const char *brief);
 int cli_finish(int code);
 double cli_seconds(void); /* monotonic */
 /* Two lines on stderr: tokens read and made, and what ended the text. seed -1: none. */
-void cli_timings(const struct pith_generate_result *r, int64_t seed);
+void cli_timings(const pith_session *s, const struct pith_generate_result *r, int64_t seed);
 
 /* ---------------------------------------------------------------- data in and out (common.c) */
 
@@ -141,6 +141,7 @@ struct model_opts {
     int64_t n_ctx, cache_limit, store_limit;
     struct arg_texts overrides;
     int no_cache_dir, no_read_ahead, strict, reproducible, verbose;
+    int ctx_of_tests; /* the command knows how large a context it wants */
     int tells_room; /* context and cache of a session are said, whatever else is */
 };
 /* clang-format off */

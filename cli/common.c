@@ -223,15 +223,19 @@ double cli_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void timing(const char *what, int64_t n, int64_t ns)
+/* all: what there was to do, if not all of it is done. */
+static void timing(const char *what, int64_t n, int64_t all, int64_t ns)
 {
     double seconds = 1e-9 * (double)ns;
-    fprintf(stderr, "%s: %lld tokens in %.3f s", what, (long long)n, seconds);
-    if (seconds > 0)
+    char of[32] = "";
+    if (n < all)
+        snprintf(of, sizeof of, " of %lld", (long long)all);
+    fprintf(stderr, "%s: %lld%s tokens in %.3f s", what, (long long)n, of, seconds);
+    if (seconds > 0 && n > 0)
         fprintf(stderr, " (%.1f tokens/s)", (double)n / seconds);
 }
 
-void cli_timings(const struct pith_generate_result *r, int64_t seed)
+void cli_timings(const pith_session *s, const struct pith_generate_result *r, int64_t seed)
 {
     static const char *const why[] = {
         [PITH_STOP_LENGTH] = "the number of tokens asked for",
@@ -243,8 +247,10 @@ void cli_timings(const struct pith_generate_result *r, int64_t seed)
     };
     if (on_a_text())
         fputc('\n', stderr);
-    timing("prompt", r->n_prompt - r->n_kept, r->prefill_ns);
-    timing("\ntext", r->n_generated, r->decode_ns);
+    int64_t held = r->stop == PITH_STOP_CANCELLED ? pith_length(s, 0) : r->n_prompt;
+    int64_t n = r->n_prompt - r->n_kept, fed = held < r->n_prompt ? held - r->n_kept : n;
+    timing("prompt", fed < 0 ? 0 : fed, n, r->prefill_ns);
+    timing("\ntext", r->n_generated, r->n_generated, r->decode_ns);
     if ((size_t)r->stop < sizeof why / sizeof why[0])
         fprintf(stderr, ", ended by %s", why[r->stop]);
     if (seed >= 0)

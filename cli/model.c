@@ -101,6 +101,16 @@ static void take_devices(const struct device_opts *o, struct pith_model_params *
     params->keep_free += (uint64_t)o->keep_free << 20;
 }
 
+/* Threads that have to take turns are slower than as many as there are processors. */
+static void tell_threads(const struct thread_opts *o)
+{
+    struct pith_threads here = {.size = sizeof here};
+    int64_t most = o->n_decode > o->n_prefill ? o->n_decode : o->n_prefill;
+    if (pith_measure_threads(0, &here, NULL) == PITH_OK && most > here.n_prefill)
+        cli_say(CLI_OK, "%lld threads on %d processors: they take turns, which is slow",
+                (long long)most, here.n_prefill);
+}
+
 static int tracing;
 
 int cli_trace_begin(const struct model_opts *o)
@@ -174,6 +184,8 @@ pith_model *cli_model_try(const struct model_opts *o, struct pith_model_params *
     if (pith_model_get_info(m, &info, NULL) == PITH_OK && info.note)
         cli_say(CLI_OK, "%s", info.note);
     if (progress.shown)
+        tell_threads(&o->threads);
+    if (progress.shown)
         cli_tell("loaded %s (%s, %s, %.1f MiB) in %.2f s\n",
                  info.name && *info.name ? info.name : path, info.arch, info.type,
                  (double)info.weight_bytes / 1048576, cli_seconds() - began);
@@ -196,7 +208,9 @@ static void tell_room(const pith_session *s, pith_model *m, const struct model_o
 {
     struct pith_model_info info = PITH_MODEL_INFO_INIT;
     char why[100] = "as asked for", left[240] = "";
-    if (!o->n_ctx && pith_n_ctx(s) < plan->n_ctx_train)
+    if (!o->n_ctx && o->ctx_of_tests)
+        snprintf(why, sizeof why, "as the tests need");
+    else if (!o->n_ctx && pith_n_ctx(s) < plan->n_ctx_train)
         snprintf(why, sizeof why, "of %d trained, as memory allows", plan->n_ctx_train);
     else if (!o->n_ctx && pith_model_get_info(m, &info, NULL) == PITH_OK &&
              plan->n_ctx_train < info.n_ctx_train)

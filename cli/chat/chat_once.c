@@ -96,7 +96,7 @@ static int ask(struct chat *c, const struct chat_once *q, struct output *out)
     if (st != PITH_OK)
         return cli_fail(&err);
     if (q->verbose)
-        cli_timings(&c->last, q->seed);
+        cli_timings(c->session, &c->last, q->seed);
     if (out->failed_errno) /* EPIPE: the reader has seen enough */
         return out->failed_errno == EPIPE
                    ? CLI_OK

@@ -105,7 +105,7 @@ static void answered(struct terminal *t, pith_status st, const struct pith_error
         offer_room();
     }
     if (st == PITH_OK && t->verbose)
-        cli_timings(&c->last, -1);
+        cli_timings(c->session, &c->last, -1);
 }
 
 static void answer(struct terminal *t,
@@ -228,7 +228,7 @@ static int do_stats(struct terminal *t, const char *arg)
     if (c->n_answers) {
         fprintf(stderr, "last answer: %d of its %d prompt tokens were cached\n", c->last.n_kept,
                 c->last.n_prompt);
-        cli_timings(&c->last, -1);
+        cli_timings(c->session, &c->last, -1);
         fprintf(stderr, "in all: %d answers, %lld tokens read, %lld cached, %lld made\n",
                 c->n_answers, (long long)c->n_read, (long long)c->n_cached, (long long)c->n_made);
     }

@@ -57,9 +57,11 @@ static const struct arg args[] = {
     {.name = "--repeat", .alias = "-r", ARG_FIELD(struct opts, reps, ARG_INT), .lo = 1, .hi = 10000,
      .dflt = "5", .help = "measured runs of each test, after one that is not"},
     {.name = "--batch", .alias = "-b", ARG_FIELD(struct opts, n_batch, ARG_SIZE), .lo = 1,
-     .hi = 1 << 20, .dflt = "512", .help = "most tokens in one step"},
+     .hi = 1 << 16, .dflt = "512", .help = "most tokens in one step"},
     {.name = "--output", .alias = "-o", ARG_FIELD(struct opts, format, ARG_CHOICE),
-     .choices = "text|md|json|csv", .dflt = "text", .help = "form of the results"},
+     .choices = "text|md|json|csv", .dflt = "text",
+     .help = "form of the results; json and csv also have the settings, the machine, the commit "
+             "and cpu_tps, tokens per second of processor time of all threads"},
     {.name = "--json", ARG_FIELD(struct opts, json, ARG_SWITCH), .help = "as -o json"},
     {.name = "--csv", ARG_FIELD(struct opts, csv, ARG_SWITCH), .help = "as -o csv"},
     {.name = "--md", ARG_FIELD(struct opts, md, ARG_SWITCH), .help = "as -o md"},
@@ -74,7 +76,8 @@ static const struct arg args[] = {
 
 struct result {
     char test[64];
-    int32_t n_threads, n_threads_prefill, n_seqs;
+    int32_t n_threads, n_threads_prefill, n_seqs, n_prompt, n_gen;
+    int64_t depth;
     double tps, tps_std, limit_tps;
     double cpu_tps; /* tokens per second of processor time, of all threads together */
     double joules;  /* per token; below 0: not known */
@@ -136,7 +139,8 @@ static void show_row(struct bench *b, const struct result *r, int md)
             puts_with("|---|---|---:|---|---:|---:|---:|---:|", b->has_energy ? "---:|" : "");
     }
     printf(md ? "| %s | %s | %d | %s | %.2f | %.2f |" : "%-24.24s %-6s %7d  %-18s %10.2f %8.2f",
-           model_name(b), b->info.type, r->n_threads, r->test, r->tps, r->tps_std);
+           model_name(b), b->info.type, r->n_gen ? r->n_threads : r->n_threads_prefill, r->test,
+           r->tps, r->tps_std);
     if (r->limit_tps > 0)
         printf(md ? " %.1f | %.1f %% |" : " %10.1f %5.1f %%", r->limit_tps, 100 * share(r));
     else
@@ -205,6 +209,33 @@ static json_t *known(double x) /* null: it is not */
     return x > 0 ? json_real(x) : json_null();
 }
 
+/* What the flags say, or what stands where they say nothing. */
+static const char *said(const char *flag, const char *otherwise)
+{
+    return flag ? flag : otherwise;
+}
+
+/* What was asked for, so that rows of several runs can be told apart. */
+static void put_settings(json_t *row, const struct bench *b, const struct result *r)
+{
+    const struct model_opts *o = &b->o->model;
+    char now[32];
+    time_t t = time(NULL);
+    struct tm utc;
+    strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&t, &utc));
+    json_object_set_new(row, "n_prompt", json_integer(r->n_prompt));
+    json_object_set_new(row, "n_gen", json_integer(r->n_gen));
+    json_object_set_new(row, "n_depth", json_integer((json_int_t)r->depth));
+    json_object_set_new(row, "n_batch", json_integer((json_int_t)b->o->n_batch));
+    json_object_set_new(row, "type_k", json_string(said(o->cache_k, "f16")));
+    json_object_set_new(row, "type_v", json_string(said(o->cache_v, "f16")));
+    json_object_set_new(row, "weights", json_string(said(o->weights, "auto")));
+    json_object_set_new(row, "affinity", cli_json_text(said(o->threads.affinity, "none"),
+                                                       strlen(said(o->threads.affinity, "none"))));
+    json_object_set_new(row, "numa", json_string(said(o->threads.numa, "off")));
+    json_object_set_new(row, "test_time", json_string(now));
+}
+
 static json_t *to_json(const struct bench *b, const struct result *r)
 {
     char commit[64];
@@ -237,6 +268,7 @@ static json_t *to_json(const struct bench *b, const struct result *r)
                      "weight_bytes", (json_int_t)b->info.weight_bytes,
                      "commit", commit);
     /* clang-format on */
+    put_settings(row, b, r);
     const struct {
         const char *key;
         uint64_t n;
@@ -603,6 +635,9 @@ static pith_status run_test(struct bench *b, pith_session *s, struct result r, s
                             struct pith_error *err)
 {
     name_test(&r, w);
+    r.n_prompt = w.p;
+    r.n_gen = w.n;
+    r.depth = w.depth;
     pith_status st = measure(b, s, w, &r, err);
     if (st == PITH_OK)
         show(b, &r);
@@ -792,6 +827,7 @@ static int run(void *opts)
     params.n_batch = (int32_t)(o->n_batch > n_seqs ? o->n_batch : n_seqs);
     params.n_outputs = n_seqs > 64 ? (int32_t)n_seqs : 0;
     params.weights = PITH_WEIGHTS_PACKED; /* not while we measure */
+    o->model.ctx_of_tests = 1;
     code = resolve_threads(o);
     if (code)
         return code;

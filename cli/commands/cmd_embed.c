@@ -44,7 +44,7 @@ static const struct arg args[] = {
     {.name = "--npy", .meta = "FILE", ARG_FIELD(struct opts, npy, ARG_TEXT),
      .otherwise = "lines of JSON on stdout", .help = "write a NumPy array of float32 instead"},
     {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 0,
-     .hi = INT32_MAX, .otherwise = "as the model was trained, at most 8192",
+     .hi = 1 << 24, .otherwise = "as the model was trained, at most 8192",
      .help = "most tokens of a text; 0: as without it"},
     ARGS_MODEL(struct opts, model),
     {0},

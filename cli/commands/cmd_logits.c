@@ -34,7 +34,7 @@ static const struct arg args[] = {
     {.name = "--out", .alias = "-o", .required = 1, .meta = "FILE",
      ARG_FIELD(struct opts, out, ARG_TEXT), .help = "file to write; - is stdout"},
     {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 0,
-     .hi = INT32_MAX,
+     .hi = 1 << 24,
      .otherwise = "as many as tokens, at least what the model was trained for or 4096",
      .help = "positions of context; 0: as without it"},
     {.name = "--chunk", ARG_FIELD(struct opts, chunk, ARG_SIZE), .lo = 1, .hi = INT32_MAX,

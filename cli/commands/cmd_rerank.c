@@ -27,7 +27,7 @@ static const struct arg args[] = {
     {.name = "--jsonl", ARG_FIELD(struct opts, jsonl, ARG_SWITCH),
      .help = "lines of stdin are JSON: a text, or an object with \"text\""},
     {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 0,
-     .hi = INT32_MAX, .otherwise = "as the model was trained, at most 8192",
+     .hi = 1 << 24, .otherwise = "as the model was trained, at most 8192",
      .help = "most tokens of question and text; 0: as without it"},
     ARGS_MODEL(struct opts, model),
     {0},

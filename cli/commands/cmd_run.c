@@ -59,7 +59,7 @@ static const struct arg args[] = {
      .help = "most tokens to make; -1: until the end token, of models that fill in masks at most "
              "256; -2: until the context is full; 0: only read the prompt"},
     {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 0,
-     .hi = INT32_MAX, .otherwise = "what the model was trained for, or as much as fits into half "
+     .hi = 1 << 24, .otherwise = "what the model was trained for, or as much as fits into half "
          "of the memory left",
      .help = "positions of context for prompt and text; 0: as without it"},
     {.name = "--context-shift", ARG_FIELD(struct opts, context_shift, ARG_SWITCH),
@@ -404,7 +404,7 @@ static int generate(struct opts *o, pith_session *s, pith_sampler *sampler, cons
     if (code)
         return code;
     if (cli_chatty(&o->model))
-        cli_timings(&result, o->sampler.seed);
+        cli_timings(s, &result, o->sampler.seed);
     if (o->model.verbose)
         cli_report(s);
     if (out.failed_errno && out.failed_errno != EPIPE) /* EPIPE: the reader has seen enough */

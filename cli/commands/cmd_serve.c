@@ -96,7 +96,7 @@ static const struct arg args[] = {
     {.name = "--embeddings", ARG_FIELD(struct opts, embeddings, ARG_SWITCH),
      .help = "serve /v1/embeddings with a model that makes text or ranks, too"},
     {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 0,
-     .hi = INT32_MAX, .otherwise = "what the model was trained for, or as much as fits into half "
+     .hi = 1 << 24, .otherwise = "what the model was trained for, or as much as fits into half "
          "of the memory left",
      .help = "most tokens of one conversation; 0: as without it"},
     {.name = "--cache-tokens", .meta = "N", ARG_FIELD(struct opts, cache_tokens, ARG_SIZE),

@@ -21,6 +21,7 @@
 #include <strings.h>
 #include "base/env.h"
 #include "base/mem.h"
+#include "base/machine/cpu.h"
 #include "graph/cut.h"
 
 #define X(symbol) extern const struct backend symbol;
@@ -170,18 +171,31 @@ static int has_twin(const struct pith_model *m, int d)
     return 0;
 }
 
+/* A level that PITH_CPU names and the processor has not gives another one. */
+static pith_status tell_level(struct pith_model *m, struct pith_error *err)
+{
+    const char *want = env_get("PITH_CPU");
+    enum cpu_level level;
+    pith_status st = cpu_level(&level, err);
+    if (st != PITH_OK || !want || !strcmp(want, cpu_level_name(level)))
+        return st;
+    if (m->params.strict)
+        return error_set(err, PITH_UNSUPPORTED, "--strict: PITH_CPU is %s, which this machine has not", want);
+    str_printf(&m->note, "%sPITH_CPU is %s, which this machine has not: it runs with %s",
+               m->note.n ? "; " : "", want, cpu_level_name(level));
+    return PITH_OK;
+}
+
 pith_status model_open_devices(struct pith_model *m, struct pith_error *err)
 {
     const char *list = m->params.devices;
     struct pith_error missing = {PITH_OK, ""};
-    for (int b = 0; b < N_BACKENDS; b++) {
-        if (list && b && !may_have(backends[b], list))
-            continue;
-        pith_status st = open_backend(m, backends[b], &missing, err);
-        if (st != PITH_OK)
-            return st;
-    }
-    pith_status st = check_names(m, err);
+    pith_status st = tell_level(m, err);
+    for (int b = 0; b < N_BACKENDS && st == PITH_OK; b++)
+        if (!list || !b || may_have(backends[b], list))
+            st = open_backend(m, backends[b], &missing, err);
+    if (st == PITH_OK)
+        st = check_names(m, err);
     if (st != PITH_OK)
         return st;
     int discrete = count_kind(m, DEVICE_GPU);
@@ -527,6 +541,18 @@ static pith_status check_main(const struct pith_model *m, int n_gpus, struct pit
                : error_set(err, PITH_RANGE, "main_gpu is %d, there are %d GPUs", main, n_gpus);
 }
 
+/* Layers were asked for on GPUs, and there is none. */
+static pith_status miss_gpus(struct pith_model *m, struct pith_error *err)
+{
+    if (m->params.strict)
+        return error_set(err, PITH_UNSUPPORTED,
+                         "--strict: layers were asked for on GPUs, and there is none that can be "
+                         "used");
+    str_printf(&m->note, "%slayers were asked for on GPUs, and there is none that can be used",
+               m->note.n ? "; " : "");
+    return PITH_OK;
+}
+
 static pith_status place_layers(struct pith_model *m, int32_t most, struct pith_error *err)
 {
     int32_t lo, hi, n = m->params.gpu_layers;
@@ -536,6 +562,8 @@ static pith_status place_layers(struct pith_model *m, int32_t most, struct pith_
     find_takers(m, &cpus, 0);
     find_takers(m, &gpus, 1);
     pith_status st = check_main(m, gpus.n, err);
+    if (st == PITH_OK && !gpus.n && n > 0)
+        st = miss_gpus(m, err);
     if (m->params.split == PITH_SPLIT_NONE && gpus.n && st == PITH_OK)
         keep_one(&gpus, m->params.main_gpu);
     if (st == PITH_OK)

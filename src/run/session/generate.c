@@ -328,10 +328,12 @@ static pith_status go_on(struct generation *g, const int32_t *ids, size_t n, str
     size_t kept = 0;
     pith_status st;
     int64_t t0 = clock_ns();
-    TRY(feed_prompt(g, ids, n, &kept, err));
+    st = feed_prompt(g, ids, n, &kept, err);
     g->out->n_kept = (int32_t)kept;
-    tell_miss(g->s, ids, g->out);
     g->out->prefill_ns = clock_ns() - t0;
+    g->out->stop = st == PITH_CANCELLED ? PITH_STOP_CANCELLED : g->out->stop;
+    TRY(st);
+    tell_miss(g->s, ids, g->out);
     t0 = clock_ns();
     ask_force(g);
     while (next_token(g, &st, err))

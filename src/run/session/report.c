@@ -5,8 +5,16 @@
 
 #include <string.h>
 
+#include "base/machine/cpu.h"
 #include "base/mem.h"
 #include "run/cache/store_disk.h"
+
+/* "avx2": what products and vectors of the CPU run with. */
+static const char *level_name(void)
+{
+    enum cpu_level level;
+    return cpu_level(&level, NULL) == PITH_OK ? cpu_level_name(level) : "unknown";
+}
 
 struct group {
     const struct call *first;
@@ -410,13 +418,13 @@ void session_report(const struct pith_session *s, int json, struct str *out)
         store_disk_report(s->store.disk, json, out);
     str_printf(out,
                json ? "\"threads\": %d, \"threads_prefill\": %d, \"threads_refused\": %d, "
-                      "\"phases\": %d, \"calls\": %d, \"cache_bytes\": %llu, "
+                      "\"isa\": \"%s\", \"phases\": %d, \"calls\": %d, \"cache_bytes\": %llu, "
                       "\"cache_type_k\": \"%s\", \"cache_type_v\": \"%s\", \"ops\": ["
-                    : "%d threads (prefill %d; %d not at their place), %d phases, %d op calls, "
+                    : "%d threads (prefill %d; %d not at their place), %s, %d phases, %d op calls, "
                       "cache %llu bytes, K %s, V %s\nop, weight, kernel, device, "
                       "calls, runs, bytes, operations, ns, bytes of weights brought\n",
-               s->n_threads, s->n_threads_prefill, pool_n_refused(s->model->pool), n_phases,
-               n_calls,
+               s->n_threads, s->n_threads_prefill, pool_n_refused(s->model->pool),
+               level_name(), n_phases, n_calls,
                (unsigned long long)(cache_bytes(&s->cache) + recurrent_bytes(&s->recurrent)),
                dtypes[keeper(s)->k_type].name, dtypes[keeper(s)->v_type].name);
     for (int i = 0; i < n; i++) {

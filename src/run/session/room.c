@@ -257,8 +257,12 @@ pith_status room_check(struct pith_session *s, const struct cache_params *p, uin
         return PITH_OK;
     int32_t fits = choose_context(s, p, left->bytes > other ? left->bytes - other : 0);
     char advice[160] = "";
-    if (fits < p->n_ctx && one_context(s, *p, fits) <= left->bytes)
+    if (other <= left->bytes && fits < p->n_ctx &&
+        one_context(s, *p, fits) <= left->bytes - other)
         snprintf(advice, sizeof advice, "one context of %d (--ctx) would fit; ", fits);
+    else if (s->model->in_file != FROM_FILE_ALL)
+        snprintf(advice, sizeof advice,
+                 "weights that are read from the file's pages (--weights mapped) leave more; ");
     return error_set(err, PITH_NOMEM,
                      "the session needs %.1f MiB at most: %.1f MiB of cache for %lld positions, of "
                      "one sequence at most %d, in %s and %s, "
