@@ -320,6 +320,18 @@ for type in $types; do
     "$pith" run "$dir/fast.gguf" -p a -n 1 >"$out" 2>"$err"
     same "fast_$type" "$? $(grep -c 'fast kernel' "$err")" "0 0"
 done
+# A level that is not there is told, and layers on GPUs where there is none.
+if [ "$(uname -m)" = x86_64 ] && ! grep -q amx_int8 /proc/cpuinfo; then
+    PITH_CPU=amx gives level_missing 0 'PITH_CPU is amx, which this machine has not: it runs with' \
+        run "$dir/fast.gguf" -p a -n 1
+    PITH_CPU=amx gives level_missing_strict 2 'strict: PITH_CPU is amx' \
+        run "$dir/fast.gguf" -p a -n 1 --strict
+fi
+gives no_gpu 0 'layers were asked for on GPUs, and there is none' \
+    run "$dir/fast.gguf" -p a -n 1 -ngl 9 --device CPU
+gives no_gpu_strict 2 'strict: layers were asked for on GPUs' \
+    run "$dir/fast.gguf" -p a -n 1 -ngl all --device CPU --strict
+gives no_gpu_auto 0 '' run "$dir/fast.gguf" -p a -n 1 --device CPU --strict
 # So is an op, which is not the weights' fault: attention with lists over K in blocks has none.
 "$pith" synth "$dir/lists.gguf" --arch minimax-m3 --head-dim 32
 run="run $dir/lists.gguf -p w5 -n 1 --cache-type-k"
@@ -509,7 +521,8 @@ fi
 same logits_leave_nothing "$(ls "$dir"/c* "$dir"/*tmp* 2>/dev/null)" ""
 
 # bench
-gives bench_json 0 '"test": "tg4@d8x2"' bench "$m" -p 16 -n 4 -d 8 -np 2 -r 2 -t 1 -o json
+gives bench_json 0 '"test": "tg4@d8x2"' bench "$m" -p 16 -n 4 -d 8 -np 2 -r 2 -t 1 -o json \
+    -ctk bf16 --weights mapped
 if command -v python3 >/dev/null 2>&1; then
     python3 -c '
 import json, sys
@@ -521,11 +534,16 @@ for r in rows:
     assert r["n_threads"] == 1 and r["n_seqs"] == 2
     assert r["tps"] > 0 and r["tps_std"] >= 0 and r["limit_tps"] > 0 and r["share"] > 0
     assert r["cpu_tps"] > 0
+    assert r["n_depth"] == 8 and r["type_k"] == "bf16" and r["type_v"] == "f16", r
+    assert r["test_time"].endswith("Z") and r["weights"] == "mapped" and r["n_batch"] == 512
+assert [(r["n_prompt"], r["n_gen"]) for r in rows] == [(16, 0), (0, 4), (16, 4)]
 print("well")' "$out" >"$dir/well" 2>&1
     same bench_json_parses "$(tail -n 1 "$dir/well")" well
 else
     skip bench_json_parses "no python3"
 fi
+gives bench_threads 0 ' 2  pp4 ' bench "$m" -p 4 -n 2 -r 1 -t 1 -tb 2
+same bench_threads_decode "$(grep -c ' 1  tg2 ' "$out")" 1
 # what sees its text whole decodes nothing
 "$pith" synth "$dir/bert.gguf" --arch bert --key attention.causal=0
 gives bench_whole 0 'bert.gguf takes a text whole: decode tests .tg. are left out$' \
