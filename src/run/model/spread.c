@@ -180,7 +180,8 @@ static pith_status tell_level(struct pith_model *m, struct pith_error *err)
     if (st != PITH_OK || !want || !strcmp(want, cpu_level_name(level)))
         return st;
     if (m->params.strict)
-        return error_set(err, PITH_UNSUPPORTED, "--strict: PITH_CPU is %s, which this machine has not", want);
+        return error_set(err, PITH_UNSUPPORTED,
+                         "--strict: PITH_CPU is %s, which this machine has not", want);
     str_printf(&m->note, "%sPITH_CPU is %s, which this machine has not: it runs with %s",
                m->note.n ? "; " : "", want, cpu_level_name(level));
     return PITH_OK;
