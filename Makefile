@@ -121,7 +121,7 @@ CLI_SRC  := $(filter-out $(NO_SERVER) $(NO_PULL),$(call find_c,cli $(if $(SERVER
 VULKAN_TESTS := %/test_vulkan.c %/test_vulkan_ops.c
 TEST_SRC := $(filter-out $(if $(filter 1,$(VULKAN)),,$(VULKAN_TESTS)),\
     $(wildcard tests/test_*.c tests/*/test_*.c))
-TEST_AUX := $(filter-out $(TEST_SRC) $(addprefix tests/backend/,cann/% vulkan/%),\
+TEST_AUX := $(filter-out $(TEST_SRC) $(VULKAN_TESTS) $(addprefix tests/backend/,cann/% vulkan/%),\
     $(call find_c,tests))
 BENCH_SRC := $(wildcard bench/*.c bench/*/*.c)
 TOOL_SRC := $(wildcard tools/*.c)

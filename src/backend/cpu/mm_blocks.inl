@@ -71,15 +71,17 @@ struct form256 {
     int log2_bias;         /* 0: none */
     const uint8_t *values; /* what codes stand for, bias included; NULL: themselves */
     float unit;            /* of d; 0: one */
-    int close;             /* 1: few columns ask kern_mm.h's `ahead` even where that is far */
+    /* 1: one column asks kern_mm.h's `ahead` where that is near, two do where it is far. Of what is
+     * bound by computing, one test at run time is a third of the time. */
+    int near, far;
 };
 static const uint8_t iq3_xxs_values[16] = {KERN_VALUES_IQ3_XXS},
                      iq3_s_values[16] = {KERN_VALUES_IQ3_S}, iq2_values[16] = {KERN_VALUES_IQ2};
 static const struct form256
-    Q4_K = {.bytes = P16_Q4_K, .bits = 4, .header = 320, .chunk = 512},
+    Q4_K = {.bytes = P16_Q4_K, .bits = 4, .header = 320, .chunk = 512, .near = 1},
     Q5_K = {.bytes = P16_Q5_K, .bits = 5, .header = 320, .chunk = 640},
-    Q4_K_PAIR = {.bytes = P16_Q4_K, .bits = 4, .header = 320, .chunk = 512, .close = 1},
-    Q5_K_PAIR = {.bytes = P16_Q5_K, .bits = 5, .header = 320, .chunk = 640, .close = 1},
+    Q4_K_PAIR = {.bytes = P16_Q4_K, .bits = 4, .header = 320, .chunk = 512, .near = 1, .far = 1},
+    Q5_K_PAIR = {.bytes = P16_Q5_K, .bits = 5, .header = 320, .chunk = 640, .far = 1},
     IQ4_XS = {.bytes = P16_IQ4_XS, .bits = 8, .header = 160, .chunk = 512, .log2_bias = 7,
               .values = iq4},
     IQ3_XXS = {.bytes = P16_IQ3_XXS, .bits = 8, .header = 160, .chunk = 512, .log2_bias = 6,
@@ -92,7 +94,7 @@ static const struct form256
            .values = iq2_values, .unit = 0.125f},
     IQ1 = {.bytes = P16_IQ1_S, .bits = 1, .header = 224, .chunk = 256, .log2_bias = 3,
            .unit = 0.125f},
-    Q6_K = {.bytes = P16_Q6_K, .bits = 6, .header = 288, .chunk = 768, .log2_bias = 5};
+    Q6_K = {.bytes = P16_Q6_K, .bits = 6, .header = 288, .chunk = 768, .log2_bias = 5, .near = 1};
 
 /* d of a block's rows. */
 INLINE R block_scale(const uint8_t *w, const struct form256 t, int slice)

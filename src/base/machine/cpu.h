@@ -40,8 +40,8 @@ const char *cpu_brand(void); /* "AMD EPYC", static */
  * prefetchers. */
 struct cpu_ahead {
     int bytes; /* ahead of what is read */
-    /* 1: weights of few bits want twice as many, one column of f16 wants them, too, and blocks of
-     * 256 that are read one panel at a time are asked for as for many columns. */
+    /* 1: weights of few bits want twice as many, one column of f16 wants them, too, and of blocks
+     * of 256 those that are read in pairs alone. */
     int far;
 };
 struct cpu_ahead cpu_prefetch_ahead(void);

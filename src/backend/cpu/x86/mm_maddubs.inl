@@ -266,7 +266,7 @@ INLINE void prefetch256(const uint8_t *w, const struct form256 t, int i, const i
                         const int S, const int NC)
 {
     const int share = t.bytes / (n * SLICES);
-    if (LANES == 8 && NC < 3 && (t.close || !columns_ahead.far))
+    if (LANES == 8 && (columns_ahead.far ? t.far && NC < 3 : t.near && NC < 2))
         prefetch_close(w + share * (i * SLICES + s0), share * S, bytes_ahead(t.bits));
     else
         prefetch_share(w, t.bytes, i, n, s0, S);
