@@ -121,8 +121,8 @@ CLI_SRC  := $(filter-out $(NO_SERVER) $(NO_PULL),$(call find_c,cli $(if $(SERVER
 VULKAN_TESTS := %/test_vulkan.c %/test_vulkan_ops.c
 TEST_SRC := $(filter-out $(if $(filter 1,$(VULKAN)),,$(VULKAN_TESTS)),\
     $(wildcard tests/test_*.c tests/*/test_*.c))
-TEST_AUX := $(filter-out $(TEST_SRC) $(VULKAN_TESTS) $(addprefix tests/backend/,cann/% vulkan/%),\
-    $(call find_c,tests))
+TEST_AUX := $(filter-out $(TEST_SRC) $(VULKAN_TESTS) \
+    $(addprefix tests/backend/,cann/% vulkan/%),$(call find_c,tests))
 BENCH_SRC := $(wildcard bench/*.c bench/*/*.c)
 TOOL_SRC := $(wildcard tools/*.c)
 FUZZ_SRC := $(wildcard fuzz/fuzz_*.c)
@@ -166,15 +166,17 @@ TEST_LINK = $(if $(filter 0,$(DEBUG_TESTS)),-Wl$(comma)--strip-debug)
 
 AVX2     := -mavx2 -mfma -mf16c
 AVX512   := $(AVX2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512cd -mprefer-vector-width=512
-isa_flags = $(if $(filter %_avx2.c %_avxvnni.c,$1),$(AVX2)) \
+x86_flags = $(if $(filter %_avx2.c %_avxvnni.c,$1),$(AVX2)) \
             $(if $(filter %_avxvnni.c,$1),-mavxvnni) \
             $(if $(filter %_avx512.c %_avx512vnni.c %_avx512bf16.c %_amx.c,$1),$(AVX512)) \
             $(if $(filter %_avx512vnni.c %_avx512bf16.c %_amx.c,$1),-mavx512vnni) \
             $(if $(filter %_avx512bf16.c,$1),-mavx512bf16) \
-            $(if $(filter %_amx.c,$1),-mamx-tile -mamx-int8) \
-            $(if $(filter %_dotprod.c,$1),-march=armv8.2-a+dotprod+fp16) \
+            $(if $(filter %_amx.c,$1),-mamx-tile -mamx-int8)
+arm_flags = $(if $(filter %_dotprod.c,$1),-march=armv8.2-a+dotprod+fp16) \
             $(if $(filter %_i8mm.c,$1),-march=armv8.2-a+dotprod+fp16+i8mm) \
             $(if $(filter %_bf16.c,$1),-march=armv8.2-a+dotprod+fp16+i8mm+bf16)
+# A test's file for another machine is empty there, and takes no flags.
+isa_flags = $(call $(if $(filter x86_64,$(MACHINE)),x86_flags,arm_flags),$1)
 # Kernels and reference ops: the order of every sum is the one that is written (same bits at every
 # level); sqrt is one instruction.
 EXACT    := -fno-tree-vectorize -fno-strict-aliasing -fno-math-errno
@@ -289,7 +291,8 @@ arm: all
 # The libraries of the text room are this machine's: their headers serve, and nothing that needs
 # their code is run; xxHash is all header.
 arm-program:
-	+@$(ARM_MAKE) PKG_LIBS=-Wl,--unresolved-symbols=ignore-all build-arm/pith
+	+@$(ARM_MAKE) PKG_LIBS=-Wl,--unresolved-symbols=ignore-all build-arm/pith \
+	    build-arm/tests/test_mm
 
 ## bench: what this machine can do and how near the default model comes to it (MODEL=)
 bench: all $(BENCHES)

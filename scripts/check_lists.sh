@@ -103,8 +103,9 @@ plain=$(grep -vx ref <<<"$levels") # the reference is no level to compile for
     for level in $(grep -vx base <<<"$plain"); do
         grep -q "&kern_mm_$level\b" src/backend/cpu/kern_mm.c ||
             echo "src/backend/cpu/kern_mm.c has no row of $level"
-        sed -n '/^isa_flags /,/[^\\]$/p' Makefile | grep -q "%_$level\.c" || [ "$level" = neon ] ||
-            echo "isa_flags of the Makefile has nothing for *_$level.c"
+        sed -n '/^x86_flags /,/^isa_flags /p' Makefile | grep -q "%_$level\.c" ||
+            [ "$level" = neon ] ||
+            echo "x86_flags or arm_flags of the Makefile has nothing for *_$level.c"
         grep -q "\.cpu = \"$level\"" tests/run/test_bits.c ||
             sed -n 's/^ *for level in \(.*\); do$/\1/p' tests/backend/test_arm.sh |
             grep -qw "$level" || echo "no test of bits runs $level (tests/run/test_bits.c, ways)"

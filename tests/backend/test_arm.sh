@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_arm.sh -- whole models for AArch64 under qemu-user, at every level: the logits are this
-# machine's, byte for byte.
+# test_arm.sh -- AArch64 under qemu-user: the kernels of products, and whole models at every level,
+# whose logits are this machine's, byte for byte. `make arm` runs the other kernels, too.
 #
 # From make test on: it takes as long as the build, which goes to build-arm. Without the cross
 # compiler or the emulator it is skipped.
@@ -17,6 +17,11 @@ if ! env -u MAKEFLAGS -u MAKELEVEL -u CC make arm-program >"$dir/log" 2>&1; then
     finish
 fi
 ok arm_builds
+if TEST_SCALE=1 qemu-aarch64 -cpu max build-arm/tests/test_mm >"$dir/log" 2>&1; then
+    ok arm_products
+else
+    fail arm_products "$(grep -m 1 '^FAIL' "$dir/log" || tail -n 1 "$dir/log")"
+fi
 
 # 16 tokens in steps of 11 and 5: pieces of one to eight columns. f32; the norms, activations and
 # routing of other families; every packed type.
