@@ -24,6 +24,7 @@ static void tend(struct server *s, int64_t now)
     work_lend(s->work, now);
     account_measure(s, models_most(s->models));
     models_expire(s);
+    models_look(s);
 }
 
 static const struct site site = {routes, fault_shapes, models_admit, models_handle, tend};

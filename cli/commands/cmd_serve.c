@@ -350,6 +350,8 @@ static pith_session *open_whole(const struct server_loaded *out, const struct mo
     return s;
 }
 
+enum { BESIDE_TEXT = 8192 }; /* tokens of an input, whose one step those who write text wait for */
+
 static pith_status open_sessions(const struct loading *l, struct server_loaded *out,
                                  struct pith_error *err)
 {
@@ -410,7 +412,8 @@ static pith_status open_sessions(const struct loading *l, struct server_loaded *
     if (makes_text && !out->generate)
         return err->code;
     if (o->embeddings || !(makes_text || info.pooling == PITH_POOL_RANK)) {
-        out->embed = open_whole(out, &bare, n_ctx, &plan, ep, &out->n_embed, err);
+        int64_t most = makes_text && !o->model.n_ctx && n_ctx > BESIDE_TEXT ? BESIDE_TEXT : n_ctx;
+        out->embed = open_whole(out, &bare, most, &plan, ep, &out->n_embed, err);
         if (!out->embed)
             return err->code;
     }

@@ -36,6 +36,16 @@ int models_admit(struct server *s, const struct route *r, struct fault *f)
     return 1;
 }
 
+void models_look(struct server *s)
+{
+    struct models *m = s->models;
+    pthread_mutex_lock(&m->lock);
+    for (int i = 0; i < m->n; i++) /* who is used is not closed meanwhile */
+        if (m->v[i].n_users > 0 && m->v[i].sched)
+            sched_look(m->v[i].sched);
+    pthread_mutex_unlock(&m->lock);
+}
+
 struct hosted *models_at(struct server *s, int i)
 {
     return i < s->models->n ? &s->models->v[i] : NULL;

@@ -21,6 +21,7 @@ int models_loading(struct server *s,
                    struct fault *f); /* what is said until the first model is there; returns 0 */
 /* Whether an endpoint that needs a model may be asked now. 0: *f. */
 int models_admit(struct server *s, const struct route *r, struct fault *f);
+void models_look(struct server *s); /* sched_look of all that somebody uses */
 struct hosted *models_at(struct server *s, int i); /* NULL: there are no more; 0 is the default */
 /* Loads it, if it is not, and waits for that. */
 pith_status models_load(struct server *s, struct hosted *h, struct pith_error *err);

@@ -290,6 +290,14 @@ static int find_known(struct sched *s, struct branch *b, size_t *kept)
 
 enum admission { ADMITTED, FOLLOWS, NO_ROOM };
 
+static int n_held_of(const struct sched *s, const struct request *r)
+{
+    int n = 0;
+    for (int i = 0; i < s->n_seq; i++)
+        n += s->seq[i] && s->seq[i]->r == r;
+    return n;
+}
+
 /* It has a sequence, which is empty or holds what was read so far. */
 static enum admission find_prefix(struct sched *s, struct branch *b)
 {
@@ -374,7 +382,8 @@ static struct share *next_share(struct sched *s, int decoding)
         if (decoding && t->in_turns)
             t->cursor = next_in_turns(s, t);
         while (t->cursor && (stands_by(t->cursor) || is_decoding(t->cursor) != decoding ||
-                             (t->full && t->cursor->seq < 0)))
+                             (t->cursor->seq < 0 &&
+                              (t->full || (t->starved && n_held_of(s, t->cursor->r))))))
             t->cursor = t->cursor->next;
         if (t->cursor && (!best || t->pass < best->pass))
             best = t;
@@ -492,6 +501,39 @@ static int decode_most(struct sched *s)
     return most;
 }
 
+/* The last choice of the request that has the most places of a share, more than one, and is no more
+ * urgent than `priority`. NULL: there is none. Beams of a search come and go together. */
+static struct branch *most_crowding(const struct sched *s, const struct share *t, int priority)
+{
+    struct branch *last = NULL;
+    int most = 1;
+    for (int i = 0; i < s->n_seq; i++) {
+        struct branch *b = s->seq[i];
+        if (!b || b->share != t || b->r->beams || b->r->priority < priority)
+            continue;
+        int same = last && b->r == last->r, n = same ? most : n_held_of(s, b->r);
+        if (n > most || (same && b->choice > last->choice)) {
+            most = n;
+            last = b;
+        }
+    }
+    return last;
+}
+
+/* Where the places of a share are taken, a request that has none gets one of a request that has
+ * several, and no further choice takes it: choices of one do not keep others from beginning. */
+static void give_way(struct sched *s, struct share *t)
+{
+    struct branch *b = t->n_held + 1 < s->parallel ? NULL : t->first;
+    while (b && (b->seq >= 0 || stands_by(b) || n_held_of(s, b->r)))
+        b = b->next;
+    t->starved = b != NULL;
+    struct branch *last =
+        b && t->n_held >= s->parallel ? most_crowding(s, t, b->r->priority) : NULL;
+    if (last)
+        preempt(s, last);
+}
+
 void compose(struct sched *s)
 {
     struct share *t;
@@ -501,6 +543,7 @@ void compose(struct sched *s)
         t = &s->share[i];
         charge_time(s, t);
         t->pass = t->served;
+        give_way(s, t);
     }
     choose_reader(s);
     s->n_pieces = 0;

@@ -1,6 +1,6 @@
 /* embed.c -- inputs to be embedded or ranked: as many whole ones of a request as fit into a step
- * and, while others are being written to, into the time between two of their tokens; one such step
- * between two of generation. The next request is the first one of the key that has been served the
+ * and, while others are being written to, into the time between two of their tokens. As much time
+ * as such a step took generation has before the next one. The next request is the first one of the key that has been served the
  * fewest tokens. An input is a sequence of its own for one step. */
 #include <stdlib.h>
 #include <string.h>
@@ -81,7 +81,7 @@ void embed_step(struct sched *s)
     struct pith_error err = {0};
     struct fault f = {0};
     int64_t began = clock_now();
-    if (!r)
+    if (!r || (s->all && s->owed > 0))
         return;
     struct pith_session *session = r->ranks ? s->hosted->rank : s->hosted->embed;
     if (!r->n_embedded) {
@@ -92,12 +92,18 @@ void embed_step(struct sched *s)
     batch.n = s->n_rows;
     batch.token = s->token;
     batch.seq = s->row_seq;
-    if (!n || pith_step(session, &batch, &err) != PITH_OK) {
+    alone_begin(s, r, session);
+    pith_status st = n ? pith_step(session, &batch, &err) : PITH_RANGE;
+    alone_end(s, st);
+    s->owed = clock_now() - began;
+    if (st == PITH_CANCELLED)
+        return; /* nobody waits for it any more, or the scheduler ends: both are told there */
+    if (st != PITH_OK) {
         fault_from(&f, &err, "input");
         embed_fail(s, r, &f);
         return;
     }
-    double ns = (double)(clock_now() - began) / s->n_rows;
+    double ns = (double)s->owed / s->n_rows;
     s->embed_ns = s->embed_ns > 0 ? 0.7 * s->embed_ns + 0.3 * ns : ns;
     s->now = share_of(s, r)->served;
     share_of(s, r)->served += s->n_rows;

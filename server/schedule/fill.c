@@ -107,9 +107,11 @@ void fill_step(struct sched *s)
         return;
     int32_t q = b->seq;
     int64_t began = clock_now();
+    alone_begin(s, b->r, s->hosted->generate);
     pith_status st = pith_fill_step(b->fill, &ids, &n, &err);
+    alone_end(s, st);
     if (st == PITH_CANCELLED)
-        return; /* the scheduler ends, and says so */
+        return; /* nobody waits for it any more, or the scheduler ends: both are told there */
     if (st != PITH_OK) {
         fault_from(&f, &err, NULL);
         request_fail(s, b->r, &f);

@@ -147,6 +147,9 @@ int sched_call(struct sched *s, void (*fn)(void *ctx), void *ctx);
 /* fn(r, ctx) for each request that makes text, from within sched_call. */
 void sched_each(struct sched *s, void (*fn)(struct request *r, void *ctx), void *ctx);
 int sched_is_idle(struct sched *s); /* no request runs or waits */
+/* From any thread, now and then: ends a step that is one request's alone when its client has left,
+ * or its time is over. */
+void sched_look(struct sched *s);
 /* Waits until nothing is left to do, or until `deadline`. Returns how many requests are left. */
 int sched_drain(struct sched *s, int64_t deadline);
 /* Ends what runs with a fault; nothing is taken any more. */

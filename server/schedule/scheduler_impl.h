@@ -81,6 +81,7 @@ struct share {                     /* what a tenant has of this model */
                             meanwhile */
     int n_held;          /* sequences */
     int full;            /* its next branch has to wait, and nobody overtakes within a key */
+    int starved;         /* a request without a place waits where places are few */
     int n_decoding;      /* branches with their last token alone to feed */
     int in_turns;        /* they are more than its part of a step */
     int n_embeds;        /* requests with inputs to embed */
@@ -111,6 +112,8 @@ struct sched {
     pthread_cond_t wake, idle;
     struct request *inbox, **inbox_end;
     struct call *calls;
+    struct request *alone; /* whose step is under way, and nobody else's, in `steps_in` */
+    pith_session *steps_in;
     int n_left;    /* requests taken and not ended */
     int n_waiting; /* choices in the inbox or without a sequence */
     int quit;
@@ -152,7 +155,12 @@ struct sched {
      * embed. */
     double decode_ns, row_ns, embed_ns;
     double decode_rows; /* of the steps that decode_ns is the mean of */
+    int64_t owed;       /* to those who generate, of what the last step of inputs took */
 };
+
+/* A step of that session is to begin that is one request's alone, and has ended with st. */
+void alone_begin(struct sched *s, struct request *r, pith_session *session);
+void alone_end(struct sched *s, pith_status st);
 
 /* Choice 0 tells the logprobs of the prompt, which is why it computes all of it. */
 static inline int tells_prompt(const struct branch *b)

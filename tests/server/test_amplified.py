@@ -5,8 +5,9 @@ for each of its choices, names, tools or tokens is bounded before it is begun, a
 key. Answers and counted bytes are compared, never times."""
 import os
 import tempfile
+import time
 
-from serving import SANITIZED, SCALE, Server, check, events, run, synth
+from serving import SANITIZED, SCALE, Server, check, events, raw_post, run, synth
 from test_account import A, KEYS, code, gives_back, of_key
 
 TEXT, NATIVE, CHAT = "/v1/completions", "/completion", "/v1/chat/completions"
@@ -195,6 +196,47 @@ def test_detokenized(s, token):
           (grown, lengths))
 
 
+def test_choices(model):
+    """Choices of one request have all places only while no other request has none."""
+    with Server(model, "--ctx", "4096", "--parallel", "4", "--no-store-dir") as s:
+        body = {"prompt": "w3", "n": 4, "max_tokens": 3000, "ignore_eos": True, "stream": True}
+        many = s.connect(raw_post(TEXT, body))
+        s.wait_for(lambda: s.metric("vllm:num_requests_running") == 4)
+        a = s.post(TEXT, {"prompt": "w5", "max_tokens": 3})
+        check("another request begins beside them", a[0] == 200, str(a[1])[:300])
+        check("and they go on", s.metric("vllm:num_requests_running") > 0)
+        s.wait_for(lambda: s.metric("vllm:num_requests_running") == 4)
+        two = s.connect(raw_post(TEXT, {**body, "n": 2, "prompt": "w7"}))
+        s.wait_for(lambda: s.metric("vllm:num_requests_waiting") == 2)
+        check("a place for each of two, and the rest to the first",
+              s.metric("vllm:num_requests_running") == 4)
+        two.close()
+        many.close()
+        check("all end", s.wait_for(s.at_rest))
+
+
+def test_left_inside_a_step(folder):
+    """An input is one step, however long: who leaves meanwhile ends it."""
+    model = synth(os.path.join(folder, "wide.gguf"), "--layers", "8", "--embd", "512", "--ff",
+                  "1024", "--heads", "8", "--heads-kv", "8")
+    n = 8192
+    with Server(model, "--embeddings", "--ctx", str(n), "--no-store-dir") as s:
+        one = {"input": [5] * 3}
+        check("an input", s.post("/v1/embeddings", one)[0] == 200)
+        before = s.metric("vllm:prompt_tokens_total")
+        c = s.connect(raw_post("/v1/embeddings", {"input": [5] * (n - 2)}))
+        time.sleep(0.5)
+        c.close()
+        check("the next input has its turn", s.post("/v1/embeddings", one)[0] == 200)
+        check("the long one did not come to its end",
+              s.metric("vllm:prompt_tokens_total") - before < n,
+              s.metric("vllm:prompt_tokens_total") - before)
+        a = s.post("/v1/embeddings", {"input": [5] * (n - 2), "timeout": 0.2})
+        check("nor does one whose time is over", a[0] == 400 and code(a)[1] == "deadline_exceeded",
+              str(a[1])[:300])
+        check("of which nothing was told", s.metric("vllm:prompt_tokens_total") - before < n)
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         model = synth(os.path.join(folder, "m.gguf"), "--seed", "3")
@@ -203,6 +245,8 @@ def main():
         for test in (test_lists, test_tables):
             with Server(model, *flags) as s:
                 test(s)
+        test_choices(model)
+        test_left_inside_a_step(folder)
         test_text_in_account(model, flags)
         with Server(model, *flags) as s:
             token = longest(s)
