@@ -359,8 +359,11 @@ def spread(values, form="{:.1f}"):
 
 
 def fork_ratio(model, test):
-    """What the fork's own table says for the type in a model's name; None: it has no such cell."""
+    """What the fork's own table says for the type in a model's name; None: it has no such cell, or
+    the model is a mixture of types: a small Q4_K_M is mostly q8_0 and q5_0."""
     kind, _, seqs, depth = parse_test(test)
+    if re.search("_k_[ml]", model.lower()):
+        return None
     types = re.findall("|".join(sorted(FORK, key=len, reverse=True)), model.lower())
     return FORK[types[-1]][kind == "tg"] if types and seqs == 1 and not depth else None
 

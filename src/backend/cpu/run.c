@@ -30,6 +30,7 @@
 #include <stdalign.h>
 #include <string.h>
 #include "base/mem.h"
+#include "base/machine/cpu.h"
 #include "base/machine/pool.h"
 #include "base/machine/trace.h"
 #include "graph/ops/adapt.h"
@@ -151,18 +152,23 @@ struct cpu_cut cpu_cut(const struct plan *p, const struct phase *ph, int64_t n_u
                        int64_t n_rows, int n_threads)
 {
     struct cpu_cut c = {.n_units = n_units, .most = 1};
-    enum { CHAIN = 4, STREAM = 4, TILES = 8, FINE = 32 }; /* of a thread */
+    enum { CHAIN = 4, STREAM = 4, TILES = 8, FINE = 32, PLAIN = 128 }; /* of a thread */
     enum op op = p->calls[ph->first].op;
     int one_tile = n_rows <= ACT_TILE && op_has(op, OP_PRODUCT);
     int fine = op_has(op, OP_READS_STATE) || (one_tile && reads_pairs(p, ph));
-    int each = ph->kind == PHASE_CHAIN ? CHAIN : fine ? FINE : one_tile ? STREAM : TILES;
+    int plain = p->calls[ph->first].impl.ctx == kern_table(CPU_BASE); /* a chunk may take a second */
+    int each = ph->kind == PHASE_CHAIN ? CHAIN
+               : fine                  ? FINE
+               : one_tile              ? STREAM
+               : plain                 ? PLAIN
+                                       : TILES;
     c.chunk = n_units / (n_threads * each);
     if (ph->kind == PHASE_CHAIN && c.chunk > ACT_TILE / 2)
         c.chunk = (c.chunk + ACT_TILE - 1) / ACT_TILE * ACT_TILE;
     c.chunk = c.chunk < 1 ? 1 : c.chunk;
     if (one_tile && p->calls[ph->first].w)
         c.most = chunks_at_once(&p->calls[ph->first], c.chunk);
-    c.n_chunks = (uint32_t)((n_units + c.chunk - 1) / c.chunk); /* 64 a thread at most */
+    c.n_chunks = (uint32_t)((n_units + c.chunk - 1) / c.chunk); /* 256 a thread at most */
     return c;
 }
 
