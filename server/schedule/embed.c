@@ -1,7 +1,7 @@
 /* embed.c -- inputs to be embedded or ranked: as many whole ones of a request as fit into a step
  * and, while others are being written to, into the time between two of their tokens. As much time
- * as such a step took generation has before the next one. The next request is the first one of the key that has been served the
- * fewest tokens. An input is a sequence of its own for one step. */
+ * as such a step took generation has before the next one. The next request is the first one of the
+ * key that has been served the fewest tokens. An input is a sequence of its own for one step. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -399,32 +399,6 @@ static void step(struct sched *s)
     observe_time(s, (double)(clock_now() - began - s->read_ns));
 }
 
-void alone_begin(struct sched *s, struct request *r, pith_session *session)
-{
-    pthread_mutex_lock(&s->lock);
-    s->alone = r;
-    s->steps_in = session;
-    pthread_mutex_unlock(&s->lock);
-}
-
-void alone_end(struct sched *s, pith_status st)
-{
-    pthread_mutex_lock(&s->lock);
-    if (st == PITH_CANCELLED && !s->quit)
-        pith_cancel_reset(s->steps_in);
-    s->alone = NULL;
-    pthread_mutex_unlock(&s->lock);
-}
-
-void sched_look(struct sched *s)
-{
-    pthread_mutex_lock(&s->lock);
-    const struct request *r = s->alone;
-    if (r && (atomic_load(r->gone) || (r->deadline && clock_now() > r->deadline)))
-        pith_cancel(s->steps_in);
-    pthread_mutex_unlock(&s->lock);
-}
-
 static void *run(void *arg)
 {
     struct sched *s = arg;

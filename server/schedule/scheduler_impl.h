@@ -6,6 +6,7 @@
  *     lines.c      texts of a beam search
  *     branch.c     a choice: its tokens, text and events, its beginning and end
  *     compose.c    which rows a step has
+ *     alone.c      steps of one request
  *     beams.c      beam search
  *     draw.c       what is drawn from the outputs of a step
  *     embed.c      inputs that are embedded or ranked
@@ -158,7 +159,7 @@ struct sched {
     int64_t owed;       /* to those who generate, of what the last step of inputs took */
 };
 
-/* A step of that session is to begin that is one request's alone, and has ended with st. */
+/* alone.c. A step of that session is to begin that is one request's alone; it has ended with st. */
 void alone_begin(struct sched *s, struct request *r, pith_session *session);
 void alone_end(struct sched *s, pith_status st);
 

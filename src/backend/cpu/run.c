@@ -156,7 +156,7 @@ struct cpu_cut cpu_cut(const struct plan *p, const struct phase *ph, int64_t n_u
     enum op op = p->calls[ph->first].op;
     int one_tile = n_rows <= ACT_TILE && op_has(op, OP_PRODUCT);
     int fine = op_has(op, OP_READS_STATE) || (one_tile && reads_pairs(p, ph));
-    int plain = p->calls[ph->first].impl.ctx == kern_table(CPU_BASE); /* a chunk may take a second */
+    int plain = p->calls[ph->first].impl.ctx == kern_table(CPU_BASE); /* ten times as slow */
     int each = ph->kind == PHASE_CHAIN ? CHAIN
                : fine                  ? FINE
                : one_tile              ? STREAM
