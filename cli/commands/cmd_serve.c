@@ -144,7 +144,8 @@ static const struct arg args[] = {
              "as by max_tokens"},
     {.name = "--gap", .meta = "SECONDS", ARG_FIELD(struct opts, gap, ARG_REAL), .lo = 0.001,
      .hi = 60, .dflt = "0.1",
-     .help = "the time between two tokens to aim for while the prompts of others are computed"},
+     .help = "the time between two tokens to aim for while the prompts of others are computed; "
+             "steps of a lone prompt keep to it, too, for whoever comes next"},
     {.name = "--grammar-cache", .meta = "BYTES", ARG_FIELD(struct opts, grammar_bytes, ARG_SIZE),
      .lo = 0,
      .dflt = "64M", .help = "compiled grammars and schemas that are kept for requests that bring "

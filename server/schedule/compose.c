@@ -28,7 +28,7 @@
 
 enum {
     CHUNK_MIN = 16,
-    CHUNK_FIRST = 64, /* and where nobody is being written to: fewer rows cost more each */
+    CHUNK_FIRST = 64,
     HELD_BACK = 8
 }; /* HELD_BACK: steps without a row, and nobody waits for it any more */
 
@@ -456,7 +456,7 @@ static int64_t prefill_rows(const struct sched *s)
 {
     int64_t room = s->n_batch - s->n_rows;
     if (s->row_ns > 0)
-        return rows_in_gap(s, s->row_ns, s->n_decode ? CHUNK_MIN : CHUNK_FIRST, room);
+        return rows_in_gap(s, s->row_ns, CHUNK_MIN, room);
     return CHUNK_FIRST < room ? CHUNK_FIRST : room;
 }
 
