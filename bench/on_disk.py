@@ -64,7 +64,8 @@ def once(a, group, way):
            "--seed", "7", "--ignore-eog", "--weights", "mapped", "-c", "512", "-v"]
     cmd += WAYS[way] + a.flags
     was = resource.getrusage(resource.RUSAGE_CHILDREN)
-    p = subprocess.run(cmd, capture_output=True, text=True, preexec_fn=group.enter)
+    p = subprocess.run(cmd, capture_output=True, text=True, errors="replace",
+                       preexec_fn=group.enter)
     now = resource.getrusage(resource.RUSAGE_CHILDREN)
     if p.returncode:
         sys.exit(f"{' '.join(cmd)}: {p.returncode}\n{p.stderr[-2000:]}")
