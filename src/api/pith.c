@@ -906,8 +906,7 @@ pith_status pith_generate(pith_session *s, const struct pith_generate_params *pa
 
 const char *pith_isa(void)
 {
-    enum cpu_level level;
-    return cpu_level(&level, NULL) == PITH_OK ? cpu_level_name(level) : "unknown";
+    return cpu_level_used();
 }
 
 pith_status pith_machine_measure(int32_t n_threads, int32_t ms, struct pith_machine *out,

@@ -169,7 +169,7 @@ static struct act_tile placed(uint8_t *at, const struct act_tile *t, const struc
 struct act_tile copies_tile(const struct exec *x, const struct value *v, int64_t i, int ith)
 {
     const struct act_tile t = value_tile(x, v, i);
-    const struct cpu_own *own = x->own;
+    const struct cpu_own *own = cpu_own_of(x);
     struct copies *c = own ? own->copies : NULL;
     if (!c || c->of != value_in(x, v) || i >= c->n_places)
         return t;

@@ -31,6 +31,10 @@ struct cpu_own {
     struct cpu_gathers gathers;
     struct copies *copies; /* NULL: there is one memory node */
 };
+static inline const struct cpu_own *cpu_own_of(const struct exec *x)
+{
+    return x->own;
+}
 /* run.c */
 uint64_t cpu_job_bytes(const struct plan *p, int n_threads, int n_nodes);
 pith_status cpu_prepare(struct device *d, const struct job_params *p, struct job **out,

@@ -131,6 +131,12 @@ static int reads_pairs(const struct plan *p, const struct phase *ph)
     return c->w && kern && kern->pair[c->w->type];
 }
 
+/* Plain C is ten times as slow, and a thread looks at the flag that cancels between chunks. */
+static int is_plain(const struct plan *p, const struct phase *ph)
+{
+    return p->calls[ph->first].impl.ctx == kern_table(CPU_BASE);
+}
+
 /* Chunks at a time that hold a step of one tile of rows to so many bytes: what a thread has taken
  * nobody can take from it, and it looks at the flag that cancels only when it takes more. */
 static uint32_t chunks_at_once(const struct call *c, int64_t chunk)
@@ -156,11 +162,10 @@ struct cpu_cut cpu_cut(const struct plan *p, const struct phase *ph, int64_t n_u
     enum op op = p->calls[ph->first].op;
     int one_tile = n_rows <= ACT_TILE && op_has(op, OP_PRODUCT);
     int fine = op_has(op, OP_READS_STATE) || (one_tile && reads_pairs(p, ph));
-    int plain = p->calls[ph->first].impl.ctx == kern_table(CPU_BASE); /* ten times as slow */
     int each = ph->kind == PHASE_CHAIN ? CHAIN
                : fine                  ? FINE
                : one_tile              ? STREAM
-               : plain                 ? PLAIN
+               : is_plain(p, ph)       ? PLAIN
                                        : TILES;
     c.chunk = n_units / (n_threads * each);
     if (ph->kind == PHASE_CHAIN && c.chunk > ACT_TILE / 2)
@@ -331,7 +336,7 @@ static void say(struct runner *r, uint64_t word)
 /* No part of the phase's attention is made yet. (Where it is one unit nobody looks.) */
 static void clear_gathers(struct runner *r, const struct phase *ph)
 {
-    const struct cpu_gathers *g = &((const struct cpu_own *)r->x->own)->gathers;
+    const struct cpu_gathers *g = &cpu_own_of(r->x)->gathers;
     for (int32_t k = ph->first; k < ph->first + ph->n; k++)
         for (int32_t j = 0; g->at[k] >= 0 && j < g->most; j++)
             atomic_store_explicit(&g->n[g->at[k] + j], 0, memory_order_relaxed);
@@ -350,7 +355,7 @@ static void advance(struct runner *r, int64_t i, int ith)
     for (; next < (uint32_t)r->n && !(stop = cancelled(r)); next++) {
         const struct phase *ph = &p->phases[r->first + (int32_t)next];
         n_units = cpu_phase_units(p, ph, r->x);
-        copies_turn(((const struct cpu_own *)r->x->own)->copies, r->x, &p->calls[ph->first]);
+        copies_turn(cpu_own_of(r->x)->copies, r->x, &p->calls[ph->first]);
         if (n_units > 1) {
             clear_gathers(r, ph);
             break;

@@ -236,6 +236,12 @@ pith_status cpu_level(enum cpu_level *out, struct pith_error *err)
     return error_set(err, PITH_RANGE, "PITH_CPU is \"%s\"; this architecture has:%s", want, list);
 }
 
+const char *cpu_level_used(void)
+{
+    enum cpu_level level;
+    return cpu_level(&level, NULL) == PITH_OK ? cpu_level_name(level) : "unknown";
+}
+
 /* ---------------------------------------------------------------- name */
 
 static char brand[64] = "unknown CPU";

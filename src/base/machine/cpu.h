@@ -35,7 +35,8 @@ int cpu_has(enum cpu_level l);
 /* The level to use: the hardware's best up to PITH_CPU. An unknown name, or one of another
  * architecture, is PITH_RANGE and lists the known. */
 pith_status cpu_level(enum cpu_level *out, struct pith_error *err);
-const char *cpu_brand(void); /* "AMD EPYC", static */
+const char *cpu_level_used(void); /* its name; "unknown" where cpu_level fails */
+const char *cpu_brand(void);      /* "AMD EPYC", static */
 /* How this processor is best asked for streams that run at the memory's pace: a property of its
  * prefetchers. */
 struct cpu_ahead {

@@ -9,13 +9,6 @@
 #include "base/mem.h"
 #include "run/cache/store_disk.h"
 
-/* "avx2": what products and vectors of the CPU run with. */
-static const char *level_name(void)
-{
-    enum cpu_level level;
-    return cpu_level(&level, NULL) == PITH_OK ? cpu_level_name(level) : "unknown";
-}
-
 struct group {
     const struct call *first;
     struct call_stats sum;
@@ -424,7 +417,7 @@ void session_report(const struct pith_session *s, int json, struct str *out)
                       "cache %llu bytes, K %s, V %s\nop, weight, kernel, device, "
                       "calls, runs, bytes, operations, ns, bytes of weights brought\n",
                s->n_threads, s->n_threads_prefill, pool_n_refused(s->model->pool),
-               level_name(), n_phases, n_calls,
+               cpu_level_used(), n_phases, n_calls,
                (unsigned long long)(cache_bytes(&s->cache) + recurrent_bytes(&s->recurrent)),
                dtypes[keeper(s)->k_type].name, dtypes[keeper(s)->v_type].name);
     for (int i = 0; i < n; i++) {

@@ -255,10 +255,10 @@ pith_status room_check(struct pith_session *s, const struct cache_params *p, uin
         (cache <= left->bytes &&
          other <= left->bytes - cache)) /* what has no shape is told by who makes it */
         return PITH_OK;
-    int32_t fits = choose_context(s, p, left->bytes > other ? left->bytes - other : 0);
+    uint64_t beside = left->bytes > other ? left->bytes - other : 0;
+    int32_t fits = choose_context(s, p, beside);
     char advice[160] = "";
-    if (other <= left->bytes && fits < p->n_ctx &&
-        one_context(s, *p, fits) <= left->bytes - other)
+    if (fits < p->n_ctx && one_context(s, *p, fits) <= beside)
         snprintf(advice, sizeof advice, "one context of %d (--ctx) would fit; ", fits);
     else if (s->model->in_file != FROM_FILE_ALL)
         snprintf(advice, sizeof advice,

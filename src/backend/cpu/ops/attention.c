@@ -296,7 +296,7 @@ static void attn_span(struct attn_work *w, int32_t k, int32_t i)
  * have nothing to add then. */
 static void attn_gather(const struct attn_work *w, const struct attn_split *split, int64_t u)
 {
-    const struct cpu_own *own = w->x->own;
+    const struct cpu_own *own = cpu_own_of(w->x);
     const struct cpu_gathers *g = own ? &own->gathers : NULL;
     const struct call *c = w->c;
     int64_t unit = u / split->n_parts, dv16 = w->dv16, cols = c->dst.cols;
